@@ -1,0 +1,72 @@
+"""Every error layertap raises on purpose.
+
+    LayertapError
+    ├── NoMatch            a pattern selected nothing; the nearest names are in the text
+    ├── NothingCaptured    recording ended and no requested site had fired
+    ├── BadArgument        an argument that cannot mean anything (also a ValueError)
+    ├── MissingExtra       an optional dependency is absent; the pip line is in the text
+    ├── TargetError        a model could not be opened or run (`file.py:factory`, `hf:PATH`)
+    └── RunError           something about a run on disk
+        ├── RunExists      the folder already holds a run
+        ├── NotARun        the folder holds no run
+        ├── CorruptRun     a file of the run is damaged; the file is named
+        ├── NewerFormat    the run was written by a newer layertap
+        ├── SiteNotFound   the run holds no such site (also a KeyError)
+        └── NoTensor       the site was recorded, its tensor was not kept
+"""
+
+
+class LayertapError(Exception):
+    """The base of all errors that layertap raises on purpose."""
+
+
+class NoMatch(LayertapError, LookupError):
+    """A pattern selected nothing."""
+
+
+class NothingCaptured(LayertapError):
+    """Recording ended and no requested site had fired."""
+
+
+class BadArgument(LayertapError, ValueError):
+    """An argument that cannot mean anything."""
+
+
+class MissingExtra(LayertapError, ImportError):
+    """An optional dependency is absent."""
+
+
+class TargetError(LayertapError):
+    """A model could not be opened or run."""
+
+
+class RunError(LayertapError):
+    """Something about a run on disk."""
+
+
+class RunExists(RunError, FileExistsError):
+    """The folder already holds a run."""
+
+
+class NotARun(RunError, FileNotFoundError):
+    """The folder holds no run."""
+
+
+class CorruptRun(RunError):
+    """A file of the run is damaged."""
+
+
+class NewerFormat(RunError):
+    """The run was written by a newer layertap."""
+
+
+class SiteNotFound(RunError, KeyError):
+    """The run holds no such site."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, quotes and escaped newlines included.
+        return str(self.args[0]) if self.args else ""
+
+
+class NoTensor(RunError):
+    """The site was recorded, its tensor was not kept."""

@@ -1,0 +1,41 @@
+"""Fingerprint and sketch, defined once: the constants and the weights (store/FORMAT.md says it in words).
+
+Element `i` of a tensor in C order stands in row `i // LANES` and lane `i % LANES`. Its weight is the low 32 bits of
+`row_hash(row) * lane_hash(lane)`. The fingerprint is the sum of weight × bits modulo 2^64; the sketch adds each value,
+with the weight's top bit as its sign, into bucket `lane % BUCKETS`. A row is sixteen times a prime, so a channel of a
+tensor with any usual width visits all buckets, while kernels still read rows in aligned vectors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+BUCKETS = 251
+LANES = 16 * BUCKETS
+FIRST = 10
+"""How many leading values a statistic keeps."""
+ROW_SEED = 0x9E3779B9
+LANE_SEED = 0x3C6EF372
+
+UInt32 = npt.NDArray[np.uint32]
+
+
+def mix(values: UInt32) -> UInt32:
+    """MurmurHash3's 32-bit finaliser, a bijection in which every input bit moves every output bit."""
+    h = values.astype(np.uint32)
+    h ^= h >> np.uint32(16)
+    h *= np.uint32(0x85EBCA6B)
+    h ^= h >> np.uint32(13)
+    h *= np.uint32(0xC2B2AE35)
+    h ^= h >> np.uint32(16)
+    return h
+
+
+def row_hash(rows: UInt32) -> UInt32:
+    """Odd, so that a single flipped bit always shows."""
+    return mix(rows.astype(np.uint32) + np.uint32(ROW_SEED)) | np.uint32(1)
+
+
+def lane_hash(lanes: UInt32) -> UInt32:
+    return mix(lanes.astype(np.uint32) + np.uint32(LANE_SEED)) | np.uint32(1)

@@ -1,0 +1,263 @@
+"""The nouns: where a tensor comes from, what is known of it, and what a capture really did.
+
+Nothing here imports torch or numpy: a laptop that reads a cluster's run needs only these.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ROLES = ("input", "output", "grad_input", "grad_output", "param", "param_grad")
+"""What a module can be tapped for, in the order in which the design names them."""
+
+_SITE = re.compile(
+    r"(?P<path>[^:@]*)(?::(?P<role>" + "|".join(ROLES) + r")(?:\.(?P<leaf>[^:@]+))?)?(?:@(?P<call>\d+))?"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """Where a tensor comes from, written `path:role.leaf@call`.
+
+    >>> Site.parse("model.layers.3.self_attn:output.1@2")
+    Site('model.layers.3.self_attn:output.1@2')
+    >>> str(Site(path="model.layers.3"))
+    'model.layers.3'
+    >>> Site(path="head", call=2) == "head@2"
+    True
+    """
+
+    path: str
+    """The module's path in `named_modules()`; the root is the empty string."""
+    role: str = "output"
+    """One of `ROLES`."""
+    leaf: str = ""
+    """The key path inside a nested value; empty when the value is one tensor."""
+    call: int = 0
+    """Which call of the module within one step."""
+
+    def __str__(self) -> str:
+        text = _escape(self.path)
+        if self.role != "output" or self.leaf or not text:
+            text += f":{self.role}"
+        if self.leaf:
+            text += f".{_escape(self.leaf)}"
+        return f"{text}@{self.call}" if self.call else text
+
+    def __repr__(self) -> str:
+        return f"Site({str(self)!r})"
+
+    # A site equals its own text, so that `"model.layers.3" in run.sites` reads as it should.
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (Site, str)):
+            return str(self) == str(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Site:
+        """Reads what `str(site)` wrote; a bare path means `:output`."""
+        match = _SITE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a site; expected path:role.leaf@call with a role of {', '.join(ROLES)}")
+        return cls(
+            path=_unescape(match["path"]),
+            role=match["role"] or "output",
+            leaf=_unescape(match["leaf"] or ""),
+            call=int(match["call"] or 0),
+        )
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace(":", "%3A").replace("@", "%40")
+
+
+def _unescape(text: str) -> str:
+    return text.replace("%40", "@").replace("%3A", ":").replace("%25", "%")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """What one pass over a tensor tells; the finite values only, the rest is counted.
+
+    Complex tensors count as twice as many reals. With no finite value at all the means and extremes are NaN.
+    """
+
+    count: int
+    """How many values there are, finite or not."""
+    mean: float
+    std: float
+    """With ddof 0."""
+    min: float
+    max: float
+    abs_mean: float
+    l2: float
+    nan: int
+    pos_inf: int
+    neg_inf: int
+    zero: int
+    first: tuple[float, ...]
+    """The first values in C order, ten at most, as they are (NaN and Inf included)."""
+
+    @property
+    def abs_max(self) -> float:
+        return max(abs(self.min), abs(self.max))
+
+    @property
+    def finite(self) -> int:
+        """How many values are finite."""
+        return self.count - self.nonfinite
+
+    @property
+    def nonfinite(self) -> int:
+        """How many values are NaN or infinite."""
+        return self.nan + self.pos_inf + self.neg_inf
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        count: int,
+        mean: float,
+        m2: float,
+        abs_sum: float,
+        min: float,  # noqa: A002
+        max: float,  # noqa: A002
+        nan: int = 0,
+        pos_inf: int = 0,
+        neg_inf: int = 0,
+        zero: int = 0,
+        first: tuple[float, ...] = (),
+    ) -> Statistics:
+        """From the sums a kernel leaves behind: `mean` and `m2` (about that mean) of the finite values."""
+        finite = count - nan - pos_inf - neg_inf
+        known = finite > 0
+        return cls(
+            count=count,
+            mean=mean if known else math.nan,
+            std=math.sqrt(m2 / finite) if known and m2 > 0 else (0.0 if known else math.nan),
+            min=min if known else math.nan,
+            max=max if known else math.nan,
+            abs_mean=abs_sum / finite if known else math.nan,
+            l2=math.sqrt(m2 + finite * mean * mean) if known else 0.0,
+            nan=nan,
+            pos_inf=pos_inf,
+            neg_inf=neg_inf,
+            zero=zero,
+            first=first,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One tensor at one moment."""
+
+    site: Site
+    kind: str
+    """The class of the module, for instance `Linear`."""
+    order: int
+    """The place of this record in the step's order of execution."""
+    step: int
+    epoch: int | None = None
+    batch: int | None = None
+    phase: str
+    """`train` or `eval`, as the model was set at the call."""
+    rank: int = 0
+    shape: tuple[int, ...]
+    dtype: str
+    """torch's name without the prefix: `bfloat16`."""
+    device: str
+    placements: str = ""
+    """How a distributed tensor is sharded; what is recorded is this rank's part."""
+    statistics: Statistics
+    fingerprint: int
+    """64 bits; equal fingerprints, dtypes and shapes mean bit-identical tensors."""
+    sketch: bytes
+    """251 little-endian float32, see store/FORMAT.md."""
+    kept: str = "stats"
+    """`stats`, `tensor`, or the name of the reduction whose result was kept."""
+    kept_shape: tuple[int, ...] = ()
+    kept_dtype: str = ""
+    """Shape and dtype of what was kept; a reduction's differ from the tensor's own."""
+    asked: bool = True
+    """False for the model's own inputs, which are recorded unasked: they make two runs comparable."""
+    file: str = ""
+    key: str = ""
+    """The file under `tensors/` and the name in it; empty when nothing was kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteReceipt:
+    """What became of one requested module and role."""
+
+    path: str
+    role: str
+    kind: str
+    fired: int = 0
+    """How often the module was seen in this role."""
+    tensors: int = 0
+    """How many tensors that gave."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Leaves that are no tensors, or that cannot be recorded: reason → count."""
+    recomputed: int = 0
+    """Calls recognised as activation-checkpoint recomputation, and not recorded twice."""
+    dropped: int = 0
+    """Tensors not kept for lack of budget; their statistics are there unless the policy is `drop`."""
+    why: str = ""
+    """Why nothing came, when nothing came."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a capture really did."""
+
+    sites: tuple[SiteReceipt, ...]
+    steps: int
+    """Steps on which the model was tapped."""
+    records: int
+    bytes: int
+    """Bytes of tensors kept."""
+    seconds: float
+    """Wall-clock time from start to stop."""
+    overhead: float
+    """Seconds of it that the calling thread spent inside layertap."""
+    lost: int = 0
+    """Records that could not be written."""
+    error: str = ""
+    """The internal error that ended recording early; empty when there was none."""
+
+    @property
+    def fired(self) -> tuple[SiteReceipt, ...]:
+        return tuple(site for site in self.sites if site.tensors)
+
+    @property
+    def silent(self) -> tuple[SiteReceipt, ...]:
+        """The requested sites from which no tensor came; each says why."""
+        return tuple(site for site in self.sites if not site.tensors)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that fired is in the run."""
+        return not (self.error or self.lost or any(site.dropped for site in self.sites))
+
+    def __str__(self) -> str:
+        from layertap.report.receipt import receipt_text
+
+        return receipt_text(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for `run.json`."""
+        from dataclasses import asdict
+
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Receipt:
+        sites = tuple(SiteReceipt(**site) for site in data["sites"])
+        return cls(**{**data, "sites": sites})
