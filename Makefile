@@ -1,0 +1,38 @@
+# Every target makes .venv by itself. pip is used as it is configured; PYTHON and WORKERS may be set.
+PYTHON ?= python3
+WORKERS ?= 2
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test lint format bench clean
+
+demo: $(READY)
+	$(BIN)/layertap demo
+
+test: $(READY)
+	$(BIN)/pytest -n $(WORKERS)
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(BIN)/python benchmarks/cpu.py
+	$(BIN)/python benchmarks/store.py
+
+# torch goes first and alone: where the configured index offers a CPU build it is taken, and what is installed next is
+# content with it, so no CUDA packages come.
+$(READY): pyproject.toml constraints.txt $(wildcard hatch_build.py src/layertap/measure/onepass.c)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

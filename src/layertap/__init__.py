@@ -1,0 +1,40 @@
+"""See inside any PyTorch model, wherever it runs, and find the first layer that goes wrong, and why.
+
+    record       record tensors of a model into a run, and hand back a receipt of what really came
+    Run          a run on disk: its sites, its table, its tensors
+    open_target  anything that can be run with taps: `file.py:factory`, `hf:PATH`
+    Site         where a tensor comes from, `path:role.leaf@call`
+    Receipt      what a capture really did
+
+Read `site.py` first. Nothing here imports torch until a name that needs it is used: a laptop reads a cluster's run.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from layertap.capture import record
+    from layertap.site import Receipt, Site
+    from layertap.store import Run
+    from layertap.targets import open_target
+
+__all__ = ["Receipt", "Run", "Site", "open_target", "record"]
+__version__ = "0.1.0"
+
+_ROOMS = {
+    "Receipt": "layertap.site",
+    "Run": "layertap.store",
+    "Site": "layertap.site",
+    "open_target": "layertap.targets",
+    "record": "layertap.capture",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"layertap has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_ROOMS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])
