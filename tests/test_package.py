@@ -1,0 +1,66 @@
+"""The index card is small, and importing it costs nothing."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import layertap
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_public_names_are_pinned():
+    assert layertap.__all__ == ["Receipt", "Run", "Site", "open_target", "record"]
+
+
+def test_the_public_names_are_sorted_and_few():
+    assert layertap.__all__ == sorted(layertap.__all__)
+    assert len(layertap.__all__) <= 12
+
+
+@pytest.mark.parametrize("name", layertap.__all__)
+def test_every_public_name_is_there(name):
+    assert getattr(layertap, name).__name__ == name
+    assert name in dir(layertap)
+
+
+def test_an_unknown_name_says_which_names_there_are():
+    with pytest.raises(AttributeError, match=r"layertap has no 'recrod'; it has .*record"):
+        _ = layertap.recrod
+
+
+def test_the_version_is_the_project_s():
+    # Read with a regular expression, since Python 3.10 has no tomllib.
+    written = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert written is not None
+    assert layertap.__version__ == written[1]
+
+
+RECEIPT = "Receipt(sites=(), steps=0, records=0, bytes=0, seconds=0.0, overhead=0.0)"
+
+
+@pytest.mark.parametrize(
+    ("room", "code"),
+    [
+        ("layertap", "import layertap; layertap.Site, layertap.Receipt"),
+        ("layertap.select", "import layertap.select"),
+        ("layertap.targets", "import layertap; layertap.open_target"),
+        ("layertap.store", "import layertap; layertap.Run"),
+        ("layertap.report", f"from layertap import Receipt; str({RECEIPT})"),
+        ("layertap.cli", "from layertap.cli import main"),
+        ("layertap.cli", "import sys; sys.argv = ['layertap', '--help']\nfrom layertap.cli import main\nmain()"),
+    ],
+)
+def test_no_torch_until_it_is_needed(room, code):
+    spec = importlib.util.find_spec(room)
+    if spec is None or spec.origin is None:
+        pytest.skip(f"{room} is not built yet")
+    # An exit hook, since `--help` leaves by SystemExit.
+    script = f"import atexit, sys\natexit.register(lambda: print('TORCH', 'torch' in sys.modules))\n{code}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("TORCH False")
