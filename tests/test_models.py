@@ -1,8 +1,9 @@
 """The small models build, run, and give the same numbers each time."""
 
-import models
 import pytest
 import torch
+
+import models
 
 
 @pytest.mark.parametrize("make", models.ALL.values(), ids=models.ALL)
