@@ -1,0 +1,86 @@
+"""A run that is never written: the same interface as `RunWriter`, for small captures and tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from layertap.errors import RunError
+from layertap.site import Receipt, Record
+from layertap.store.dtype import Bytes
+from layertap.store.runfile import plain
+from layertap.store.schema import FORMAT, kept_nothing, to_table
+from layertap.store.writer import as_bytes, iso_time
+
+
+class MemoryWriter:
+    """Keeps a run in memory. `Run(writer)` reads what was committed up to then.
+
+    writer = MemoryWriter(info={"model": "GPT2"})
+    writer.add(record, data)
+    writer.close(receipt)
+    run = Run(writer)
+    """
+
+    def __init__(self, *, info: dict[str, Any], rank: int = 0, clock: Callable[[], float] = time.time) -> None:
+        self.path = None
+        self.rank = rank
+        self.lost = 0
+        self.problems: list[str] = []
+        self.records = 0
+        self.bytes = 0
+        self.info: dict[str, Any] = {
+            **plain(info),
+            "format": FORMAT,
+            "status": "recording",
+            "session": "memory",
+            "rank": rank,
+            "started": iso_time(clock()),
+            "finished": None,
+            "sessions": [],
+        }
+        self.tables: list[Any] = []
+        """The committed shards, as arrow tables."""
+        self._clock = clock
+        self._pending: list[tuple[Record, int]] = []
+        self._tensors: dict[str, Bytes] = {}
+
+    def add(self, record: Record, data: Any = None) -> None:
+        """Takes one record and a copy of the kept tensor's bytes."""
+        if self.info["status"] == "complete":
+            raise RunError(f"the run is closed; a record of {record.site} came after close()")
+        if data is None:
+            self._pending.append((kept_nothing(record), 0))
+            return
+        view = as_bytes(record, data)
+        key = f"{record.step}/{record.site}#{len(self._tensors)}"
+        self._tensors[key] = np.frombuffer(view, np.uint8).copy()
+        self._pending.append((replace(record, file="memory", key=key), len(view)))
+
+    def commit(self) -> None:
+        if self._pending:
+            self.tables.append(to_table(self._pending))
+            self.records += len(self._pending)
+            self.bytes += sum(size for _, size in self._pending)
+            self._pending = []
+
+    def close(self, receipt: Receipt | None = None, **more_info: Any) -> None:
+        if self.info["status"] == "complete":
+            return
+        self.commit()
+        self.info.update(plain(more_info))
+        self.info.update(
+            status="complete",
+            finished=iso_time(self._clock()),
+            lost=0,
+            problems=[],
+            receipt=None if receipt is None else plain(receipt.to_dict()),
+        )
+
+    def tensor_bytes(self, key: str) -> Bytes:
+        """A copy: what a reader does to its tensor must not change the run."""
+        return self._tensors[key].copy()

@@ -1,0 +1,147 @@
+"""What a run knows of one site: a sequence of records that can be narrowed, and the tensor behind the last one left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from layertap.errors import CorruptRun, NoTensor, RunError, SiteNotFound
+from layertap.site import Record, Site, Statistics
+from layertap.store.dtype import SIZES, Bytes, to_numpy
+from layertap.store.index import NONE
+
+if TYPE_CHECKING:
+    import torch
+
+    from layertap.store.run import Run
+
+Rows = npt.NDArray[np.int64]
+_CHOICES = ("step", "rank", "epoch", "batch", "phase")
+
+
+class SiteRecords(Sequence[Record]):
+    """The records of one site, by step; read from disk one by one as they are asked for.
+
+    run["model.layers.3"].at(step=100, rank=0).tensor()
+    """
+
+    def __init__(self, run: Run, site: Site, rows: Rows) -> None:
+        self.site = site
+        self._run = run
+        self._rows = rows
+
+    def at(
+        self,
+        *,
+        step: int | None = None,
+        rank: int | None = None,
+        epoch: int | None = None,
+        batch: int | None = None,
+        phase: str | None = None,
+    ) -> SiteRecords:
+        """Those records that fit all that is given."""
+        given = {"step": step, "rank": rank, "epoch": epoch, "batch": batch, "phase": phase}
+        wanted = {name: value for name, value in given.items() if value is not None}
+        rows = self._rows
+        for name, value in wanted.items():
+            rows = rows[self._run.index.values(name, rows) == value]
+        if not len(rows):
+            asked = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
+            raise SiteNotFound(f"{self.site}: no record at {asked}; there is {self._choices()}")
+        return SiteRecords(self._run, self.site, rows)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps at which the site was recorded."""
+        return tuple(int(step) for step in np.unique(self._run.index.values("step", self._rows)))
+
+    @property
+    def record(self) -> Record:
+        """The only record; with more than one, an error says what to choose from."""
+        if len(self) != 1:
+            raise RunError(f"{self.site}: {len(self)} records; choose one with .at(...) or [i]: {self._choices()}")
+        return self[0]
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.record.statistics
+
+    @property
+    def fingerprint(self) -> int:
+        return self.record.fingerprint
+
+    def tensor(self) -> torch.Tensor:
+        """The kept tensor, memory-mapped, in its own dtype. Changing it changes no file."""
+        import torch
+
+        record, raw = self._kept()
+        dtype = getattr(torch, record.kept_dtype, None)
+        if not isinstance(dtype, torch.dtype):
+            raise RunError(f"{self.site}: torch {torch.__version__} has no dtype {record.kept_dtype}")
+        try:
+            if not len(raw):
+                return torch.empty(record.kept_shape, dtype=dtype)
+            return torch.from_numpy(raw).view(dtype).reshape(record.kept_shape)
+        except (RuntimeError, TypeError) as error:
+            raise RunError(
+                f"{self.site}: {len(raw)} bytes do not make a {record.kept_dtype} tensor of shape "
+                f"{list(record.kept_shape)} ({str(error).splitlines()[0]})"
+            ) from None
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The kept tensor without torch; bfloat16 and fp8 are widened to float32."""
+        record, raw = self._kept()
+        return to_numpy(raw, record.kept_dtype, record.kept_shape)
+
+    def verify(self) -> bool:
+        """Whether the bytes on disk are still those that were recorded; if not, a CorruptRun says so."""
+        record = self.record
+        if record.kept != "tensor":
+            raise NoTensor(f"{self.site}: kept is {record.kept!r}, so the tensor that was fingerprinted is not here")
+        from layertap.measure import measure
+
+        found = measure(self.tensor()).fingerprint
+        if found != record.fingerprint:
+            raise CorruptRun(
+                f"{self.site}: the bytes of {record.key!r} in tensors/{record.file} have fingerprint {found:016x}, "
+                f"recorded was {record.fingerprint:016x}"
+            )
+        return True
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> SiteRecords: ...
+    def __getitem__(self, index: int | slice) -> Record | SiteRecords:
+        if isinstance(index, slice):
+            return SiteRecords(self._run, self.site, self._rows[index])
+        return self._run.record_at(int(self._rows[index]))
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self._run.record_at(int(row)) for row in self._rows)
+
+    def __repr__(self) -> str:
+        return f"<{self.site}: {len(self)} record(s); {self._choices()}>"
+
+    def _kept(self) -> tuple[Record, Bytes]:
+        record = self.record
+        raw = self._run.kept_bytes(record)
+        # Tensors follow each other without gaps, so one after an odd number of bytes is not aligned: torch needs it so.
+        if len(raw) and raw.ctypes.data % SIZES.get(record.kept_dtype, 1):
+            raw = raw.copy()
+        return record, raw
+
+    def _choices(self) -> str:
+        parts = []
+        for name in _CHOICES:
+            values = [value.item() for value in np.unique(self._run.index.values(name, self._rows))]
+            shown = [repr(value) for value in values if value != NONE]
+            if shown and (name == "step" or len(values) > 1):
+                parts.append(f"{name} {', '.join(shown if len(shown) <= 8 else [*shown[:4], '...', *shown[-2:]])}")
+        return "; ".join(parts) or "nothing"

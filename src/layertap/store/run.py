@@ -1,0 +1,276 @@
+"""Reading a run: lazily, without torch, and without trusting a byte of it."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, NoTensor, SiteNotFound
+from layertap.site import Receipt, Record, Site
+from layertap.store.dtype import Bytes, size_of, stored_as
+from layertap.store.index import Index
+from layertap.store.memory import MemoryWriter
+from layertap.store.records import SiteRecords
+from layertap.store.runfile import read_run_file, run_files
+from layertap.store.schema import SCHEMA, to_records
+from layertap.store.shards import MemoryShard, Shard, inside, list_shards, tensor_path
+from layertap.store.tensorfile import Entry, map_bytes, read_header
+
+T = TypeVar("T")
+
+_CACHED_GROUPS = 8
+_CACHED_HEADERS = 16
+
+
+class Run:
+    """A recorded run, from its folder or from a `MemoryWriter`.
+
+        run = Run("runs/a")
+        run.sites                               # in order of execution
+        run["model.layers.3"].statistics
+        run["model.layers.3"].at(step=2).tensor()
+        run.table(["site", "step", "l2"]).to_pandas()
+
+    Opening reads run.json and the footers of the parquet files. It is a snapshot: of a run that is still being written,
+    it shows what was committed at that moment. Damaged parquet files are left out and told in `problems`.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | MemoryWriter) -> None:
+        self.path: Path | None = None
+        """The folder; None for a run in memory."""
+        self._memory: MemoryWriter | None = None
+        self._problems: list[str] = []
+        self._shards: list[Shard | MemoryShard] = []
+        self._groups: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        self._headers: OrderedDict[str, dict[str, Entry]] = OrderedDict()
+        if isinstance(source, MemoryWriter):
+            self._memory = source
+            self._files = {source.rank: {**source.info}}
+            self._shards += [MemoryShard(table, number) for number, table in enumerate(source.tables)]
+        else:
+            self.path = Path(source)
+            self._files = self._open(self.path)
+        self.info: dict[str, Any] = next(iter(self._files.values()), {})
+        """run.json, or the lowest rank's."""
+
+    @property
+    def sessions(self) -> tuple[dict[str, Any], ...]:
+        """Every time that a process wrote to this run: by rank, then by time."""
+        return tuple(session for file in self._files.values() for session in (*file["sessions"], file))
+
+    @property
+    def partial(self) -> bool:
+        """Whether something may be missing: a writer that is at work or died, records lost, files damaged."""
+        return bool(self.problems)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is known to be missing, in words."""
+        told = []
+        for session in self.sessions:
+            if session.get("status") != "complete":
+                told.append(
+                    f"session {session.get('session')} of rank {session.get('rank')} was never closed: "
+                    f"it is still recording, or its process died; its last records may be missing"
+                )
+            problems = session.get("problems")
+            told += map(str, problems) if isinstance(problems, list) else []
+        return (*told, *self._problems)
+
+    @cached_property
+    def receipt(self) -> Receipt | None:
+        """What the capture really did; None when it never ended."""
+        data = self.info.get("receipt")
+        if data is None:
+            return None
+        try:
+            return Receipt.from_dict(data)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise CorruptRun(f"{self._name}: the receipt in run.json is not one") from None
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """The sites that were asked for, in order of execution."""
+        return self.index.sites_asked()
+
+    @cached_property
+    def inputs(self) -> tuple[Record, ...]:
+        """The model's own inputs, which are recorded unasked."""
+        return tuple(self.record_at(int(row)) for row in self.index.unasked())
+
+    @cached_property
+    def index(self) -> Index:
+        """Where each record lies."""
+        return Index(self._shards, self._attempt)
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return sum(shard.rows for shard in self._shards)
+
+    def table(self, columns: Sequence[str] | None = None) -> Any:
+        """All records as a pyarrow table, or some columns of it; shards that cannot be read are told in `problems`."""
+        names = list(SCHEMA.names if columns is None else columns)
+        for name in names:
+            if name not in SCHEMA.names:
+                raise BadArgument(f"no column {name!r}{_nearest(name, SCHEMA.names)}; all: {', '.join(SCHEMA.names)}")
+        found = [self._attempt(shard.read, names) for shard in self._shards]
+        tables = [table for table in found if table is not None]
+        schema = pa.schema([SCHEMA.field(name) for name in names], metadata=SCHEMA.metadata)
+        return pa.concat_tables([table.cast(schema) for table in tables]) if tables else schema.empty_table()
+
+    def records(self, site: Site | str | None = None) -> Iterator[Record]:
+        """The records of one site, or all of them as they were written, holding one block of them in memory."""
+        if site is not None:
+            yield from self[site]
+            return
+        for shard in self._shards:
+            for group in range(len(shard.groups)):
+                yield from self._attempt(_decode, shard, group) or ()
+
+    def __getitem__(self, site: Site | str) -> SiteRecords:
+        rows = self.index.find(_canonical(site))
+        if not len(rows):
+            names = [str(known) for known in (*self.sites, *self.index.sites)]
+            raise SiteNotFound(
+                f"{self._name}: no site {str(site)!r}{_nearest(str(site), names)}. It has {len(self.sites)} sites"
+            )
+        return SiteRecords(self, Site.parse(_canonical(site)), rows)
+
+    def __contains__(self, site: object) -> bool:
+        return isinstance(site, (Site, str)) and len(self.index.find(_canonical(site))) > 0
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        """How many sites there are; see `count` for the records."""
+        return len(self.sites)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        steps = self.index.steps()
+        span = (
+            "no steps" if not len(steps) else f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]}-{steps[-1]}"
+        )
+        state = f"partial ({len(self.problems)} problem(s), see .problems)" if self.partial else "complete"
+        return f"{self._name}: {len(self.sites)} sites, {self.count} records, {span}, {state}"
+
+    def __repr__(self) -> str:
+        return f"<Run {self._name}: {self.count} records>"
+
+    def record_at(self, row: int) -> Record:
+        """One record by its row in `index`."""
+        number, place = self.index.place(row)
+        shard = self._shards[number]
+        group = 0
+        while place >= shard.groups[group]:
+            place -= shard.groups[group]
+            group += 1
+        table = self._groups.get((number, group))
+        if table is None:
+            table = self._groups[number, group] = shard.read(SCHEMA.names, group)
+            if len(self._groups) > _CACHED_GROUPS:
+                self._groups.popitem(last=False)
+        return _decode(shard, group, table.slice(place, 1))[0]
+
+    def kept_bytes(self, record: Record) -> Bytes:
+        """The bytes of what was kept of a record, checked against what the record says of them."""
+        if record.kept == "stats" or not record.file:
+            raise NoTensor(
+                f"{record.site}: only statistics were kept at step {record.step}; "
+                f"record again with keep='tensor', or with keep={{{str(record.site)!r}: 'tensor'}}"
+            )
+        if self._memory is not None:
+            return self._memory.tensor_bytes(record.key)
+        assert self.path is not None
+        name = f"{self.path}/tensors/{record.file}"
+        path = tensor_path(self.path, record.file)
+        header = self._headers.get(record.file)
+        if header is None:
+            header = self._headers[record.file] = read_header(path, name)
+            if len(self._headers) > _CACHED_HEADERS:
+                self._headers.popitem(last=False)
+        entry = header.get(record.key)
+        if entry is None:
+            raise CorruptRun(f"{name}: no tensor {record.key!r}, which belongs to {record.site}")
+        nbytes = entry.end - entry.begin
+        expected = size_of(record.kept_dtype, record.kept_shape)
+        stored = stored_as(record.kept_dtype, record.kept_shape, nbytes)
+        if (
+            stored != (entry.dtype, entry.shape)
+            or expected not in (None, nbytes)
+            or min(record.kept_shape, default=0) < 0
+        ):
+            raise CorruptRun(
+                f"{name}: tensor {record.key!r} is {entry.dtype} {list(entry.shape)}, "
+                f"its record says {record.kept_dtype} {list(record.kept_shape)}"
+            )
+        return map_bytes(path, name, entry.begin, entry.end)
+
+    @property
+    def _name(self) -> str:
+        return "run in memory" if self.path is None else str(self.path)
+
+    def _open(self, folder: Path) -> dict[int, dict[str, Any]]:
+        names = list_shards(folder)
+        paths = run_files(folder)
+        if not paths and not names:
+            there = (
+                "holds no run.json" if folder.is_dir() else "is not a folder" if folder.exists() else "does not exist"
+            )
+            raise NotARun(f"{folder}: {there}; a run is the folder that was given to layertap.record")
+        files: dict[int, dict[str, Any]] = {}
+        for rank, path in paths.items():
+            # Without the first file nothing is known of the run, and who opens it must hear that; not so the others.
+            file = _run_file(folder, path) if not files else self._attempt(_run_file, folder, path)
+            if file is not None:
+                files[rank] = file
+        if not paths:
+            self._problems.append(f"{folder}/run.json: missing; the records are readable, what made them is not known")
+        shards = [self._attempt(Shard, folder, name) for name in names]
+        self._shards += [shard for shard in shards if shard is not None]
+        return files
+
+    def _attempt(self, work: Callable[..., T], *arguments: Any) -> T | None:
+        try:
+            return work(*arguments)
+        except (CorruptRun, NewerFormat) as error:
+            if (text := str(error)) not in self._problems:
+                self._problems.append(text)
+            return None
+
+
+def _run_file(folder: Path, path: Path) -> dict[str, Any]:
+    return read_run_file(inside(folder, path.name), name=str(path))
+
+
+def _decode(shard: Shard | MemoryShard, group: int, table: Any = None) -> list[Record]:
+    try:
+        return list(to_records(shard.read(SCHEMA.names, group) if table is None else table))
+    except (TypeError, ValueError) as error:
+        raise CorruptRun(f"{shard.name}: a record that cannot be ({error})") from None
+
+
+def _canonical(site: Site | str) -> str:
+    # `head:output` and `head` are one site; `str` of a parsed site is the one way to write it.
+    if isinstance(site, Site):
+        return str(site)
+    try:
+        return str(Site.parse(site))
+    except ValueError:
+        return site
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, list(dict.fromkeys(names)), n=5, cutoff=0.5)
+    return f"; nearest: {', '.join(near)}" if near else ""

@@ -1,0 +1,133 @@
+"""`run.json`: what is known of a run as a whole. One file for each rank (`run.3.json`), one entry for each session.
+
+The file's top level is the newest session; the sessions before it stand in `sessions`. A session whose status is still
+`recording` was never closed: the run is being written, or its process died.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from layertap.errors import CorruptRun, NewerFormat
+from layertap.store.schema import FORMAT
+
+MAX_BYTES = 64 << 20
+"""A larger run.json is refused: it is nothing that layertap wrote."""
+
+_NAME = re.compile(r"run(?:\.([1-9]\d{0,8}))?\.json")
+
+
+def run_file(folder: Path, rank: int) -> Path:
+    """Where a rank writes what it knows of the run."""
+    return folder / (f"run.{rank}.json" if rank else "run.json")
+
+
+def run_files(folder: Path) -> dict[int, Path]:
+    """The run files of a folder by rank."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return {}
+    found = {int(match[1] or 0): folder / name for name in names if (match := _NAME.fullmatch(name))}
+    return dict(sorted(found.items()))
+
+
+def read_run_file(path: Path, name: str = "") -> dict[str, Any]:
+    """Reads and checks one run file; errors call it `name`."""
+    name = name or str(path)
+    try:
+        with open(path, "rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise CorruptRun(f"{name}: cannot be read ({error.strerror or error})") from None
+    if len(text) > MAX_BYTES:
+        raise CorruptRun(f"{name}: larger than {MAX_BYTES} bytes; layertap writes no such file")
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise CorruptRun(f"{name}: not JSON; expected the description of a run") from None
+    if not isinstance(data, dict) or type(data.get("format")) is not int:
+        raise CorruptRun(f"{name}: expected a JSON object with a whole number as 'format'")
+    if data["format"] > FORMAT:
+        raise NewerFormat(
+            f"{name}: written in format {data['format']}; this layertap reads up to {FORMAT}. "
+            f"Upgrade it: pip install -U layertap"
+        )
+    sessions = data.setdefault("sessions", [])
+    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
+        raise CorruptRun(f"{name}: 'sessions' is not a list of objects")
+    return data
+
+
+def write_session(path: Path, session: Mapping[str, Any], *, keep: bool = True) -> None:
+    """Puts a session into a run file, in place of its own older version, atomically.
+
+    A new session goes to the top level and the one that was there joins `sessions`; `keep=False` forgets the others.
+    """
+    with _one_at_a_time(path.parent):
+        others: list[dict[str, Any]] = []
+        if keep and path.exists():
+            old = read_run_file(path)
+            others = [*old.pop("sessions"), old]
+        names = [other.get("session") for other in others]
+        mine = dict(plain(session))
+        if mine["session"] in names:
+            others[names.index(mine["session"])] = mine
+        else:
+            others.append(mine)
+        *earlier, newest = others
+        text = json.dumps({**newest, "sessions": earlier}, indent=1, allow_nan=False)
+        temporary = path.with_name(f".{path.name}.{mine['session']}.tmp")
+        try:
+            temporary.write_text(text + "\n", encoding="utf-8")
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's types. NaN and infinities become words, since JSON has no such numbers and null would lie."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    # Records need no locks: every file has one writer. Only run.json is shared, by sessions of one rank that overlap,
+    # and it is read, changed and replaced. The lock is on the folder itself, so no lock file is left behind; where it
+    # cannot be had within two seconds, writing without it is the smaller evil.
+    fd = -1
+    try:
+        import fcntl
+
+        fd = os.open(folder, os.O_RDONLY)
+        for _ in range(200):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.01)
+    except (ImportError, OSError):
+        pass
+    try:
+        yield
+    finally:
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,140 @@
+"""The parquet files of a run, opened with suspicion: whatever is wrong with one is a CorruptRun that names it.
+
+A run may come from anywhere, and its folder may hold anything. Nothing outside the folder is opened (names are checked,
+links are resolved), nothing but regular files, and pyarrow's errors, of which there are many kinds, end here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from layertap.errors import CorruptRun, NewerFormat
+from layertap.store.schema import FORMAT, FORMAT_KEY, SCHEMA
+
+_NAME = re.compile(r"(\d{1,9})-([0-9A-Za-z]+-[0-9a-f]+)-(\d{6,9})\.parquet")
+_TENSOR_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]*\.safetensors")
+
+
+class Shard:
+    """One parquet file. Opening it reads and checks its footer only."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = f"{folder}/records/{name}"
+        self._path = inside(folder, "records", name)
+        metadata = self._guarded(lambda: pq.read_metadata(self._path))
+        schema = self._guarded(metadata.schema.to_arrow_schema)
+        self._check(schema)
+        self._metadata = metadata
+        self.groups: tuple[int, ...] = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+        """Rows of each row group."""
+        if min(self.groups, default=0) < 0 or sum(self.groups) != metadata.num_rows:
+            raise CorruptRun(f"{self.name}: {metadata.num_rows} rows, its parts have {sum(self.groups)}")
+
+    @property
+    def rows(self) -> int:
+        return sum(self.groups)
+
+    def read(self, columns: Sequence[str], group: int | None = None, encoded: Sequence[str] = ()) -> Any:
+        """Columns of the whole shard or of one row group; those in `encoded` come as dictionaries."""
+        table = self._guarded(lambda: self._read(list(columns), group, list(encoded)))
+        for name in columns:
+            column = table.column(name)
+            parts = [column, column.combine_chunks().flatten()] if pa.types.is_list(column.type) else [column]
+            if not SCHEMA.field(name).nullable and any(part.null_count for part in parts):
+                raise CorruptRun(f"{self.name}: column {name!r} has empty values")
+        return table
+
+    def _read(self, columns: list[str], group: int | None, encoded: list[str]) -> Any:
+        with open(self._path, "rb") as source:
+            file = pq.ParquetFile(
+                source, metadata=self._metadata, read_dictionary=encoded, page_checksum_verification=True
+            )
+            table = file.read(columns) if group is None else file.read_row_group(group, columns)
+        expected = self.rows if group is None else self.groups[group]
+        if table.num_rows != expected:
+            raise ValueError(f"{table.num_rows} rows where {expected} were promised")
+        table.validate(full=True)  # offsets and UTF-8 too: what arrow trusts later must be checked once
+        return table.select(columns)
+
+    def _check(self, schema: Any) -> None:
+        version = (schema.metadata or {}).get(FORMAT_KEY)
+        if version is None or not version.isdigit() or len(version) > 9:
+            raise CorruptRun(f"{self.name}: no layertap format in its metadata; layertap did not write this file")
+        if int(version) > FORMAT:
+            raise NewerFormat(
+                f"{self.name}: written in format {int(version)}; this layertap reads up to {FORMAT}. "
+                f"Upgrade it: pip install -U layertap"
+            )
+        for field in SCHEMA:
+            if schema.names.count(field.name) != 1:
+                raise CorruptRun(f"{self.name}: column {field.name!r} is missing")
+            found = schema.field(field.name).type
+            if found != field.type:
+                raise CorruptRun(f"{self.name}: column {field.name!r} is {found}, expected {field.type}")
+
+    def _guarded(self, work: Any) -> Any:
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - pyarrow raises a dozen kinds for a damaged file
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise CorruptRun(f"{self.name}: damaged, or not parquet ({reason[0][:200]})") from None
+
+
+class MemoryShard:
+    """A committed part of a `MemoryWriter`, read like a file."""
+
+    def __init__(self, table: Any, number: int) -> None:
+        self.name = f"memory shard {number}"
+        self.groups: tuple[int, ...] = (table.num_rows,)
+        self.rows: int = table.num_rows
+        self._table = table
+
+    def read(self, columns: Sequence[str], group: int | None = None, encoded: Sequence[str] = ()) -> Any:
+        table = self._table.select(list(columns))
+        for name in encoded:
+            place = table.column_names.index(name)
+            table = table.set_column(place, name, table.column(name).dictionary_encode())
+        return table
+
+
+def list_shards(folder: Path) -> tuple[str, ...]:
+    """The names of the parquet files that a run consists of, sessions by time, then ranks, then numbers."""
+    names: list[tuple[str, int, int, str]] = []
+    with suppress(OSError):
+        found = [match for name in os.listdir(folder / "records") if (match := _NAME.fullmatch(name))]
+        names += [(match[2], int(match[1]), int(match[3]), match[0]) for match in found]
+    return tuple(name for *_, name in sorted(names))
+
+
+def tensor_path(folder: Path, name: str) -> Path:
+    """The tensor file that a record names, if that is a name and nothing more."""
+    if not _TENSOR_NAME.fullmatch(name):
+        raise CorruptRun(f"{folder}: a record names the tensor file {name!r}, which is not a plain file name")
+    return inside(folder, "tensors", name)
+
+
+def inside(folder: Path, *parts: str) -> Path:
+    """A regular file of the run, links followed but not out of the folder."""
+    path = folder.joinpath(*parts)
+    root = os.path.realpath(folder)
+    real = os.path.realpath(path)
+    if os.path.commonpath([root, real]) != root:
+        raise CorruptRun(f"{path}: a link to {real}, which is outside of the run's folder; it is not followed")
+    try:
+        regular = stat.S_ISREG(os.stat(real).st_mode)
+    except FileNotFoundError:
+        raise CorruptRun(f"{path}: missing") from None
+    except OSError as error:
+        raise CorruptRun(f"{path}: cannot be read ({error.strerror or error})") from None
+    if not regular:
+        raise CorruptRun(f"{path}: not a regular file")
+    return Path(real)

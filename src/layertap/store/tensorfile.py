@@ -1,0 +1,221 @@
+"""safetensors files: written as a stream into reserved header room, read by a memory map. No pickle anywhere.
+
+The safetensors library wants all tensors of a file in memory before it writes; a run is larger than memory. So the room
+for the header is reserved at the start (the format allows a header to be padded with spaces), tensors are appended as
+they come, and the header is filled in at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from layertap.errors import CorruptRun
+from layertap.store.dtype import SAFETENSORS, SIZES, Bytes
+
+MAX_HEADER = 100_000_000
+"""The longest header that safetensors allows."""
+
+_ITEM_SIZES = {name: SIZES[dtype] for dtype, name in SAFETENSORS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One tensor of a file."""
+
+    dtype: str
+    """safetensors' name."""
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    """Where its bytes lie, from the start of the file."""
+
+
+class TensorFileWriter:
+    """Appends tensors to a file that becomes valid safetensors with `finish()`.
+
+    Writes go to the file at once and unbuffered: nothing piles up in memory, and a write that failed (disk full) can be
+    taken back by truncating, because no buffer still holds a part of it.
+    """
+
+    def __init__(self, path: Path, *, room: int, metadata: dict[str, str]) -> None:
+        self.path = path
+        self.nbytes = 0
+        self._broken = False
+        self._header = json.dumps({"__metadata__": metadata}, separators=(",", ":"))[:-1].encode()
+        self._entries: list[bytes] = []
+        self._used = len(self._header) + 1
+        self._start = _aligned(8 + max(room, self._used))
+        self._fd = create_locked(path)
+        os.lseek(self._fd, self._start, os.SEEK_SET)
+
+    @staticmethod
+    def entry(key: str, dtype: str, shape: tuple[int, ...], begin: int, nbytes: int) -> bytes:
+        """The tensor's part of the header, with the comma before it."""
+        value = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, begin + nbytes]}
+        return f",{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}".encode()
+
+    def append(self, entry: bytes, data: memoryview) -> bool:
+        """Writes one tensor; False, and nothing written, when the header has no room left for its entry."""
+        if 8 + self._used + len(entry) > self._start:
+            return False
+        try:
+            _write_all(self._fd, data)
+        except OSError:
+            self._broken = True  # until the part of the tensor that did get written is taken back
+            os.ftruncate(self._fd, self._start + self.nbytes)
+            os.lseek(self._fd, self._start + self.nbytes, os.SEEK_SET)
+            self._broken = False
+            raise
+        self._entries.append(entry)
+        self._used += len(entry)
+        self.nbytes += len(data)
+        return True
+
+    def finish(self, path: Path) -> None:
+        """Fills the header in and gives the file its name. May be called again after an interrupt (Ctrl-C)."""
+        if self._broken:
+            raise OSError(f"{self.path.name} holds a part of a tensor that could not be taken back")
+        if self._fd >= 0:
+            header = self._header + b"".join(self._entries) + b"}"
+            room = self._start - 8
+            os.lseek(self._fd, 0, os.SEEK_SET)
+            _write_all(self._fd, memoryview(room.to_bytes(8, "little") + header.ljust(room)))
+            self._close()
+        if self.path != path:
+            os.replace(self.path, path)
+            self.path = path
+
+    def abandon(self) -> None:
+        """Removes the file; what cannot be removed is left, since nothing refers to it."""
+        try:
+            self._close()
+            self.path.unlink()
+        except OSError:
+            pass
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def read_header(path: Path, name: str) -> dict[str, Entry]:
+    """All tensors of a file by key. Anything that safetensors forbids is a CorruptRun that calls the file `name`."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            prefix = file.read(8)
+            length = int.from_bytes(prefix, "little")
+            if len(prefix) < 8 or length > size - 8:
+                raise _damaged(name, f"a header of {length} bytes in a file of {size} (truncated, or not safetensors)")
+            if length > MAX_HEADER:
+                raise _damaged(name, f"a header of {length} bytes; safetensors allows {MAX_HEADER}")
+            text = file.read(length)
+    except OSError as error:
+        raise _damaged(name, f"cannot be read ({error.strerror or error})") from None
+    if not text.startswith(b"{"):
+        raise _damaged(name, "the header is not JSON (not a safetensors file)")
+    try:
+        header = json.loads(text, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError):
+        raise _damaged(name, "the header is not JSON (not a safetensors file)") from None
+    header.pop("__metadata__", None)
+    start, end = 8 + length, 0
+    entries = {key: _entry(name, key, value, start) for key, value in header.items()}
+    # One tensor after another, without gaps: this rules out overlaps, and bytes that belong to nobody.
+    for key, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if entry.begin - start != end:
+            raise _damaged(name, f"tensor {key!r} begins at {entry.begin - start}, expected {end}")
+        end = entry.end - start
+    if start + end != size:
+        raise _damaged(name, f"tensors end at byte {start + end} of {size}")
+    return entries
+
+
+def map_bytes(path: Path, name: str, begin: int, end: int) -> Bytes:
+    """The bytes from `begin` to `end`, as a private map of the file: writing to the array never reaches the disk."""
+    if begin == end:
+        return np.empty(0, np.uint8)
+    page = begin - begin % mmap.ALLOCATIONGRANULARITY
+    try:
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
+    except (OSError, ValueError) as error:
+        raise _damaged(name, f"cannot be read ({error})") from None
+    return np.frombuffer(mapped, np.uint8, count=end - begin, offset=begin - page)
+
+
+def create_locked(path: Path) -> int:
+    """Opens a temporary file under a lock that dies with the process, so that leftovers can be told from live files."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+    _lock(fd)
+    return fd
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether a temporary file's writer is gone."""
+    try:
+        # A file that was made this minute may stand between its creation and its lock.
+        if time.time() - path.stat().st_mtime < 60:
+            return False
+        fd = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return _lock(fd)
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # a file system without locks: leftovers stay, which costs space and nothing else
+        return False
+    return True
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    # One write may take less than it is given (Linux stops at 2 GiB).
+    while len(data):
+        data = data[os.write(fd, data) :]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+def _damaged(name: str, what: str) -> CorruptRun:
+    return CorruptRun(f"{name}: {what}")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("duplicate key")
+    return found
+
+
+def _entry(name: str, key: str, value: Any, start: int) -> Entry:
+    try:
+        dtype, shape, (begin, end) = value["dtype"], value["shape"], value["data_offsets"]
+        whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
+        item_size = _ITEM_SIZES[dtype]
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise _damaged(name, f"tensor {key!r} has a malformed header entry")
+    if len(shape) > 64 or item_size * math.prod(shape) != end - begin:
+        raise _damaged(name, f"tensor {key!r} of {dtype} {shape} has data_offsets [{begin}, {end}]")
+    return Entry(dtype=dtype, shape=tuple(shape), begin=start + begin, end=start + end)

@@ -1,0 +1,265 @@
+"""Writing a run: records and tensors go in, and are safe from the moment their shard is committed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+
+from layertap.errors import BadArgument, RunError
+from layertap.site import Receipt, Record
+from layertap.store.dtype import size_of, stored_as
+from layertap.store.folder import prepare, temporary_name
+from layertap.store.runfile import run_file, write_session
+from layertap.store.schema import FORMAT, REPETITIVE, kept_nothing, to_table
+from layertap.store.tensorfile import TensorFileWriter, create_locked
+
+SHARD_BYTES = 256 << 20
+SHARD_RECORDS = 20_000
+SHARD_SECONDS = (10.0, 60.0)
+"""A shard is committed at this age: the first at the start of a run, the second when the run is long."""
+ROW_GROUP = 2048
+"""Rows that a reader must decode to get at one record."""
+HEADER_ROOM = (64 << 10, 4 << 20)
+"""Room reserved for a tensor file's header: at first, and at most, growing when a shard ends because it was full."""
+
+
+class RunWriter:
+    """Writes one rank's part of a run into a folder. For one thread at a time.
+
+        writer = RunWriter("runs/a", info={"model": "GPT2"})
+        writer.add(record, data)        # data: the bytes of the kept tensor, or None
+        writer.close(receipt)
+
+    Tensors go to disk at once; a record is safe when its shard is committed, which happens by itself (see the constants
+    above) and in `commit()`. An OSError (disk full) surfaces as a RunError; shards already committed are untouched, and
+    the writer can be used on: what was lost is counted in `lost` and told in `problems`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        info: dict[str, Any],
+        rank: int = 0,
+        exists: Literal["error", "append", "replace"] = "error",
+        world_size: int | None = None,
+        session: str | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if exists not in ("error", "append", "replace"):
+            raise BadArgument(f"exists={exists!r}: expected 'error', 'append' or 'replace'")
+        self.path = Path(path)
+        self.rank = rank
+        self.session = session or _session_name(clock())
+        self.lost = 0
+        """Records that could not be written."""
+        self.problems: list[str] = []
+        """What went wrong, in words; also written to run.json."""
+        self.records = 0
+        """Records committed."""
+        self.bytes = 0
+        """Bytes of tensors committed."""
+        self._clock = clock
+        self._started = time.monotonic()
+        self._number = 0
+        self._room = HEADER_ROOM[0]
+        self._pending: list[tuple[Record, int]] = []
+        self._keys: set[str] = set()
+        self._tensors: TensorFileWriter | None = None
+        self._opened = 0.0
+        self._closed = False
+        world_size = world_size or info.get("world_size")
+        self._info: dict[str, Any] = {
+            **info,
+            "format": FORMAT,
+            "status": "recording",
+            "session": self.session,
+            "rank": rank,
+            "started": iso_time(clock()),
+            "finished": None,
+        }
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            prepare(self.path, rank, world_size, exists)
+            for name in ("records", "tensors"):
+                (self.path / name).mkdir(exist_ok=True)
+            write_session(run_file(self.path, rank), self._info, keep=exists == "append")
+        except OSError as error:
+            if isinstance(error, RunError):
+                raise
+            raise RunError(f"{self.path}: no run can be written here ({error.strerror or error})") from error
+
+    def add(self, record: Record, data: Any = None) -> None:
+        """Takes one record and, when its tensor is kept, the tensor's contiguous bytes (anything with a buffer)."""
+        if self._closed:
+            raise RunError(f"{self.path}: the run is closed; a record of {record.site} came after close()")
+        if not self._pending and self._tensors is None:
+            self._opened = time.monotonic()
+        if data is None:
+            self._pending.append((kept_nothing(record), 0))
+        else:
+            view = as_bytes(record, data)
+            try:
+                self._pending.append((self._append(record, view), len(view)))
+            except RunError:  # the shard before this record could not be committed
+                self.lost += 1
+                raise
+            except OSError as error:
+                raise self._failed(record, error) from error
+        if self._due():
+            self.commit()
+
+    def commit(self) -> None:
+        """Makes everything added so far part of the run. The tensors first, the records last: they are the commit."""
+        if not self._pending:
+            return
+        stem = self._stem()
+        parquet = self.path / "records" / f"{stem}.parquet"
+        tensors = self.path / "tensors" / f"{stem}.safetensors"
+        temporary = temporary_name(parquet)
+        nbytes = self._tensors.nbytes if self._tensors else 0
+        try:
+            if self._tensors:
+                self._tensors.finish(tensors)
+            with open(create_locked(temporary), "wb") as file:
+                pq.write_table(
+                    to_table(self._pending),
+                    file,
+                    row_group_size=ROW_GROUP,
+                    compression="zstd",
+                    use_dictionary=REPETITIVE,
+                    write_page_checksum=True,
+                )
+            os.replace(temporary, parquet)
+        except Exception as error:
+            # Not only OSError: whatever pyarrow makes of a bad value must not leave half a shard that the next commit
+            # would write again.
+            lost = len(self._pending)
+            for leftover in (temporary, tensors):
+                with suppress(OSError):
+                    leftover.unlink()
+            self._next_shard(abandon=True)
+            raise self._note(lost, f"shard {stem} could not be written: {error}") from error
+        self.records += len(self._pending)
+        self.bytes += nbytes
+        self._next_shard()
+
+    def close(self, receipt: Receipt | None = None, **more_info: Any) -> None:
+        """Commits, and writes into run.json that the run is complete, with the receipt and whatever else is known."""
+        if self._closed:
+            return
+        failure: RunError | None = None
+        try:
+            self.commit()
+        except RunError as error:
+            failure = error
+        self._info.update(more_info)
+        self._info.update(
+            format=FORMAT,
+            status="complete",
+            session=self.session,
+            rank=self.rank,
+            finished=iso_time(self._clock()),
+            lost=self.lost,
+            problems=list(self.problems),
+            receipt=None if receipt is None else receipt.to_dict(),
+        )
+        try:
+            write_session(run_file(self.path, self.rank), self._info)
+        except OSError as error:
+            raise RunError(
+                f"{run_file(self.path, self.rank)}: cannot be written ({error.strerror or error})"
+            ) from error
+        self._closed = True
+        if failure is not None:
+            raise failure
+
+    def _append(self, record: Record, data: memoryview) -> Record:
+        shape, dtype = record.kept_shape, record.kept_dtype
+        name, stored = stored_as(dtype, shape, len(data))
+        for _ in range(2):
+            key = self._key(record)
+            if self._tensors is None:
+                # An entry longer than the usual room (a very long path) makes its own.
+                room = max(self._room, 512 + len(TensorFileWriter.entry(key, name, stored, 0, len(data))))
+                path = temporary_name(self.path / "tensors" / f"{self._stem()}.safetensors")
+                self._tensors = TensorFileWriter(path, room=room, metadata={"layertap_format": str(FORMAT)})
+            entry = TensorFileWriter.entry(key, name, stored, self._tensors.nbytes, len(data))
+            if self._tensors.append(entry, data):
+                break
+            self._room = min(4 * self._room, HEADER_ROOM[1])
+            self.commit()
+        self._keys.add(key)
+        return replace(record, file=f"{self._stem()}.safetensors", key=key)
+
+    def _key(self, record: Record) -> str:
+        key = f"{record.step}/{record.site}"
+        return key if key not in self._keys else f"{key}#{len(self._keys)}"
+
+    def _due(self) -> bool:
+        if len(self._pending) >= SHARD_RECORDS or (self._tensors and self._tensors.nbytes >= SHARD_BYTES):
+            return True
+        now = time.monotonic()
+        low, high = SHARD_SECONDS
+        return bool(self._pending) and now - self._opened >= min(high, max(low, (now - self._started) / 20))
+
+    def _stem(self) -> str:
+        return f"{self.rank}-{self.session}-{self._number:06d}"
+
+    def _next_shard(self, abandon: bool = False) -> None:
+        if self._tensors and abandon:
+            self._tensors.abandon()
+        self._tensors = None
+        self._pending, self._keys = [], set()
+        self._number += 1
+
+    def _failed(self, record: Record, error: OSError) -> RunError:
+        # The tensor that did not fit is taken back already; what came before it is whole, so it is committed now, while
+        # the space that the tensor had taken is free again.
+        trouble = self._note(1, f"the tensor of {record.site} could not be written: {error}")
+        if self._pending:
+            with suppress(RunError):
+                self.commit()
+        elif self._tensors:
+            self._next_shard(abandon=True)
+        return trouble
+
+    def _note(self, lost: int, what: str) -> RunError:
+        self.lost += lost
+        text = f"{self.path}: {what}; {lost} record(s) lost, what was committed before is untouched"
+        self.problems.append(text)
+        return RunError(text)
+
+
+def as_bytes(record: Record, data: Any) -> memoryview:
+    """The kept tensor's bytes, checked against what the record says of them."""
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise BadArgument(f"{record.site}: the bytes are not contiguous")
+    view = view.cast("B") if view.nbytes else memoryview(b"")
+    expected = size_of(record.kept_dtype, record.kept_shape)
+    if record.kept == "stats" or not record.kept_dtype or (expected is not None and expected != len(view)):
+        raise BadArgument(
+            f"{record.site}: {len(view)} bytes given; the record says kept={record.kept!r}, "
+            f"{record.kept_dtype or 'no kept_dtype'} {list(record.kept_shape)}"
+            + (f", which is {expected} bytes" if expected is not None else "")
+        )
+    return view
+
+
+def _session_name(now: float) -> str:
+    # The time first, so that sessions sort; the chance after it, so that two processes of one moment do not clash.
+    return f"{datetime.fromtimestamp(now, timezone.utc):%Y%m%dT%H%M%S%f}Z-{secrets.token_hex(4)}"
+
+
+def iso_time(now: float) -> str:
+    return datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="microseconds")
