@@ -203,6 +203,8 @@ class SiteReceipt:
     """How often the module was seen in this role."""
     tensors: int = 0
     """How many tensors that gave."""
+    direct: int = 0
+    """Calls that came as `module.forward(…)`, which a hook would have missed."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Leaves that are no tensors, or that cannot be recorded: reason → count."""
     recomputed: int = 0

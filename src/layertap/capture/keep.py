@@ -1,0 +1,102 @@
+"""How much of a tensor is kept: its statistics, the tensor, or what a reduction makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any
+
+import torch
+
+from layertap.errors import BadArgument
+from layertap.select import Selection, select
+from layertap.site import ROLES
+
+Reduction = Callable[[torch.Tensor], torch.Tensor]
+Index = int | slice | EllipsisType
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What is kept of a tensor besides its statistics, which are always there."""
+
+    name: str
+    reduce: Reduction | None = None
+
+    @property
+    def keeps(self) -> bool:
+        return self is not STATS
+
+
+STATS = Level("stats")
+TENSOR = Level("tensor")
+
+
+def parse_level(level: Any) -> Level:
+    """Reads one level: `"stats"`, `"tensor"`, a slice, or a function from tensor to tensor.
+
+    >>> parse_level("[:, -1]").reduce(torch.arange(6).reshape(2, 3))
+    tensor([2, 5])
+    >>> parse_level(slice(0, 2)).name
+    '[0:2]'
+    """
+    if isinstance(level, Level):
+        return level
+    if level in ("stats", "tensor"):
+        return STATS if level == "stats" else TENSOR
+    if isinstance(level, str) and level.startswith("[") and level.endswith("]"):
+        return _sliced(tuple(_parse_index(part.strip(), level) for part in level[1:-1].split(",")))
+    if isinstance(level, (int, slice, tuple, EllipsisType)) and not isinstance(level, bool):
+        return _sliced(level if isinstance(level, tuple) else (level,))
+    if callable(level):
+        return Level(getattr(level, "__name__", type(level).__name__), level)
+    raise BadArgument(
+        f'keep={level!r} is no level; use "stats", "tensor", a slice such as "[:, -1]", or a function of a tensor'
+    )
+
+
+class Keeper:
+    """Which level each site has, from what the user said (one level, or one for each pattern; the last match wins)."""
+
+    def __init__(self, model: torch.nn.Module, keep: Any) -> None:
+        self._rules: list[tuple[Selection | None, Level]] = []
+        if isinstance(keep, Mapping):
+            # A bare pattern names a module and so means every role that is recorded there.
+            self._rules += [(select(model, key, what=ROLES), parse_level(level)) for key, level in keep.items()]
+        else:
+            self._rules.append((None, parse_level(keep)))
+        self._known: dict[tuple[str, str, str], Level] = {}
+
+    def level(self, path: str, role: str, leaf: str) -> Level:
+        key = (path, role, leaf)
+        if key not in self._known:
+            fitting = [lv for rule, lv in self._rules if rule is None or rule.wants(path, role, leaf)]
+            self._known[key] = fitting[-1] if fitting else STATS
+        return self._known[key]
+
+
+def _sliced(index: tuple[Any, ...]) -> Level:
+    for part in index:
+        if not isinstance(part, (int, slice, EllipsisType)) or isinstance(part, bool):
+            raise BadArgument(f"keep={index!r}: a slice is made of integers, slices and ..., not {part!r}")
+    text = "[" + ", ".join(map(_index_text, index)) + "]"
+    return Level(text, lambda tensor: tensor[index])
+
+
+def _index_text(part: Index) -> str:
+    if isinstance(part, slice):
+        ends = f"{'' if part.start is None else part.start}:{'' if part.stop is None else part.stop}"
+        return ends if part.step is None else f"{ends}:{part.step}"
+    return "..." if part is Ellipsis else str(part)
+
+
+def _parse_index(part: str, whole: str) -> Index:
+    if part == "...":
+        return Ellipsis
+    if not re.fullmatch(r"-?\d+|(-?\d+)?:(-?\d+)?(:(-?\d+)?)?", part):
+        raise BadArgument(f"keep={whole!r}: {part!r} is no index; write integers, a:b:c, or ...")
+    if ":" not in part:
+        return int(part)
+    return slice(*(int(end) if end else None for end in part.split(":")))

@@ -1,0 +1,151 @@
+"""The tensors inside whatever a module takes or returns, each with its key path.
+
+A value that is one tensor has the empty path. Everything else is named by the way down to it: tuple index, dictionary
+key, field or attribute name, keyword.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+DEPTH = 8
+"""How deep a value is searched; deeper nests are counted as skipped, not walked forever."""
+
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leaf:
+    """One thing at the end of a key path: a tensor, or the reason why it is none."""
+
+    path: str
+    tensor: torch.Tensor | None
+    reason: str = ""
+
+
+def leaves(value: Any) -> Iterator[Leaf]:
+    """Walks a nested value in order.
+
+    >>> [leaf.path for leaf in leaves((torch.ones(1), {"mask": torch.ones(1)}))]
+    ['0', '1.mask']
+    >>> [(leaf.path, leaf.reason) for leaf in leaves((torch.ones(1), None)) if leaf.tensor is None]
+    [('1', 'None')]
+    """
+    yield from _walk("", value, 0, set())
+
+
+def call_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Leaf]:
+    """The leaves of a call: positional arguments by index, keywords by name; a lone tensor has the empty path."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+        yield Leaf("", args[0])
+        return
+    seen: set[int] = set()
+    for index, value in enumerate(args):
+        yield from _walk(str(index), value, 1, seen)
+    for name, value in kwargs.items():
+        yield from _walk(name, value, 1, seen)
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same structure with every tensor changed; objects other than plain containers are passed on as they are.
+
+    >>> map_tensors((1, [torch.zeros(1)]), lambda t: t + 1)
+    (1, [tensor([1.])])
+    """
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        items = [map_tensors(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if type(value) is list:
+        return [map_tensors(item, change) for item in value]
+    if type(value) is dict:
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        return dataclasses.replace(value, **{name: map_tensors(item, change) for name, item in fields.items()})
+    return value
+
+
+def parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The plain tensors of one tensor: itself, or what a sparse tensor, a shard or a quantised subclass is made of.
+
+    >>> [name for name, _ in parts(torch.eye(2).to_sparse())]
+    ['indices', 'values']
+    """
+    kind = type(tensor)
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        yield from _layout_parts(tensor)
+    elif hasattr(tensor, "placements") and hasattr(tensor, "to_local"):
+        yield "", tensor.to_local()
+    elif hasattr(kind, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        for name in names:
+            for below, inner in parts(getattr(tensor, name)):
+                yield _join(name.lstrip("_"), below), inner
+    else:
+        yield "", tensor
+
+
+def _layout_parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    if tensor.layout == torch.sparse_coo:
+        tensor = tensor.detach()
+        yield "indices", tensor._indices()
+        yield "values", tensor._values()
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield "crow_indices", tensor.crow_indices()
+        yield "col_indices", tensor.col_indices()
+        yield "values", tensor.values()
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield "ccol_indices", tensor.ccol_indices()
+        yield "row_indices", tensor.row_indices()
+        yield "values", tensor.values()
+    else:
+        yield "", tensor
+
+
+def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[Leaf]:
+    if isinstance(value, torch.Tensor):
+        yield Leaf(path, value)
+    elif value is None:
+        yield Leaf(path, None, "None")
+    elif isinstance(value, _PLAIN):
+        yield Leaf(path, None, type(value).__name__)
+    elif depth >= DEPTH:
+        yield Leaf(path, None, f"{type(value).__name__} below depth {DEPTH}")
+    elif id(value) in seen:
+        yield Leaf(path, None, f"{type(value).__name__} seen already")
+    else:
+        # A cache holds itself in odd corners of some models; a value is walked once on the way down.
+        seen = seen | {id(value)}
+        children = list(_children(value))
+        for name, child in children:
+            yield from _walk(_join(path, name), child, depth + 1, seen)
+        if not children:
+            yield Leaf(path, None, f"{type(value).__name__} without tensors")
+
+
+def _children(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):  # transformers' ModelOutput is one, with its None fields left out
+        yield from ((str(key), item) for key, item in value.items())
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from zip(value._fields, value, strict=True)
+    elif isinstance(value, (tuple, list)):
+        yield from ((str(index), item) for index, item in enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
+    elif isinstance(value, (torch.nn.Module, type)) or callable(value):
+        return
+    else:
+        # Cache objects and their like: their attributes, but only those in which a tensor can be.
+        for name, item in getattr(value, "__dict__", {}).items():
+            if isinstance(item, (torch.Tensor, list, tuple, dict)) or hasattr(item, "__dict__"):
+                yield name, item
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name

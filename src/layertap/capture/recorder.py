@@ -1,0 +1,364 @@
+"""`record`: a context manager around any use of a model, and the receipt of what it saw."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from layertap.capture import taps
+from layertap.capture.keep import STATS, TENSOR, Keeper
+from layertap.capture.ledger import receipt_of, why_nothing
+from layertap.capture.module_tap import ModuleTap, Moment
+from layertap.capture.parcel import Draft, Tally, dtype_name
+from layertap.capture.schedule import parse_bytes, parse_schedule
+from layertap.capture.sink import POLICIES, Sink
+from layertap.errors import BadArgument, NothingCaptured
+from layertap.select import Selection, select
+from layertap.site import ROLES, Receipt, Site
+from layertap.store import MemoryWriter, Run, RunWriter
+
+log = logging.getLogger("layertap")
+
+_NOT_YET = "nothing has been recorded yet; use `with record(…) as rec:` or rec.start()"
+
+SMALL = 1 << 20
+"""A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
+
+
+def record(
+    model: nn.Module,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    sites: Any = None,
+    exclude: Any = None,
+    what: str | tuple[str, ...] = ("output",),
+    keep: Any = "stats",
+    schedule: Any = None,
+    budget: int | str = "2GiB",
+    policy: Literal["block", "stats", "drop"] = "block",
+    strict: bool = False,
+    exists: Literal["error", "append", "replace"] = "error",
+    meta: Mapping[str, Any] | None = None,
+) -> Recorder:
+    """Records what flows through a model while the `with` block runs.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    >>> with record(model, sites="*") as rec:
+    ...     _ = model(torch.ones(1, 2))
+    >>> rec.run.sites
+    (Site('0'), Site('1'))
+    >>> rec.run["0"].record.shape
+    (1, 3)
+
+    `sites` and `exclude` are patterns (see `layertap.select`), `what` any of the six roles, `keep` is `"stats"`,
+    `"tensor"`, a slice, a function, or `{pattern: level}`. Without a `path` the run stays in memory. `budget` bounds
+    the bytes under way to disk (or held in memory), `policy` says what happens past it.
+    """
+    return Recorder(
+        model,
+        path,
+        sites=sites,
+        exclude=exclude,
+        what=what,
+        keep=keep,
+        schedule=schedule,
+        budget=budget,
+        policy=policy,
+        strict=strict,
+        exists=exists,
+        meta=meta,
+    )
+
+
+class Recorder:
+    """A recording of one model. Made by `record`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        path: str | os.PathLike[str] | None,
+        *,
+        sites: Any,
+        exclude: Any,
+        what: str | tuple[str, ...],
+        keep: Any,
+        schedule: Any,
+        budget: int | str,
+        policy: str,
+        strict: bool,
+        exists: Literal["error", "append", "replace"],
+        meta: Mapping[str, Any] | None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise BadArgument(f"record takes an nn.Module, got {type(model).__name__}")
+        roles = (what,) if isinstance(what, str) else tuple(what)
+        if not roles or not set(roles) <= set(ROLES):
+            raise BadArgument(f"what={what!r}: choose from {', '.join(ROLES)}")
+        if policy not in POLICIES:
+            raise BadArgument(f"policy={policy!r}: choose from {', '.join(POLICIES)}")
+        self.model = model
+        self.path = None if path is None else Path(path)
+        self.selection: Selection = select(model, sites, exclude=exclude, what=roles)
+        """The plan: which sites are recorded. Print it."""
+        self.epoch: int | None = None
+        self.batch: int | None = None
+        """Set these as the training loop goes on; each record carries them."""
+        self.step_number = 0
+        self.overhead = 0.0
+        self.schedule = parse_schedule(schedule)
+        self._keeper = Keeper(model, keep)
+        self._budget, self._policy, self._exists = parse_bytes(budget), policy, exists
+        self._strict = strict
+        self._info = {
+            "model": type(model).__qualname__,
+            "arguments": {
+                "sites": _plain(sites),
+                "exclude": _plain(exclude),
+                "what": list(roles),
+                "keep": _plain(keep),
+                "schedule": str(self.schedule),
+                "budget": budget,
+                "policy": policy,
+            },
+            "torch": torch.__version__,
+            "meta": dict(meta or {}),
+        }
+        chosen = {choice.path: choice.roles for choice in self.selection}
+        self._taps = {
+            module: ModuleTap(self, module, name, chosen.get(name, ())) for name, module in model.named_modules()
+        }
+        self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
+        self._rank = _rank()
+        self._order = itertools.count()
+        self._steps = 0
+        self._last_step = -1
+        self._paused = False
+        self._error = ""
+        self._state: Literal["new", "open", "closed"] = "new"
+        self._attached = False
+        self._handles: list[Any] = []
+        self._receipt: Receipt | None = None
+
+    # The life of a recording.
+
+    def start(self) -> Recorder:
+        """Begins recording; `with` does it for you."""
+        if self._state != "new":
+            raise BadArgument("this recorder has been used already; make a new one with record(…)")
+        self._writer: RunWriter | MemoryWriter
+        if self.path is None:
+            self._writer = MemoryWriter(info=self._info, rank=self._rank)
+        else:
+            self._writer = RunWriter(self.path, info=self._info, rank=self._rank, exists=self._exists)
+        self._sink = Sink(self._writer, budget=self._budget, policy=self._policy, retains=self.path is None)
+        self._pid = os.getpid()
+        self._began = time.perf_counter()
+        self._state = "open"
+        atexit.register(self.close)
+        self._arm()
+        return self
+
+    def step(self) -> None:
+        """Ends a step: calls are counted anew, and the schedule decides about the next one."""
+        if self._state != "open":
+            return
+        self._sink.pause()
+        self.step_number += 1
+        self._order = itertools.count()
+        self._arm()
+
+    def pause(self) -> None:
+        """Takes the taps off until `resume`; the model runs as if nothing recorded it."""
+        self._paused = True
+        self._disarm()
+
+    def resume(self) -> None:
+        """Puts them on again, if the schedule says that this step is due."""
+        self._paused = False
+        self._arm()
+
+    def flush(self) -> None:
+        """Waits until everything recorded so far is written, and can be read."""
+        if self._state == "open":
+            self._sink.flush()
+
+    def close(self) -> None:
+        """Ends recording, writes what is left, and makes the receipt. Calling it again does nothing."""
+        if self._state != "open" or os.getpid() != self._pid:
+            return
+        self._disarm()
+        self._state = "closed"
+        atexit.unregister(self.close)
+        self._sink.close()
+        self._receipt = self._make_receipt()
+        self._writer.close(self._receipt)
+
+    def __enter__(self) -> Recorder:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if error is None and self._receipt is not None and not self._receipt.fired and not self._receipt.error:
+            raise NothingCaptured(why_nothing(self._receipt))
+
+    @property
+    def receipt(self) -> Receipt:
+        """What the recording did, or has done so far."""
+        if self._state == "new":
+            raise BadArgument(_NOT_YET)
+        self.flush()
+        return self._receipt or self._make_receipt()
+
+    @property
+    def run(self) -> Run:
+        """The run that was made."""
+        if self._state == "new":
+            raise BadArgument(_NOT_YET)
+        self.flush()
+        return Run(self._writer if isinstance(self._writer, MemoryWriter) else self._writer.path)
+
+    @property
+    def phase(self) -> str:
+        return "train" if self.model.training else "eval"
+
+    # What the taps use.
+
+    @property
+    def live(self) -> bool:
+        """Whether taps may record: between start and end, and not in a forked child such as a DataLoader's worker."""
+        return self._attached and os.getpid() == self._pid
+
+    def watches(self, path: str, *roles: str) -> bool:
+        return any((path, role) in self._watched for role in roles)
+
+    def put(
+        self,
+        tap: ModuleTap,
+        role: str,
+        leaf: str,
+        tensor: torch.Tensor,
+        moment: Moment,
+        tally: Tally,
+        placements: str,
+        asked: bool,
+    ) -> None:
+        """Takes one tensor of one call."""
+        draft = Draft(
+            site=Site(path=tap.path, role=role, leaf=leaf, call=moment.call),
+            kind=tap.kind,
+            order=next(self._order),
+            step=moment.step,
+            epoch=moment.epoch,
+            batch=moment.batch,
+            phase=moment.phase,
+            rank=self._rank,
+            shape=tuple(tensor.shape),
+            dtype=dtype_name(tensor.dtype),
+            device=str(tensor.device),
+            placements=placements,
+            asked=asked,
+            tally=tally,
+        )
+        if asked:
+            level = self._keeper.level(tap.path, role, leaf)
+        else:
+            exact = not (tensor.is_floating_point() or tensor.is_complex())
+            level = TENSOR if exact and tensor.numel() * tensor.element_size() <= SMALL else STATS
+        self._sink.put(draft, tensor, level)
+
+    def inside(self, path: str) -> _Inside:
+        """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""
+        return _Inside(self, path)
+
+    def stop_on(self, error: Exception, path: str) -> bool:
+        """Ends recording after an error of layertap's own; returns whether the user is spared it."""
+        if not self._error:
+            self._error = f"{path or 'the model'}: {type(error).__name__}: {error}"
+            log.error("layertap stopped recording: %s", self._error)
+        self._disarm()
+        return not self._strict
+
+    # Arming and disarming.
+
+    def _arm(self) -> None:
+        due = self._state == "open" and not self._error and not self._paused and self.schedule.due(self.step_number)
+        if due and self._last_step != self.step_number:
+            self._steps, self._last_step = self._steps + 1, self.step_number
+        if due and not self._attached:
+            taps.attach(self._taps)
+            self._handles = [hook for tap in self._taps.values() for hook in tap.watch_parameter_gradients()]
+            self._attached = True
+        elif not due:
+            self._disarm()
+
+    def _disarm(self) -> None:
+        if self._attached:
+            self._attached = False
+            taps.detach(self._taps)
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+
+    def _make_receipt(self) -> Receipt:
+        return receipt_of(
+            list(self._taps.values()),
+            steps=self._steps,
+            schedule=str(self.schedule),
+            records=self._writer.records,
+            nbytes=self._writer.bytes,
+            seconds=time.perf_counter() - self._began,
+            overhead=self.overhead,
+            lost=self._sink.taken - self._writer.records,
+            error=self._error or self._sink.error,
+        )
+
+
+class _Inside:
+    """One stay inside a tap. A class, not a generator: it is entered for every call of every module."""
+
+    __slots__ = ("_path", "_recorder", "_start")
+
+    def __init__(self, recorder: Recorder, path: str) -> None:
+        self._recorder, self._path = recorder, path
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        spared = isinstance(error, Exception) and self._recorder.stop_on(error, self._path)
+        self._recorder.overhead += time.perf_counter() - self._start
+        return spared
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return getattr(value, "__name__", None) or repr(value)
+
+
+def _rank() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_rank())
+    with contextlib.suppress(ValueError):
+        return int(os.environ.get("RANK", "0"))
+    return 0

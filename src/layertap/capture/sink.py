@@ -1,0 +1,163 @@
+"""Where tapped tensors go: measured once, copied if they are kept, written by another thread.
+
+The calling thread does what cannot wait (the pass over a tensor that may be overwritten next, the copy of one that is
+kept) and hands the rest over. What is under way is bounded by a budget of bytes; past it the policy decides: `block`
+waits for the writer, `stats` keeps the statistics alone, `drop` leaves the record out; the receipt counts it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from layertap.capture.cuda import CudaLane
+from layertap.capture.keep import STATS, TENSOR, Level
+from layertap.capture.parcel import Draft, Parcel
+from layertap.measure import measure
+from layertap.site import Receipt, Record
+
+POLICIES = ("block", "stats", "drop")
+IDLE = 2.0
+"""Seconds without work after which the writer commits what it has, so that readers see it."""
+
+_COMMIT, _END, _IDLE = object(), object(), object()
+
+log = logging.getLogger("layertap")
+
+
+class Writer(Protocol):
+    """What a sink writes to: a run on disk or in memory."""
+
+    records: int
+    bytes: int
+
+    def add(self, record: Record, data: npt.NDArray[np.uint8] | None) -> None: ...
+    def commit(self) -> None: ...
+    def close(self, receipt: Receipt | None, **info: Any) -> None: ...
+
+
+class Sink:
+    """Takes tensors from the taps and brings them to a writer, within a budget."""
+
+    def __init__(self, writer: Writer, *, budget: int, policy: str, retains: bool) -> None:
+        self.writer = writer
+        self.taken = 0
+        """Parcels on their way or arrived; what the writer has not committed in the end is lost."""
+        self.error = ""
+        self._budget = budget
+        # What stays in memory is never given back to the budget, so waiting for room would be waiting forever.
+        self._policy = "stats" if retains and policy == "block" else policy
+        self._retains = retains
+        self._used = 0
+        self._room = threading.Condition()
+        self._queue: queue.Queue[Parcel | object] = queue.Queue()
+        self._cuda = CudaLane(self._send)
+        self._thread = threading.Thread(target=self._work, name="layertap-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, draft: Draft, tensor: torch.Tensor, level: Level) -> None:
+        """Takes one tensor; when this returns, the caller may overwrite it."""
+        kept = level.reduce(tensor) if level.reduce else tensor
+        if not isinstance(kept, torch.Tensor):
+            raise TypeError(f"{draft.site}: keep={level.name} returned {type(kept).__name__}, expected a tensor")
+        nbytes = kept.numel() * kept.element_size() if level.keeps else 0
+        if nbytes and not self._reserve(nbytes):
+            draft.tally.dropped += 1
+            if self._policy == "drop":
+                return
+            level, nbytes = STATS, 0
+        draft.tally.tensors += 1
+        if tensor.is_cuda:
+            self._cuda.put(draft, tensor, kept if level.keeps else None, level, nbytes)
+            return
+        copy = _copy(kept) if level.keeps else None
+        if level is TENSOR and copy is not None:
+            whole = copy
+            self._send(Parcel(draft, level, lambda: (measure(whole), whole), nbytes))
+        else:
+            measured = measure(tensor)
+            self._send(Parcel(draft, level, lambda: (measured, copy), nbytes))
+
+    def pause(self) -> None:
+        """The end of a forward pass or a step: what a device has gathered is sent on."""
+        self._cuda.seal()
+
+    def flush(self) -> None:
+        """Waits until everything taken so far is written, and can be read."""
+        self.pause()
+        self._queue.put(_COMMIT)
+        self._queue.join()
+
+    def close(self) -> None:
+        """Writes everything and ends the thread."""
+        self.flush()
+        self._queue.put(_END)
+        self._thread.join()
+
+    def _send(self, parcel: Parcel) -> None:
+        with self._room:
+            self.taken += 1
+        self._queue.put(parcel)
+
+    def _reserve(self, nbytes: int) -> bool:
+        with self._room:
+            if self._policy == "block":
+                # A tensor larger than the whole budget passes alone rather than never.
+                self._room.wait_for(lambda: not self._used or self._used + nbytes <= self._budget)
+            elif self._used + nbytes > self._budget:
+                return False
+            self._used += nbytes
+            return True
+
+    def _release(self, nbytes: int) -> None:
+        if nbytes and not self._retains:
+            with self._room:
+                self._used -= nbytes
+                self._room.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                item = self._queue.get(timeout=IDLE)
+            except queue.Empty:
+                item = _IDLE
+            if isinstance(item, Parcel):
+                self._try(self._write, item)
+                self._release(item.nbytes)
+            elif item is not _END:
+                self._try(self.writer.commit)
+            if item is not _IDLE:
+                self._queue.task_done()
+            if item is _END:
+                return
+            del item  # or its tensor would live until the next one comes
+
+    def _write(self, parcel: Parcel) -> None:
+        measured, host = parcel.arrive()
+        record = parcel.draft.record(measured, parcel.level, host)
+        self.writer.add(record, None if host is None else as_bytes(host))
+
+    def _try(self, action: Callable[..., None], *given: Parcel) -> None:
+        # This thread must outlive any error: a producer may be waiting for room that only it can make.
+        try:
+            action(*given)
+        except Exception as error:  # noqa: BLE001
+            if not self.error:
+                self.error = f"{type(error).__name__}: {error}"
+                log.error("layertap could not write a record; going on without it: %s", self.error)
+
+
+def as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """The bytes of a contiguous host tensor, not copied."""
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)

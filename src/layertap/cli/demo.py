@@ -1,0 +1,90 @@
+"""`layertap demo`: record a small decoder, break it, and see where it broke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from layertap.cli.screen import out, show_json, show_screen
+from layertap.report.receipt import receipt_view
+from layertap.report.show import run_rows, run_view
+from layertap.store import Run
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SITES = ["embed", "blocks.*", "blocks.*.*", "norm", "head"]
+
+
+def demo(
+    folder: Annotated[Path, typer.Option("--output", "-o", help="where the demo's runs go")] = Path("runs/demo"),
+    json: Annotated[bool, typer.Option("--json", help="the rows as JSON")] = False,
+) -> None:
+    """Record a small decoder, break it, and see where it broke."""
+    import torch
+
+    from layertap.capture import record
+
+    model = decoder()
+    ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(1))
+    broken = decoder()
+    with torch.no_grad():
+        broken.get_parameter("blocks.3.up.weight")[7] = 3e38  # one row of one weight: the next layer overflows
+    rows = {}
+    for name, candidate in (("healthy", model), ("broken", broken)):
+        with record(candidate, folder / name, sites=SITES, keep="tensor", exists="replace") as recording:
+            candidate(ids)
+        run = Run(folder / name)
+        rows[name] = run_rows(run)
+        if not json:
+            out.rule(f"{name}: with lt.record(model, '{folder / name}', sites={SITES}, keep='tensor')")
+            show_screen(run_view(run, rows[name]))
+            show_screen(receipt_view(recording.receipt))
+    if json:
+        show_json(rows)
+    else:
+        print(f"\nLook closer: layertap show {folder / 'broken'} blocks.3.up")
+
+
+def decoder(blocks: int = 6, width: int = 48, vocabulary: int = 64) -> nn.Module:
+    """A seeded pre-norm decoder in plain torch, so that the demo needs nothing beyond layertap itself."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F  # noqa: N812
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(width)
+            self.qkv = nn.Linear(width, 3 * width)
+            self.proj = nn.Linear(width, width)
+            self.up = nn.Linear(width, 4 * width)
+            self.down = nn.Linear(4 * width, width)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+            attention = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.proj(attention.transpose(1, 2).flatten(2))
+            out: torch.Tensor = x + self.down(F.gelu(self.up(x)))
+            return out
+
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(vocabulary, width)
+            self.blocks = nn.ModuleList(Block() for _ in range(blocks))
+            self.norm = nn.LayerNorm(width)
+            self.head = nn.Linear(width, vocabulary, bias=False)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.embed(ids)
+            for block in self.blocks:
+                x = block(x)
+            logits: torch.Tensor = self.head(self.norm(x))
+            return logits
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Decoder().eval()

@@ -1,0 +1,79 @@
+"""`layertap record TARGET -o RUN`: run a model once and record what flows through it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from layertap.cli.screen import err, show_json, show_screen
+from layertap.errors import BadArgument
+from layertap.report.receipt import receipt_view
+
+
+def record(
+    target: Annotated[str, typer.Argument(help="file.py:factory, or hf:PATH")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="the run's folder")] = None,
+    sites: Annotated[list[str] | None, typer.Option(help="pattern; repeat for more")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="pattern to leave out; repeat for more")] = None,
+    what: Annotated[str, typer.Option(help="roles, separated by commas")] = "output",
+    keep: Annotated[str, typer.Option(help="stats, tensor, or a slice such as '[:, -1]'")] = "stats",
+    prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
+    input: Annotated[Path | None, typer.Option(help=".npz, .safetensors, .json or .pt with the inputs")] = None,  # noqa: A002
+    seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
+    seed: Annotated[int, typer.Option(help="seed of random ids")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="how often to run the same input")] = 1,
+    budget: Annotated[str, typer.Option(help="bytes under way at most")] = "2GiB",
+    policy: Annotated[str, typer.Option(help="past the budget: block, stats or drop")] = "block",
+    replace: Annotated[bool, typer.Option("--replace", help="replace a run that is there")] = False,
+    append: Annotated[bool, typer.Option("--append", help="go on with a run that is there")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="print what would be recorded, with sizes, and stop")] = False,
+    json: Annotated[bool, typer.Option("--json", help="the receipt as JSON")] = False,
+) -> None:
+    """Run a model and record what flows through it."""
+    if output is None and not plan:
+        raise BadArgument("where to? give the run's folder: -o RUN (or --plan to see what would be recorded)")
+    if replace and append:
+        raise BadArgument("--replace and --append exclude each other; give one of them")
+    from layertap.capture import plan as planned
+    from layertap.capture import record as start
+    from layertap.targets import make_inputs, open_target
+
+    with err.status(f"opening {target}"):
+        opened = open_target(target)
+        inputs = make_inputs(opened, prompt=prompt, input=input, seq_len=seq_len, seed=seed)
+    roles = tuple(role.strip() for role in what.split(","))
+    if plan:
+        selection = planned(opened.model, lambda: opened.run(inputs), sites=sites, exclude=exclude, what=roles)
+        show_json({"sites": [str(line) for line in selection]}) if json else print(selection)
+        return
+    recording = start(
+        opened.model,
+        output,
+        sites=sites,
+        exclude=exclude,
+        what=roles,
+        keep=keep,
+        budget=budget,
+        policy=policy,  # type: ignore[arg-type]
+        exists="replace" if replace else "append" if append else "error",
+        meta={"target": target},
+    )
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with recording, Progress(*columns, console=err, transient=True) as progress:
+        for _ in progress.track(range(steps), description=f"recording {len(recording.selection)} sites"):
+            opened.run(inputs)
+            recording.step()
+    if json:
+        show_json({"run": str(output), "receipt": recording.receipt.to_dict()})
+    else:
+        show_screen(receipt_view(recording.receipt))
+        print(f"wrote {output}; next: layertap show {output}")

@@ -1,0 +1,35 @@
+"""What every verb prints through: screens for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from layertap.report.values import jsonable
+
+out = Console()
+err = Console(stderr=True)
+
+
+def show_json(value: Any) -> None:
+    """Prints JSON that any parser takes, NaN and infinities as strings."""
+    print(json.dumps(jsonable(value), indent=2, allow_nan=False))
+
+
+def show_screen(view: RenderableType) -> None:
+    """Prints for people; a pipe gets full width, so that no column is cut."""
+    if out.is_terminal:
+        out.print(view)
+    else:
+        Console(width=220).print(view)
+
+
+def problem(text: str) -> None:
+    """Says what went wrong, on the error stream."""
+    err.print(f"[bold red]layertap:[/] {_plain(text)}", highlight=False)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")

@@ -1,0 +1,44 @@
+"""`layertap show RUN [SITE]`: a run in tables, in order of execution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layertap.cli.screen import show_json, show_screen
+from layertap.report.receipt import receipt_view
+from layertap.report.show import run_rows, run_view, site_rows, site_view
+from layertap.store import Run
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="the run's folder")],
+    site: Annotated[str | None, typer.Argument(help="one site, for instance model.layers.3")] = None,
+    step: Annotated[int | None, typer.Option(help="this step only")] = None,
+    rank: Annotated[int | None, typer.Option(help="this rank only")] = None,
+    json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
+) -> None:
+    """Show what a run holds."""
+    opened = Run(run)
+    if site is not None:
+        found = opened[site].at(step=step, rank=rank)
+        show_json(site_rows(found)) if json else show_screen(site_view(found))
+        return
+    rows = run_rows(opened, step=step, rank=rank)
+    if json:
+        receipt = opened.receipt
+        show_json(
+            {
+                "run": str(run),
+                "partial": opened.partial,
+                "problems": list(opened.problems),
+                "receipt": receipt.to_dict() if receipt else None,
+                "rows": rows,
+            }
+        )
+        return
+    show_screen(run_view(opened, rows))
+    if opened.receipt is not None:
+        show_screen(receipt_view(opened.receipt))

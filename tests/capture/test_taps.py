@@ -1,0 +1,148 @@
+"""The doors: every call of a tapped module is seen, and afterwards torch is as it was."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from layertap.capture import taps
+
+
+class Spy:
+    def __init__(self):
+        self.seen = []
+
+    def enter(self, args, kwargs, direct):
+        self.seen.append(("enter", direct))
+        return args, kwargs, len(self.seen)
+
+    def leave(self, token, output):
+        self.seen.append(("leave", token))
+        return output
+
+
+class Doubling(Spy):
+    def enter(self, args, kwargs, direct):
+        return (args[0] * 2,), kwargs, None
+
+    def leave(self, token, output):
+        return output + 1
+
+
+@pytest.fixture
+def attach():
+    attached = []
+
+    def put(module, tap):
+        taps.attach({module: tap})
+        attached.append({module: tap})
+        return tap
+
+    yield put
+    for each in attached:
+        taps.detach(each)
+
+
+def test_sees_calls_and_direct_forward(attach):
+    module = nn.Linear(2, 2)
+    spy = attach(module, Spy())
+    module(torch.ones(1, 2))
+    module.forward(torch.ones(1, 2))
+    assert [event for event in spy.seen if event[0] == "enter"] == [("enter", False), ("enter", True)]
+
+
+def test_super_forward_is_the_same_call(attach):
+    class Child(nn.Linear):
+        def forward(self, x):
+            return super().forward(x)
+
+    parent, child = nn.Linear(2, 2), Child(2, 2)
+    attach(parent, Spy())
+    spy = attach(child, Spy())
+    child(torch.ones(1, 2))
+    assert len(spy.seen) == 2
+
+
+def test_a_tap_may_change_what_goes_in_and_out(attach):
+    module = nn.Identity()
+    attach(module, Doubling())
+    assert module(torch.ones(1)).item() == 3.0
+
+
+def test_a_later_user_hook_is_seen(attach):
+    module = nn.Identity()
+    seen = []
+
+    class Reader(Spy):
+        def leave(self, token, output):
+            seen.append(output.item())
+            return output
+
+    attach(module, Reader())
+    module.register_forward_hook(lambda module, args, output: output + 5)
+    module(torch.ones(1))
+    assert seen == [6.0]
+
+
+def test_two_taps_on_one_module(attach):
+    module = nn.Identity()
+    first, second = attach(module, Spy()), attach(module, Spy())
+    module(torch.ones(1))
+    assert first.seen
+    assert second.seen
+
+
+def test_an_exception_leaves_the_door_in_order(attach):
+    class Angry(nn.Module):
+        def forward(self, x):
+            if x.item() > 0:
+                raise ValueError("no")
+            return x
+
+    module = Angry()
+    spy = attach(module, Spy())
+    with pytest.raises(ValueError, match="no"):
+        module(torch.ones(1))
+    module.forward(torch.zeros(1))
+    assert spy.seen == [("enter", False), ("enter", True), ("leave", 2)]
+
+
+def test_copies_and_pickles_of_a_tapped_module_are_themselves(attach):
+    module = nn.Linear(2, 2)
+    spy = attach(module, Spy())
+    twin, revived = copy.deepcopy(module), pickle.loads(pickle.dumps(module))
+    with torch.no_grad():
+        twin.weight.zero_()
+        twin.bias.zero_()
+    assert twin(torch.ones(1, 2)).abs().sum().item() == 0.0
+    assert torch.equal(
+        revived(torch.ones(1, 2)), torch.nn.functional.linear(torch.ones(1, 2), module.weight, module.bias)
+    )
+    assert not spy.seen
+
+
+def test_nothing_is_left_behind():
+    class Own(nn.Linear):
+        pass
+
+    call, forward = nn.Module._call_impl, nn.Linear.forward
+    module, spy = Own(2, 2), Spy()
+    taps.attach({module: spy})
+    assert nn.Module._call_impl is not call
+    taps.detach({module: spy})
+    assert nn.Module._call_impl is call
+    assert nn.Linear.forward is forward
+    assert "forward" not in Own.__dict__
+    assert taps.attached() == 0
+    module(torch.ones(1, 2))
+    assert not spy.seen
+
+
+def test_an_untapped_module_is_not_seen(attach):
+    tapped, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    spy = attach(tapped, Spy())
+    other(torch.ones(1, 2))
+    other.forward(torch.ones(1, 2))
+    assert not spy.seen
