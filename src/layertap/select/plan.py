@@ -38,6 +38,9 @@ class Choice:
         """As a person reads it: `input.hidden_states, output but not .1`."""
         return ", ".join(self._of_role(role) for role in self.roles)
 
+    def __str__(self) -> str:
+        return f"{self.path or repr(self.path)}  {self.kind}  {self.wanted}"
+
     def _of_role(self, role: str) -> str:
         only = [f"{role}.{glob}" for of, glob in self.leaves if of == role] or [role]
         never = [f".{glob}" for of, glob in self.without if of == role]

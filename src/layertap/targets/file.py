@@ -1,0 +1,128 @@
+"""`file.py:factory`: a model from the user's own code."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from layertap.errors import TargetError
+from layertap.targets.target import Inputs, Target, as_inputs, told
+
+_count = itertools.count()
+
+
+def open_file(path: Path, factory: str, name: str) -> Target:
+    """Imports the file in isolation and calls its factory."""
+    if not path.is_file():
+        raise TargetError(f"{name}: there is no file {path} (looked from {Path.cwd()})")
+    path = path.resolve()
+    with _own_imports(path.parent):
+        module = _import(path, name)
+        make = _factory(module, factory, path, name)
+        # A module that the file made itself is taken as it is.
+        made = make if _is_model(make) else _called(make, path, name)
+    model, inputs = _parted(made, name)
+    return Target(model=model, inputs=inputs, name=name)
+
+
+def factories_in(path: Path) -> list[str]:
+    """The functions and classes that a file defines at its top, without running it."""
+    try:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+    except (SyntaxError, ValueError):
+        return []
+    defined = (ast.FunctionDef, ast.ClassDef)
+    return [node.name for node in body if isinstance(node, defined) and not node.name.startswith("_")]
+
+
+def _import(path: Path, name: str) -> ModuleType:
+    # A name of its own for every opening: two targets called model.py must not see each other's code.
+    spec = importlib.util.spec_from_file_location(f"_layertap_target_{next(_count)}_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{name}: Python cannot import {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[spec.name]
+        raise TargetError(f"{name}: importing {path.name} raised {told(error, path)}") from error
+    return module
+
+
+def _factory(module: ModuleType, factory: str, path: Path, name: str) -> Callable[[], Any]:
+    found: Any = getattr(module, factory, None) if factory else None
+    if found is not None and callable(found):
+        return cast("Callable[[], Any]", found)
+    names = factories_in(path)
+    near = get_close_matches(factory, names, n=1)
+    what = f"has no {factory!r}" if found is None else f"has {factory!r}, but that is a {type(found).__name__}"
+    hint = f"did you mean {near[0]!r}? It" if near else "it"
+    raise TargetError(f"{name}: {path.name} {what}; {hint} has {', '.join(names) or 'no functions and no classes'}")
+
+
+def _called(make: Callable[[], Any], path: Path, name: str) -> Any:
+    try:
+        return make()
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"{name} raised {told(error, path)}") from error
+
+
+def _parted(made: Any, name: str) -> tuple[Any, Inputs | None]:
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not _is_model(model):
+        shown = f"a tuple of {len(made)}" if isinstance(made, tuple) else f"a {type(made).__name__}"
+        raise TargetError(f"{name} returned {shown}; expected an nn.Module, or (nn.Module, inputs)")
+    given = as_inputs(inputs)
+    if inputs is not None and given is None:
+        raise TargetError(
+            f"{name} returned inputs of type {type(inputs).__name__}; expected a dict, a tuple or a tensor"
+        )
+    return model, given
+
+
+def _is_model(value: Any) -> bool:
+    return hasattr(value, "named_modules") and not isinstance(value, type)
+
+
+@contextlib.contextmanager
+def _own_imports(folder: Path) -> Iterator[None]:
+    """While this lasts, `import helper` finds the file beside the target, and no other; afterwards it is forgotten.
+
+    A reference and a candidate often are two checkouts, each with its own `model.py`. If the second were served the
+    first's module from `sys.modules`, the comparison would be of a model with itself.
+    """
+    before = dict(sys.modules)
+    hidden = {name: module for name, module in before.items() if _beside(name, folder) and not _within(module, folder)}
+    for name in hidden:
+        del sys.modules[name]
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            if name not in before and _beside(name, folder) and _within(module, folder):
+                del sys.modules[name]
+        sys.modules.update(hidden)
+
+
+def _beside(name: str, folder: Path) -> bool:
+    top = name.partition(".")[0]
+    if top == "layertap" or top in sys.stdlib_module_names:
+        return False
+    return (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()
+
+
+def _within(module: ModuleType, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and folder in Path(file).resolve().parents

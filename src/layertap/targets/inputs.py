@@ -1,0 +1,179 @@
+"""What to run a target on."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from layertap.errors import BadArgument, TargetError
+from layertap.targets.target import Inputs, Target, as_inputs
+
+DEFAULT_LENGTH = 32
+"""How many random ids there are when nobody said."""
+
+
+def make_inputs(
+    target: Target,
+    prompt: str | None = None,
+    input: str | os.PathLike[str] | None = None,  # noqa: A002
+    seq_len: int | None = None,
+    seed: int = 0,
+) -> Inputs:
+    """A prompt through the target's tokenizer, an input file, the factory's inputs, or seeded random ids.
+
+    They lie on the model's device. Files: `.npz` and `.safetensors` by name, `.json` as an object of name → numbers,
+    `.pt` with tensors only.
+
+    >>> from torch import nn
+    >>> make_inputs(Target(model=nn.Linear(2, 1), name="m.py:make"))
+    Traceback (most recent call last):
+    layertap.errors.TargetError: m.py:make: nothing to run it on, and Linear has no vocabulary to draw ids from; ...
+    """
+    if prompt is not None and input is not None:
+        raise BadArgument("a prompt and an input file exclude each other; give one of them")
+    if seq_len is not None and (prompt is not None or input is not None or target.inputs is not None):
+        source = "prompt" if prompt is not None else "input file" if input is not None else "factory's input"
+        raise BadArgument(f"seq_len={seq_len} is for random ids; the {source} has its own length")
+    if prompt is not None:
+        inputs: Inputs = _from_prompt(target, prompt)
+    elif input is not None:
+        inputs = _from_file(target, Path(input).expanduser())
+    elif target.inputs is not None:
+        inputs = target.inputs
+    else:
+        inputs = _random(target, DEFAULT_LENGTH if seq_len is None else seq_len, seed)
+    return _on_device(inputs, target.model)
+
+
+def _from_prompt(target: Target, prompt: str) -> Inputs:
+    if target.load_tokenizer is None:
+        raise TargetError(
+            f"{target.name} has no tokenizer, so a prompt cannot be read; give ids in an input file (.npz, .json, …)"
+        )
+    encoded = target.load_tokenizer()(prompt, return_tensors="pt")
+    named, _ = _parameters(target.model)
+    # Some tokenizers offer more (token_type_ids) than the model takes.
+    inputs = {name: value for name, value in encoded.items() if name in named}
+    if "input_ids" not in inputs or inputs["input_ids"].numel() == 0:
+        raise BadArgument(f"the prompt {prompt!r} gives no tokens; give a longer one")
+    return inputs
+
+
+def _from_file(target: Target, path: Path) -> Inputs:
+    if not path.is_file():
+        raise TargetError(f"there is no input file {path} (looked from {Path.cwd()})")
+    if path.suffix not in _READERS:
+        raise TargetError(f"{path}: {path.suffix or 'a file without suffix'} is no input; use {', '.join(_READERS)}")
+    try:
+        inputs = as_inputs(_READERS[path.suffix](path))
+    except TargetError:
+        raise
+    except Exception as error:
+        # Readers raise what they like: pickle.UnpicklingError, SafetensorError, zipfile.BadZipFile, ValueError.
+        raise TargetError(f"{path} cannot be read as {path.suffix} input: {error}") from error
+    if not inputs:
+        raise TargetError(f"{path} holds no inputs; expected tensors by name")
+    _check_names(target, inputs, path)
+    return inputs
+
+
+def _check_names(target: Target, inputs: Inputs, path: Path) -> None:
+    named, takes_any = _parameters(target.model)
+    unknown = [name for name in inputs if name not in named] if isinstance(inputs, dict) and not takes_any else []
+    if unknown:
+        raise TargetError(
+            f"{path} has {', '.join(map(repr, unknown))}, which {type(target.model).__name__} does not take; "
+            f"it takes {', '.join(named)}"
+        )
+
+
+def _read_npz(path: Path) -> Any:
+    import numpy as np
+    import torch
+
+    with np.load(path, allow_pickle=False) as arrays:
+        tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    # `np.savez(path, a, b)` names its arrays arr_0, arr_1: those are positional arguments.
+    if all(re.fullmatch(r"arr_\d+", name) for name in tensors):
+        return tuple(tensors[f"arr_{number}"] for number in range(len(tensors)))
+    return tensors
+
+
+def _read_safetensors(path: Path) -> Any:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def _read_json(path: Path) -> Any:
+    import torch
+
+    values = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise TargetError(
+            f'{path} holds a {type(values).__name__}; expected an object such as {{"input_ids": [[1, 2]]}}'
+        )
+    return {name: torch.tensor(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _read_pt(path: Path) -> Any:
+    import torch
+
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+_READERS: dict[str, Callable[[Path], Any]] = {
+    ".npz": _read_npz,
+    ".safetensors": _read_safetensors,
+    ".json": _read_json,
+    ".pt": _read_pt,
+}
+
+
+def _random(target: Target, length: int, seed: int) -> Inputs:
+    import torch
+
+    if length < 1:
+        raise BadArgument(f"seq_len={length} leaves nothing to run; give 1 or more")
+    vocabulary = _vocabulary(target.model)
+    if vocabulary is None or "input_ids" not in _parameters(target.model)[0]:
+        raise TargetError(
+            f"{target.name}: nothing to run it on, and {type(target.model).__name__} has no vocabulary to draw ids "
+            "from; let the factory return (model, inputs), or give an input file"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    return {"input_ids": torch.randint(vocabulary, (1, length), generator=generator)}
+
+
+def _vocabulary(model: Any) -> int | None:
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config()
+    size = getattr(config, "vocab_size", None)
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _parameters(model: Any) -> tuple[list[str], bool]:
+    """The names that `forward` takes, and whether it takes any other as well."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    named = [parameter.name for parameter in parameters if parameter.kind not in variable]
+    return named, any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _on_device(inputs: Inputs, model: Any) -> Inputs:
+    weight = next(iter(model.parameters()), None)
+    if weight is None:
+        return inputs
+    if isinstance(inputs, dict):
+        return {name: _moved(value, weight.device) for name, value in inputs.items()}
+    return tuple(_moved(value, weight.device) for value in inputs)
+
+
+def _moved(value: Any, device: Any) -> Any:
+    return value.to(device) if hasattr(value, "to") else value
