@@ -1,0 +1,157 @@
+"""The fused kernel on a CUDA device: is it right, how near to the read limit is it, which settings are best.
+
+    PYTHONPATH=src python3 benchmarks/gpu_kernel.py          # checks, then the table
+    PYTHONPATH=src python3 benchmarks/gpu_kernel.py --tune   # the table for many settings
+
+The read limit is half the time of a device-to-device copy of the same bytes, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from layertap.measure import kernel
+from layertap.measure.slab import SLAB_BYTES
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "measure"))
+from test_kernel import FLAVOURS, differences, tensor  # noqa: E402
+
+ELEMENTS = 1 << 28
+KINDS = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "float64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    dtype: str
+    bytes: int
+    ms: float
+    """The fused kernel: statistics, fingerprint and sketch."""
+    limit_ms: float
+    """One read of the tensor, at the speed of a copy."""
+    six_calls_ms: float
+    """The statistics only, as six separate torch calls."""
+
+    @property
+    def share(self) -> float:
+        return self.limit_ms / self.ms
+
+
+def kernel_table(kinds: tuple[str, ...] = KINDS) -> list[Row]:
+    """One row a dtype, for tensors that are many times the size of the cache."""
+    rows = []
+    for kind in kinds:
+        x = large(kind)
+        slab = new_slab()
+        rows.append(
+            Row(
+                dtype=kind,
+                bytes=x.nbytes,
+                ms=milliseconds(lambda x=x, slab=slab: kernel.launch(x, slab)),  # type: ignore[misc]
+                limit_ms=read_limit(x),
+                six_calls_ms=milliseconds(lambda x=x: six_calls(x), 10),  # type: ignore[misc]
+            )
+        )
+        del x
+    return rows
+
+
+def six_calls(x: torch.Tensor) -> None:
+    """Statistics as they are usually taken."""
+    f = x.float()
+    f.mean(), f.std(), f.min(), f.max(), torch.isnan(f).any(), torch.isinf(f).any()
+
+
+def read_limit(x: torch.Tensor) -> float:
+    y = torch.empty_like(x)
+    return milliseconds(lambda: y.copy_(x)) / 2
+
+
+def milliseconds(call: Callable[[], object], times: int = 60) -> float:
+    """Median over events; the first calls compile and warm up."""
+    for _ in range(5):
+        call()
+    marks = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(times)]
+    torch.cuda.synchronize()
+    for begin, end in marks:
+        begin.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(begin.elapsed_time(end) for begin, end in marks)
+
+
+def check() -> list[str]:
+    """What the kernel gets wrong on fresh numbers, holes and odd sizes included; empty if nothing."""
+    wrong = []
+    for name in kernel._FAST + kernel._EXACT:
+        for count in (0, 1, 9, 4015, 4016, 4017, 1_000_003, 20_000_000 if name in ("float32", "bfloat16") else 70_001):
+            for flavour in FLAVOURS if name in ("float32", "bfloat16", "float16") else FLAVOURS[:2]:
+                x = tensor(name, count, flavour).cuda()
+                slabs = [new_slab(), new_slab()]
+                for slab in slabs:
+                    kernel.launch(x, slab)
+                wrong += [f"{name}[{count}] {flavour}: {text}" for text in differences(x, slabs[0])]
+                if not torch.equal(*slabs):
+                    wrong.append(f"{name}[{count}] {flavour}: two launches differ")
+    return wrong
+
+
+def tune() -> None:
+    """Prints share of the read limit for many settings; the names are the module's own."""
+    print(f"{'dtype':10}{'pairs':>6}{'warps':>6}{'rows':>5}{'chunk':>6}{'regs':>5}{'per SM':>7}{'ms':>9}{'share':>7}")
+    for kind, pairs in (("float32", False), ("bfloat16", True), ("bfloat16", False)):
+        x, slab = large(kind), new_slab()
+        limit, found = read_limit(x), []
+        for warps, most in ((8, (None, 80, 128)), (16, (None, 64, 80)), (32, (None,))):
+            for rows in (2, 4):
+                for registers in most if pairs or kind == "float32" else most[:1]:
+                    for per_sm in {8: (2, 3, 4), 16: (1, 2), 32: (1,)}[warps]:
+                        kernel._WARPS, kernel._ROWS, kernel._CHUNK = warps, rows, 64 // rows
+                        kernel._REGISTERS, kernel._PER_SM, kernel._PAIRS = registers, per_sm, pairs
+                        kernel._programs.cache_clear()
+                        ms = milliseconds(lambda: kernel.launch(x, slab), 30)
+                        found.append((ms, warps, rows, 64 // rows, registers or 0, per_sm))
+        for ms, warps, rows, chunk, registers, per_sm in sorted(found)[:14]:
+            setting = f"{kind:10}{pairs:6}{warps:6}{rows:5}{chunk:6}{registers:5}{per_sm:7}"
+            print(f"{setting}{ms:9.4f}{limit / ms:7.3f}", flush=True)
+
+
+def large(kind: str) -> torch.Tensor:
+    x = torch.randn(ELEMENTS // (2 if kind == "float64" else 1), device="cuda") * 9
+    return x.to(getattr(torch, kind))
+
+
+def new_slab() -> torch.Tensor:
+    return torch.full((SLAB_BYTES,), 0xAA, dtype=torch.uint8, device="cuda")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tune", action="store_true")
+    if parser.parse_args().tune:
+        return tune()
+    wrong = check()
+    print("\n".join(wrong) or "check: everything right")
+    for row in kernel_table():
+        print(f"{row.dtype:14}{row.bytes:12}{row.ms:9.4f} ms {row.share:6.3f} of the read limit, six calls", end=" ")
+        print(f"{row.six_calls_ms:8.3f} ms")
+    small, slab = torch.randn(100, device="cuda"), new_slab()
+    for count in (100, 1 << 20, 1 << 24):
+        x = torch.randn(count, device="cuda")
+        print(f"float32[{count}]: {milliseconds(lambda x=x: kernel.launch(x, slab)) * 1e3:.1f} us")  # type: ignore[misc]
+    begin = time.perf_counter()
+    for _ in range(500):
+        kernel.launch(small, slab)
+    print(f"host: {(time.perf_counter() - begin) * 2e3:.1f} us a launch")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The result of the fused kernel as bytes: what it writes on the device, and how the host reads it back.
+
+>>> SLAB_BYTES
+1168
+>>> decode(np.zeros(SLAB_BYTES, np.uint8), count=3).statistics.first
+(0.0, 0.0, 0.0)
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+from layertap.measure.definition import BUCKETS, FIRST
+from layertap.measure.result import Measurement
+from layertap.site import Statistics
+
+# Everything in eight-byte slots first, the float32 sketch last: one base pointer and slot numbers suffice in the kernel.
+COUNTS = 0
+"""Slots 0-3: i64 counts of NaN, +Inf, -Inf and zero."""
+SUMS = 4
+"""Slots 4-8: f64 mean, m2 (about that mean), sum of absolute values, min, max; all of the finite values."""
+PRINT = 9
+"""Slot 9: the u64 fingerprint."""
+HEAD = 10
+"""Slots 10-19: the first ten values as f64."""
+SKETCH = HEAD + FIRST
+"""Slot 20: where the sketch's float32s begin."""
+
+_HEADER = struct.Struct(f"<4q5dQ{FIRST}d")
+SLAB_BYTES = -(-(8 * SKETCH + 4 * BUCKETS) // 16) * 16
+
+
+def decode(slab: npt.NDArray[np.uint8], count: int) -> Measurement:
+    """What `launch` left in `slab`, copied to the host, for a tensor of `count` values."""
+    raw = slab.tobytes()
+    nan, pos_inf, neg_inf, zero, mean, m2, abs_sum, low, high, fingerprint, *first = _HEADER.unpack_from(raw)
+    statistics = Statistics.of(
+        count=count,
+        mean=mean,
+        m2=m2,
+        abs_sum=abs_sum,
+        min=low,
+        max=high,
+        nan=nan,
+        pos_inf=pos_inf,
+        neg_inf=neg_inf,
+        zero=zero,
+        first=tuple(first[:count]),
+    )
+    sketch = raw[8 * SKETCH : 8 * SKETCH + 4 * BUCKETS]
+    return Measurement(statistics=statistics, fingerprint=fingerprint, sketch=sketch)
