@@ -1,14 +1,18 @@
 """A run on disk: written safely by `RunWriter`, read without torch by `Run`. FORMAT.md says what lies in the folder.
 
-schema      the columns of a record, to and from arrow tables      <- read after FORMAT.md
-dtype       element types by name, and how numpy reads them
-tensorfile  safetensors: written as a stream, read by a memory map
-runfile     run.json: what is known of the run as a whole, session by session
-writer      RunWriter: records and tensors in, committed shard by shard
-memory      MemoryWriter: the same without a folder
-shards      the parquet files, opened with suspicion
-run         Run: the reader
-records     SiteRecords: what a run knows of one site
+    schema      the columns of a record, to and from arrow tables      <- read after FORMAT.md
+    dtype       element types by name, and how numpy reads them
+    tensorfile  safetensors: written as a stream, read by a memory map
+    runfile     run.json: what is known of the run as a whole, session by session
+    folder      what to do with a run that is there already
+    writer      RunWriter: records and tensors in, committed shard by shard
+    memory      MemoryWriter: the same without a folder
+    shards      the parquet files, opened with suspicion
+    index       the small columns of all records, in memory
+    run         Run: the reader
+    records     SiteRecords: what a run knows of one site
+
+Nothing here imports torch until a tensor is asked for.
 """
 
 from layertap.store.memory import MemoryWriter

@@ -84,9 +84,7 @@ def float8_values(dtype: str) -> npt.NDArray[np.float32]:
     """What each of the 256 bytes means in one of the fp8 types."""
     codes = np.arange(256)
     if dtype == "float8_e8m0fnu":  # an exponent and nothing else: a block's scale
-        scales: npt.NDArray[np.float32] = np.exp2(codes - 127.0).astype(np.float32)
-        scales[255] = np.nan
-        return scales
+        return np.where(codes == 255, np.nan, np.exp2(codes - 127.0)).astype(np.float32)
     mantissa_bits = 3 if "e4m3" in dtype else 2
     unsigned = dtype.endswith("fnuz")  # finite, unsigned zero: the code of -0 is the only NaN, the bias is one more
     bias = (1 << (6 - mantissa_bits)) - 1 + unsigned

@@ -79,8 +79,8 @@ def _part(shard: Any, number: int, codes: dict[str, int]) -> dict[str, npt.NDArr
     table = shard.read(_COLUMNS, encoded=("site", "phase"))
     part: dict[str, npt.NDArray[Any]] = {}
     for name in _NUMBERS:
-        part[name] = table.column(name).cast(pa.int64()).fill_null(NONE).to_numpy()
-    part["asked"] = table.column("asked").to_numpy(zero_copy_only=False)
+        part[name] = _whole_numbers(table.column(name))
+    part["asked"] = _whole_numbers(table.column("asked")) != 0
     texts, local = _encoded(table.column("site"))
     for text in texts:
         if text not in codes:
@@ -100,4 +100,15 @@ def _encoded(column: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
     array = column.unify_dictionaries().combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # no rows at all
         return [], np.empty(0, np.int64)
-    return array.dictionary.to_pylist(), array.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return array.dictionary.to_pylist(), _whole_numbers(pa.chunked_array([array.indices]))
+
+
+def _whole_numbers(column: Any) -> npt.NDArray[np.int64]:
+    # By way of the buffers: pyarrow's own to_numpy and fill_null(int) import pandas, which takes longer than the rest.
+    none = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(NONE.to_bytes(8, "little", signed=True))])[0]
+    array = column.cast(pa.int64()).fill_null(none).combine_chunks()
+    return (
+        np.frombuffer(array.buffers()[1], np.int64, len(array), 8 * array.offset)
+        if len(array)
+        else np.empty(0, np.int64)
+    )

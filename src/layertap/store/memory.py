@@ -18,12 +18,14 @@ from layertap.store.writer import as_bytes, iso_time
 
 
 class MemoryWriter:
-    """Keeps a run in memory. `Run(writer)` reads what was committed up to then.
+    """Keeps a run in memory.
 
-    writer = MemoryWriter(info={"model": "GPT2"})
-    writer.add(record, data)
-    writer.close(receipt)
-    run = Run(writer)
+        writer = MemoryWriter(info={"model": "GPT2"})
+        writer.add(record, data)
+        writer.close(receipt)
+        run = Run(writer)
+
+    The `Run` is a snapshot of what was committed up to then.
     """
 
     def __init__(self, *, info: dict[str, Any], rank: int = 0, clock: Callable[[], float] = time.time) -> None:

@@ -23,9 +23,11 @@ _CHOICES = ("step", "rank", "epoch", "batch", "phase")
 
 
 class SiteRecords(Sequence[Record]):
-    """The records of one site, by step; read from disk one by one as they are asked for.
+    """The records of one site, by step.
 
-    run["model.layers.3"].at(step=100, rank=0).tensor()
+        run["model.layers.3"].at(step=100, rank=0).tensor()
+
+    They are read from disk one by one, as they are asked for.
     """
 
     def __init__(self, run: Run, site: Site, rows: Rows) -> None:

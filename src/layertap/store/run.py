@@ -258,7 +258,7 @@ def _decode(shard: Shard | MemoryShard, group: int, table: Any = None) -> list[R
     try:
         return list(to_records(shard.read(SCHEMA.names, group) if table is None else table))
     except (TypeError, ValueError) as error:
-        raise CorruptRun(f"{shard.name}: a record that cannot be ({error})") from None
+        raise CorruptRun(f"{shard.name}: {error}") from None
 
 
 def _canonical(site: Site | str) -> str:

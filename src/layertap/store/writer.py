@@ -102,19 +102,22 @@ class RunWriter:
         """Takes one record and, when its tensor is kept, the tensor's contiguous bytes (anything with a buffer)."""
         if self._closed:
             raise RunError(f"{self.path}: the run is closed; a record of {record.site} came after close()")
-        if not self._pending and self._tensors is None:
-            self._opened = time.monotonic()
+        size = 0
         if data is None:
-            self._pending.append((kept_nothing(record), 0))
+            record = kept_nothing(record)
         else:
             view = as_bytes(record, data)
+            size = len(view)
             try:
-                self._pending.append((self._append(record, view), len(view)))
+                record = self._append(record, view)
             except RunError:  # the shard before this record could not be committed
                 self.lost += 1
                 raise
             except OSError as error:
                 raise self._failed(record, error) from error
+        if not self._pending:
+            self._opened = time.monotonic()
+        self._pending.append((record, size))
         if self._due():
             self.commit()
 
