@@ -221,7 +221,7 @@ class Receipt:
 
     sites: tuple[SiteReceipt, ...]
     steps: int
-    """Steps on which the model was tapped."""
+    """Steps from which something was recorded."""
     records: int
     bytes: int
     """Bytes of tensors kept."""

@@ -18,7 +18,7 @@ def receipt_of(
     taps: Sequence[ModuleTap],
     *,
     steps: int,
-    schedule: str,
+    never_due: str,
     records: int,
     nbytes: int,
     seconds: float,
@@ -31,9 +31,7 @@ def receipt_of(
     sites = []
     for tap in taps:
         for role, tally in tap.tallies.items():
-            why = ""
-            if not tally.tensors:
-                why = _why(tap, role, by_path) if steps else f"no step was due; the schedule says {schedule}"
+            why = "" if tally.tensors else never_due or _why(tap, role, by_path)
             sites.append(
                 SiteReceipt(
                     path=tap.path,

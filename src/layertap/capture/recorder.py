@@ -143,6 +143,7 @@ class Recorder:
         self._order = itertools.count()
         self._steps = 0
         self._last_step = -1
+        self._ever_due = False
         self._paused = False
         self._error = ""
         self._state: Literal["new", "open", "closed"] = "new"
@@ -256,6 +257,8 @@ class Recorder:
         asked: bool,
     ) -> None:
         """Takes one tensor of one call."""
+        if moment.step > self._last_step:
+            self._steps, self._last_step = self._steps + 1, moment.step
         draft = Draft(
             site=Site(path=tap.path, role=role, leaf=leaf, call=moment.call),
             kind=tap.kind,
@@ -295,8 +298,7 @@ class Recorder:
 
     def _arm(self) -> None:
         due = self._state == "open" and not self._error and not self._paused and self.schedule.due(self.step_number)
-        if due and self._last_step != self.step_number:
-            self._steps, self._last_step = self._steps + 1, self.step_number
+        self._ever_due |= due
         if due and not self._attached:
             taps.attach(self._taps)
             self._handles = [hook for tap in self._taps.values() for hook in tap.watch_parameter_gradients()]
@@ -316,7 +318,7 @@ class Recorder:
         return receipt_of(
             list(self._taps.values()),
             steps=self._steps,
-            schedule=str(self.schedule),
+            never_due="" if self._ever_due else f"no step was due; the schedule says {self.schedule}",
             records=self._writer.records,
             nbytes=self._writer.bytes,
             seconds=time.perf_counter() - self._began,

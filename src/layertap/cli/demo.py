@@ -1,4 +1,4 @@
-"""`layertap demo`: record a small decoder, break it, and see where it broke."""
+"""`layertap demo`: record a small decoder, break it, see which layer broke, and look inside that layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from layertap.cli.screen import out, show_json, show_screen
+from layertap.cli.screen import show_json, show_screen
 from layertap.report.receipt import receipt_view
 from layertap.report.show import run_rows, run_view
 from layertap.store import Run
@@ -15,7 +15,8 @@ from layertap.store import Run
 if TYPE_CHECKING:
     from torch import nn
 
-SITES = ["embed", "blocks.*", "blocks.*.*", "norm", "head"]
+LAYERS = ["embed", "blocks.*", "norm", "head"]
+INSIDE = ["blocks.3", "blocks.3.*"]
 
 
 def demo(
@@ -27,25 +28,24 @@ def demo(
 
     from layertap.capture import record
 
-    model = decoder()
-    ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(1))
-    broken = decoder()
+    healthy, broken = decoder(), decoder()
     with torch.no_grad():
-        broken.get_parameter("blocks.3.up.weight")[7] = 3e38  # one row of one weight: the next layer overflows
+        broken.get_parameter("blocks.3.up.weight")[7] = 3e38  # one row of one weight: what follows overflows
+    ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(1))
     rows = {}
-    for name, candidate in (("healthy", model), ("broken", broken)):
-        with record(candidate, folder / name, sites=SITES, keep="tensor", exists="replace") as recording:
-            candidate(ids)
+    for name, model, sites in (("healthy", healthy, LAYERS), ("broken", broken, LAYERS), ("closer", broken, INSIDE)):
+        with record(model, folder / name, sites=sites, keep="tensor", exists="replace") as recording:
+            model(ids)
         run = Run(folder / name)
         rows[name] = run_rows(run)
         if not json:
-            out.rule(f"{name}: with lt.record(model, '{folder / name}', sites={SITES}, keep='tensor')")
+            print(f"\n>>> with lt.record(model, {str(folder / name)!r}, sites={sites}, keep='tensor') as rec: ...")
             show_screen(run_view(run, rows[name]))
             show_screen(receipt_view(recording.receipt))
     if json:
         show_json(rows)
     else:
-        print(f"\nLook closer: layertap show {folder / 'broken'} blocks.3.up")
+        print(f"\nOne site in full: layertap show {folder / 'closer'} blocks.3.up")
 
 
 def decoder(blocks: int = 6, width: int = 48, vocabulary: int = 64) -> nn.Module:

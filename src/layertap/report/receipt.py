@@ -19,7 +19,7 @@ NAMED = 4
 def receipt_text(receipt: Receipt) -> str:
     """As plain text, for `print`."""
     out = io.StringIO()
-    Console(file=out, width=120, color_system=None).print(receipt_view(receipt))
+    Console(file=out, width=160, color_system=None).print(receipt_view(receipt))
     return out.getvalue().rstrip("\n")
 
 

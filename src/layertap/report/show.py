@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,16 +18,17 @@ from layertap.site import Record
 from layertap.store import Run, SiteRecords
 
 RED = "bold red"
+_NUMBER = re.compile(r"\d+")
 
 
 def run_rows(run: Run, *, step: int | None = None, rank: int | None = None) -> list[dict[str, Any]]:
-    """One row a record, in order of execution, each with its difference from the record of its kind before it."""
+    """One row a record, in order of execution, each with its difference from the same place a layer before."""
     rows = []
-    before: dict[tuple[str, str, str, tuple[int, ...]], Record] = {}
+    before: dict[tuple[object, ...], Record] = {}
     for record in _chosen(run.records(), step, rank):
         if not record.asked:
             continue
-        kin = (record.kind, record.site.role, record.site.leaf, record.shape)
+        kin = (_NUMBER.sub("*", record.site.path), record.site.role, record.site.leaf, record.site.call, record.shape)
         rows.append(_row(record) | {"change": _change(run, before.get(kin), record)})
         before[kin] = record
     return rows
@@ -66,7 +68,7 @@ def run_view(run: Run, rows: Sequence[dict[str, Any]]) -> Group:
     if born is not None:
         foot.append(Text(f"first non-finite values: {born['site']} ({born['nan']} NaN, {born['inf']} Inf)", style=RED))
     if any(row["change"] for row in rows):
-        foot.append(Text("Δ: against the same kind of site before it; ≈ estimated from sketches", style="dim"))
+        foot.append(Text("Δ: against the same place one layer before; ≈ estimated from sketches", style="dim"))
     return Group(*head, table, *foot)
 
 

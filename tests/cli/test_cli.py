@@ -1,0 +1,120 @@
+"""The command line as a user types it."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from layertap import cli
+
+MODEL = '''
+import torch
+from torch import nn
+
+def healthy():
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(12)])
+    return model.eval(), (torch.ones(2, 8),)
+
+def poisoned():
+    model, inputs = healthy()
+    with torch.no_grad():
+        model[3][0].bias[2] = float("nan")
+    return model, inputs
+'''
+
+
+@pytest.fixture
+def target(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text(MODEL)
+    return "nets.py:healthy"
+
+
+def call(*args, code=0):
+    result = CliRunner().invoke(cli.app, [str(arg) for arg in args], catch_exceptions=True)
+    if isinstance(result.exception, Exception) and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def test_record_then_show_in_order_of_depth(target):
+    text = call("record", target, "-o", "run", "--sites", "*", "--keep", "tensor")
+    assert re.search(r"recorded 13 tensors from 12 of 12 sites in 1 step", text)
+    shown = call("show", "run")
+    names = re.findall(r"^(\d+) ", shown, re.M)
+    assert names == [str(i) for i in range(12)], "10 comes after 9"
+    assert "Δ" in shown
+
+
+def test_show_names_the_first_non_finite_site(target):
+    call("record", "nets.py:poisoned", "-o", "run", "--sites", "**.0")
+    assert "first non-finite values: 3.0 (2 NaN, 0 Inf)" in call("show", "run")
+
+
+def test_show_one_site_and_its_json_twin(target):
+    call("record", target, "-o", "run", "--sites", "*", "--steps", "3")
+    text = call("show", "run", "5")
+    assert "3 records" in text
+    assert "fingerprint" in text
+    rows = json.loads(call("show", "run", "5", "--json"))
+    assert [row["step"] for row in rows] == [0, 1, 2]
+    assert len({row["fingerprint"] for row in rows}) == 1, "the same input gives the same output"
+
+
+def test_json_keeps_nan_as_a_word(target):
+    call("record", "nets.py:poisoned", "-o", "run", "--sites", "*")
+    data = json.loads(call("show", "run", "--json"))
+    last = data["rows"][-1]
+    assert (last["mean"], last["nan"]) == ("NaN", 16)
+    assert data["receipt"]["records"] == 13
+    receipt = json.loads(call("record", target, "-o", "run2", "--json"))["receipt"]
+    assert receipt["error"] == ""
+
+
+def test_plan_prints_sizes_and_records_nothing(target, tmp_path):
+    text = call("record", target, "--plan", "--sites", "*")
+    assert "64 B" in text or "768 B" in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_existing_run_is_not_touched_unless_asked(target):
+    call("record", target, "-o", "run")
+    with pytest.raises(cli.LayertapError, match="run") as caught:
+        call("record", target, "-o", "run")
+    assert "replace" in str(caught.value)
+    call("record", target, "-o", "run", "--replace")
+    call("record", target, "-o", "run", "--append")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["show", "nowhere"], "nowhere"),
+        (["record", "nets.py:absent", "-o", "x"], "absent"),
+        (["record", "missing.py:model", "-o", "x"], "missing.py"),
+        (["record", "nets.py:healthy"], "-o RUN"),
+        (["record", "nets.py:healthy", "-o", "x", "--sites", "layers.*"], "layers"),
+        (["record", "nets.py:healthy", "-o", "x", "--what", "outputs"], "grad_output"),
+        (["record", "nets.py:healthy", "-o", "x", "--policy", "wait"], "block"),
+        (["record", "nets.py:healthy", "-o", "x", "--replace", "--append"], "exclude"),
+    ],
+)
+def test_wrong_input_is_one_message_and_exit_code_2(target, args, says):
+    done = subprocess.run([sys.executable, "-m", "layertap", *args], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_demo_tells_where_it_broke(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = call("demo")
+    assert "first non-finite values: blocks.3 " in text
+    assert "first non-finite values: blocks.3.up " in text
+    rows = json.loads(call("demo", "--json"))
+    assert {row["nan"] for row in rows["healthy"]} == {0}
