@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from store.making import kept, record
 
 import layertap.store.runfile as runfile_module
 from layertap.errors import CorruptRun, LayertapError, NewerFormat, NotARun
 from layertap.store import Run, RunWriter
 from layertap.store.schema import FORMAT_KEY, SCHEMA
+from store.making import kept, record
 
 
 @pytest.fixture
@@ -60,6 +60,8 @@ def entry(**changed: Any) -> bytes:
     return json.dumps({"0/first": value}).encode()
 
 
+OTHER = b'{"dtype": "F64", "shape": [3], "data_offsets": [24, 48]}'
+
 TENSOR_FILES: dict[str, tuple[bytes | Callable[[bytes], bytes], str]] = {
     "empty": (b"", "a header of 0 bytes in a file of 0"),
     "truncated": (lambda old: old[:-5], "tensors end at byte"),
@@ -78,7 +80,7 @@ TENSOR_FILES: dict[str, tuple[bytes | Callable[[bytes], bytes], str]] = {
     "beyond the end": (header(entry(data_offsets=[0, 48000], shape=[6000])), "tensors end at byte"),
     "gap": (header(entry(data_offsets=[8, 48], shape=[5])), "begins at 8, expected 0"),
     "wrong size": (header(entry(shape=[2, 2])), r"of F64 \[2, 2\] has data_offsets \[0, 48\]"),
-    "overlap": (header(entry()[:-1] + b',"b":' + json.dumps({"dtype": "F64", "shape": [3], "data_offsets": [24, 48]}).encode() + b"}"), "begins at 24, expected 48"),  # fmt: skip
+    "overlap": (header(entry()[:-1] + b',"b":' + OTHER + b"}"), "begins at 24, expected 48"),
     "other dtype": (header(entry(dtype="I64")), r"is I64 \[2, 3\], its record says float64 \[2, 3\]"),
     "other shape": (header(entry(shape=[3, 2])), r"is F64 \[3, 2\], its record says float64 \[2, 3\]"),
 }
@@ -186,7 +188,7 @@ def test_nulls_inside_lists_are_noticed(folder: Path) -> None:
     assert len(list(run.records())) == 2
 
 
-@pytest.mark.parametrize("name", ["../../secret.safetensors", "/etc/passwd", "..", "a/b.safetensors", "x\0.safetensors"])
+@pytest.mark.parametrize("name", ["../../secret.safetensors", "/etc/passwd", "..", "a/b.safetensors", "\0.safetensors"])
 def test_a_record_cannot_name_a_file_elsewhere(folder: Path, tmp_path: Path, name: str) -> None:
     shutil.copy(shard(folder, "safetensors"), tmp_path / "secret.safetensors")
     rewrite(shard(folder, "parquet"), with_column("file", [name, ""], pa.string()))
@@ -292,9 +294,8 @@ def test_random_damage_never_surfaces_as_anything_but_our_errors(folder: Path, t
         file = chance.choice(files)
         content = bytearray(whole[file])
         for _ in range(chance.choice([1, 1, 3, 30])):
-            content[chance.randrange(len(content)) if chance.random() < 0.5 else chance.randrange(min(400, len(content)))] = (
-                chance.randrange(256)
-            )
+            end = len(content) if chance.random() < 0.5 else min(400, len(content))
+            content[chance.randrange(end)] = chance.randrange(256)
         if chance.random() < 0.2:
             del content[chance.randrange(len(content)) :]
         file.write_bytes(content)
@@ -303,9 +304,8 @@ def test_random_damage_never_surfaces_as_anything_but_our_errors(folder: Path, t
             str(run), run.table(), list(run.records()), run.receipt, run.inputs
             noticed += run.partial
             run["first"].numpy()
-        except LayertapError as error:
+        except LayertapError:
             noticed += 1
-            assert str(error)
         file.write_bytes(whole[file])
     assert noticed > 100
     assert not Run(folder).partial

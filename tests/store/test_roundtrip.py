@@ -14,11 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
-from store.making import kept, receipt, record, statistics
 
 from layertap.site import Record, Site
 from layertap.store import MemoryWriter, Run, RunWriter
 from layertap.store.dtype import SAFETENSORS, SIZES
+from store.making import kept, receipt, record, statistics
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 
@@ -141,7 +141,11 @@ records = st.builds(
     sketch=st.sampled_from([b"", bytes(range(251)) * 4]),
     asked=st.booleans(),
     statistics=st.builds(
-        statistics, count=st.integers(0, 2**62), mean=numbers, l2=numbers, first=st.lists(numbers, max_size=10).map(tuple)
+        statistics,
+        count=st.integers(0, 2**62),
+        mean=numbers,
+        l2=numbers,
+        first=st.lists(numbers, max_size=10).map(tuple),
     ),
 )
 sites = st.builds(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store.making import kept, receipt, record
 
 import layertap.store
 import layertap.store.run
-from layertap.errors import BadArgument, NoTensor, NotARun, RunError, SiteNotFound
+from layertap.errors import BadArgument, NotARun, NoTensor, RunError, SiteNotFound
 from layertap.site import Site
 from layertap.store import MemoryWriter, Run, RunWriter
 from layertap.store.shards import Shard
+from store.making import kept, receipt, record
 
 SRC = Path(layertap.store.__file__).parents[2]
 
@@ -28,7 +28,9 @@ def run(tmp_path: Path) -> Run:
         phase = "train" if step else "eval"
         writer.add(record(":input.x", step, order=0, asked=False, phase=phase))
         for order, name in enumerate(["layers.2", "layers.10", "head"], 1):
-            writer.add(*kept(np.full((2, 2), 10.0 * step + order), name, step, order=order, phase=phase, batch=step + 7))
+            writer.add(
+                *kept(np.full((2, 2), 10.0 * step + order), name, step, order=order, phase=phase, batch=step + 7)
+            )
         writer.commit()
     writer.add(record("late", 1, order=9))
     writer.close(receipt())
@@ -168,9 +170,12 @@ def test_a_run_in_memory_answers_alike(run: Run) -> None:
 def test_opening_reads_no_rows_and_sites_only_small_columns(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[list[str]] = []
     original = Shard.read
-    monkeypatch.setattr(
-        Shard, "read", lambda shard, columns, *rest, **more: (read.append(list(columns)), original(shard, columns, *rest, **more))[1]
-    )
+
+    def spy(shard: Shard, columns: list[str], *rest: object, **more: object) -> object:
+        read.append(list(columns))
+        return original(shard, columns, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Shard, "read", spy)
     opened = Run(run.path)
     assert opened.count == 9
     assert read == []
@@ -179,9 +184,7 @@ def test_opening_reads_no_rows_and_sites_only_small_columns(run: Run, monkeypatc
     assert not {"sketch", "first", "shape"} & {name for columns in read for name in columns}
 
 
-def test_one_record_decodes_one_row_group_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_record_decodes_one_row_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("layertap.store.writer.ROW_GROUP", 4)
     writer = RunWriter(tmp_path, info={})
     for step in range(10):
@@ -194,12 +197,16 @@ def test_one_record_decodes_one_row_group_once(
 
 
 def test_reading_needs_no_torch(run: Run) -> None:
-    code = (
-        "import sys; from layertap.store import Run; run = Run(sys.argv[1]); run.sites, run.inputs, run.table(), str(run);"
-        "list(run.records()); run['head'].at(step=1).numpy(); assert 'torch' not in sys.modules, 'torch was imported';"
-        "assert 'pandas' not in sys.modules, 'pandas was imported'; run['head'].at(step=1).tensor(); assert 'torch' in sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(run.path)], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False
-    )
+    code = """if True:
+        import sys
+        from layertap.store import Run
+        run = Run(sys.argv[1])
+        run.sites, run.inputs, run.table(), str(run), list(run.records()), run["head"].at(step=1).numpy()
+        assert "torch" not in sys.modules, "torch was imported"
+        assert "pandas" not in sys.modules, "pandas was imported"
+        run["head"].at(step=1).tensor()
+        assert "torch" in sys.modules
+    """
+    command = [sys.executable, "-c", code, str(run.path)]
+    done = subprocess.run(command, env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,89 @@
+"""The format to the byte: a small run written today is the one that is checked in.
+
+If a change of the format is meant, raise FORMAT and write the files anew: `python tests/store/test_golden.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import layertap.store.writer as writer_module
+from layertap.store import Run, RunWriter
+from store.making import kept, receipt, record, statistics
+
+GOLDEN = Path(__file__).with_name("golden")
+SESSION = "20260102T030405000006Z-0badcafe"
+STEM = f"0-{SESSION}-000000"
+
+
+def write(folder: Path) -> None:
+    writer = RunWriter(folder, info={"model": "Toy", "floor": math.inf}, session=SESSION, clock=lambda: 1767323045.0)
+    sketch = np.arange(251, dtype="<f4").tobytes()
+    writer.add(record(":input.x", 0, asked=False, shape=(), sketch=b""))
+    writer.add(*kept(np.arange(3, dtype=np.uint8), "odd", 1, order=1, epoch=2, batch=3, phase="train"))
+    wide = np.array([[0x3F80, 0x7FC0, 0xFF80]], np.uint16)  # 1, NaN, -inf
+    extreme = statistics(mean=math.nan, min=-math.inf, nan=1, neg_inf=1, first=(1.0, math.nan, -math.inf))
+    row, data = kept(wide, "größe:output.äh@2", 1, order=2, dtype="bfloat16", sketch=sketch, statistics=extreme)
+    writer.add(row, data)
+    writer.add(*kept(np.array([1 + 2j]), "complex", 1, order=3, fingerprint=0, placements="Shard(0)", device="cuda:1"))
+    writer.close(receipt())
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(writer_module, "HEADER_ROOM", (500, 500))
+    write(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_run_json_to_the_byte(written: Path) -> None:
+    assert (written / "run.json").read_text("utf-8") == (GOLDEN / "run.json").read_text("utf-8")
+
+
+def test_tensors_to_the_byte(written: Path) -> None:
+    name = f"tensors/{STEM}.safetensors"
+    assert (written / name).read_bytes() == (GOLDEN / name).read_bytes()
+
+
+def test_records_to_the_byte_or_to_the_value(written: Path) -> None:
+    name = f"records/{STEM}.parquet"
+    new, old = (pq.ParquetFile(folder / name) for folder in (written, GOLDEN))
+    assert new.schema_arrow.equals(old.schema_arrow, check_metadata=True)
+    assert new.schema.equals(old.schema)
+    # NaN is no equal of itself, so the texts are compared.
+    assert str(new.read().to_pylist()) == str(old.read().to_pylist())
+    for i in range(new.metadata.num_columns):
+        new_column, old_column = (file.metadata.row_group(0).column(i) for file in (new, old))
+        assert (new_column.compression, new_column.encodings) == (old_column.compression, old_column.encodings)
+    # The bytes are pyarrow's choice and change with its versions.
+    if new.metadata.created_by == old.metadata.created_by:
+        assert (written / name).read_bytes() == (GOLDEN / name).read_bytes()
+
+
+def test_the_golden_run_is_read_right() -> None:
+    run = Run(GOLDEN)
+    assert (run.partial, run.info["floor"], run.receipt) == (False, "Infinity", receipt())
+    assert run.sites == ("odd", "größe:output.äh@2", "complex")
+    assert run["odd"].numpy().tolist() == [0, 1, 2]
+    assert (run["odd"].record.epoch, run["odd"].record.batch, run["odd"].record.phase) == (2, 3, "train")
+    one, nan, infinite = run["größe:output.äh@2"].numpy()[0]
+    assert (one, math.isnan(nan), infinite) == (1, True, -math.inf)
+    assert run["complex"].numpy().tolist() == [1 + 2j]
+    assert run["complex"].record.placements == "Shard(0)"
+    assert np.frombuffer(run["größe:output.äh@2"].record.sketch, "<f4")[250] == 250
+    assert run.inputs[0].sketch == b""
+
+
+if __name__ == "__main__":
+    writer_module.HEADER_ROOM = (500, 500)
+    shutil.rmtree(GOLDEN, ignore_errors=True)
+    write(GOLDEN)
