@@ -1,18 +1,18 @@
 """Every error layertap raises on purpose.
 
-    LayertapError
-    ├── NoMatch            a pattern selected nothing; the nearest names are in the text
-    ├── NothingCaptured    recording ended and no requested site had fired
-    ├── BadArgument        an argument that cannot mean anything (also a ValueError)
-    ├── MissingExtra       an optional dependency is absent; the pip line is in the text
-    ├── TargetError        a model could not be opened or run (`file.py:factory`, `hf:PATH`)
-    └── RunError           something about a run on disk
-        ├── RunExists      the folder already holds a run
-        ├── NotARun        the folder holds no run
-        ├── CorruptRun     a file of the run is damaged; the file is named
-        ├── NewerFormat    the run was written by a newer layertap
-        ├── SiteNotFound   the run holds no such site (also a KeyError)
-        └── NoTensor       the site was recorded, its tensor was not kept
+LayertapError
+├── NoMatch            a pattern selected nothing; the nearest names are in the text
+├── NothingCaptured    recording ended and no requested site had fired
+├── BadArgument        an argument that cannot mean anything (also a ValueError)
+├── MissingExtra       an optional dependency is absent; the pip line is in the text
+├── TargetError        a model could not be opened or run (`file.py:factory`, `hf:PATH`)
+└── RunError           something about a run on disk
+    ├── RunExists      the folder already holds a run
+    ├── NotARun        the folder holds no run
+    ├── CorruptRun     a file of the run is damaged; the file is named
+    ├── NewerFormat    the run was written by a newer layertap
+    ├── SiteNotFound   the run holds no such site (also a KeyError)
+    └── NoTensor       the site was recorded, its tensor was not kept
 """
 
 
