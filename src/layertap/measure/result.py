@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from layertap.errors import BadArgument
+from layertap.measure.definition import FIRST
 from layertap.site import Statistics
 
 
@@ -15,3 +21,64 @@ class Measurement:
     fingerprint: int
     sketch: bytes
     """251 little-endian float32; empty where only statistics were asked for."""
+
+
+def merge(parts: Sequence[Measurement]) -> Measurement:
+    """The whole from the parts of a partition, each measured with its own `offset`, in the order of the elements.
+
+    The fingerprint is exact; statistics and sketch agree with one pass over the whole up to rounding.
+
+    >>> part = Measurement(
+    ...     statistics=Statistics.of(count=2, mean=1.0, m2=2.0, abs_sum=2.0, min=0.0, max=2.0, first=(0.0, 2.0)),
+    ...     fingerprint=2**63 + 1,
+    ...     sketch=b"",
+    ... )
+    >>> whole = merge([part, part])
+    >>> whole.fingerprint, whole.statistics.count, whole.statistics.std
+    (2, 4, 1.0)
+    """
+    if not parts:
+        raise BadArgument("merge needs at least one part")
+    if len({len(part.sketch) for part in parts}) > 1:
+        raise BadArgument("merge got parts with a sketch and parts without one; measure all parts alike")
+    sketches = [np.frombuffer(part.sketch, "<f4").astype(np.float64) for part in parts]
+    with np.errstate(over="ignore", invalid="ignore"):
+        sketch = np.sum(sketches, axis=0).astype("<f4").tobytes()
+    return Measurement(
+        statistics=merge_statistics([part.statistics for part in parts]),
+        fingerprint=sum(part.fingerprint for part in parts) % 2**64,
+        sketch=sketch,
+    )
+
+
+def merge_statistics(parts: Sequence[Statistics]) -> Statistics:
+    """Counts add up, extremes meet, means and deviations combine by Chan's formula."""
+    known = [part for part in parts if part.finite]
+    finite, mean, m2 = 0, 0.0, 0.0
+    for part in known:
+        finite, mean, m2 = merge_moments(
+            (finite, mean, m2), (part.finite, part.mean, part.std * part.std * part.finite)
+        )
+    return Statistics.of(
+        count=sum(part.count for part in parts),
+        mean=mean,
+        m2=m2,
+        abs_sum=math.fsum(part.abs_mean * part.finite for part in known),
+        min=min((part.min for part in known), default=math.nan),
+        max=max((part.max for part in known), default=math.nan),
+        nan=sum(part.nan for part in parts),
+        pos_inf=sum(part.pos_inf for part in parts),
+        neg_inf=sum(part.neg_inf for part in parts),
+        zero=sum(part.zero for part in parts),
+        first=tuple(value for part in parts for value in part.first)[:FIRST],
+    )
+
+
+def merge_moments(one: tuple[int, float, float], two: tuple[int, float, float]) -> tuple[int, float, float]:
+    """Count, mean and sum of squared deviations of two sets together (Chan, Golub and LeVeque, 1979)."""
+    (n, mean, m2), (other_n, other_mean, other_m2) = one, two
+    if not n or not other_n:
+        return two if not n else one
+    total = n + other_n
+    delta, share = other_mean - mean, other_n / total
+    return total, mean + delta * share, m2 + other_m2 + delta * delta * n * share

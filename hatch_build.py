@@ -1,0 +1,56 @@
+"""Compiles measure/onepass.c when the package is built, for wheels and for editable installs alike.
+
+Without a compiler the build goes on and says so: plain.py then does the same work with torch's operations. The library
+uses no Python headers, so one wheel serves every Python on its platform.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# Not -march=native: onepass.c looks at the processor when it runs. Not -ffast-math: it looks for NaN and Inf. And no
+# contraction: a fused multiply-add is written where it is wanted.
+FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-shared", "-fPIC"]
+
+
+class BuildHook(BuildHookInterface[Any]):
+    """hatchling finds it by its base class."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":  # an sdist carries the source
+            return
+        room = Path(self.root, "src", "layertap", "measure")
+        library = room / ("_onepass.dylib" if sys.platform == "darwin" else "_onepass.so")
+        if not self.compile(room / "onepass.c", library):
+            library.unlink(missing_ok=True)  # one from an earlier build may not fit this source
+            return
+        build_data["artifacts"].append(f"/{library.relative_to(self.root).as_posix()}")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+    def compile(self, source: Path, library: Path) -> bool:
+        """Writes to a temporary name first, so that a process which has the old library open keeps it."""
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        if shutil.which(compiler[0]) is None:
+            self.app.display_warning(f"layertap: no C compiler ({compiler[0]}); CPU tensors will be measured by torch")
+            return False
+        temporary = library.with_name(f"{library.name}.{os.getpid()}")
+        command = [*compiler, *FLAGS, "-o", str(temporary), str(source), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            self.app.display_warning(f"layertap: {shlex.join(command)} failed; CPU tensors will be measured by torch")
+            self.app.display_warning(done.stderr)
+            return False
+        temporary.replace(library)
+        return True

@@ -1,0 +1,110 @@
+"""One pass over a tensor: its statistics, its fingerprint and its sketch.
+
+    measure(tensor)      -> Measurement, wherever the tensor lives; waits for the result
+    supported(tensor)    "" or why this tensor cannot be measured
+    definition.py        what fingerprint and sketch are: the constants and the weights      <- read first
+    result.py            Measurement, and merge(parts) -> the whole
+    sketch.py            relative L2 error and cosine of two tensors from their sketches
+    native.py, onepass.c the CPU
+    kernel.py, slab.py   CUDA: one launch, no synchronisation; capture launches it itself
+    plain.py             any device, with torch's own operations; also the CPU where no compiler was at hand
+
+Nothing here imports torch until a tensor is measured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layertap.errors import BadArgument
+from layertap.measure.result import Measurement, merge
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Measurement", "measure", "merge", "supported"]
+
+COPY = 1 << 26
+"""A non-contiguous tensor with more elements than this is measured slice by slice, not copied as a whole."""
+
+
+def measure(tensor: Tensor, *, offset: int = 0, statistics_only: bool = False) -> Measurement:
+    """Measures `tensor` in C order; `offset` is the index of its first element in the tensor that it is a part of.
+
+    >>> import torch
+    >>> found = measure(torch.tensor([1.0, -3.0, 0.0, float("nan")]))
+    >>> found.statistics.max, found.statistics.nan, found.statistics.first[:2]
+    (1.0, 1, (1.0, -3.0))
+    >>> f"{found.fingerprint:016x}", len(found.sketch)
+    ('a9d604a765000000', 1004)
+    """
+    reason = supported(tensor)
+    if reason:
+        raise BadArgument(f"cannot measure this tensor: {reason}")
+    real = real_view(tensor)
+    offset *= 2 if tensor.is_complex() else 1
+    if not real.is_contiguous():
+        if real.numel() > COPY:
+            step = real[0].numel()
+            parts = (
+                measure(row, offset=offset + i * step, statistics_only=statistics_only) for i, row in enumerate(real)
+            )
+            return merge(list(parts))
+        real = real.contiguous()
+    return _measure(real, offset, statistics_only)
+
+
+def _measure(real: Tensor, offset: int, statistics_only: bool) -> Measurement:
+    """The one place where a device finds its implementation."""
+    from layertap.measure import plain
+
+    if real.device.type == "cpu":
+        from layertap.measure import native
+
+        if native.available():
+            return native.measure(real, offset=offset, statistics_only=statistics_only)
+    elif real.device.type == "cuda" and offset == 0 and not statistics_only:
+        from layertap.measure import kernel, slab
+
+        if kernel.available(real.device) and kernel.supported(real.dtype):
+            room = real.new_empty(slab.SLAB_BYTES, dtype=plain.BYTE)
+            kernel.launch(real, room)
+            return slab.decode(room.cpu().numpy(), real.numel())
+    return plain.finish(plain.start(real, offset=offset, statistics_only=statistics_only))
+
+
+def real_view(tensor: Tensor) -> Tensor:
+    """Without history, lazy conjugation and imaginary unit: complex numbers become pairs of reals."""
+    import torch
+
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def supported(tensor: Tensor) -> str:
+    """Why `tensor` cannot be measured, in a few words; empty when it can.
+
+    >>> import torch
+    >>> supported(torch.ones(2)), supported(torch.ones(2, device="meta"))
+    ('', 'a meta tensor holds no values')
+    """
+    import torch
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
+
+    from layertap.measure import native
+
+    if tensor.device.type == "meta" or isinstance(tensor, torch._subclasses.FakeTensor):
+        return "a meta tensor holds no values"
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.is_quantized:
+        return f"a quantized tensor ({tensor.dtype}); dequantize it first"
+    if tensor.layout is not torch.strided:
+        return f"layout {str(tensor.layout).removeprefix('torch.')}, only dense tensors are measured"
+    kind: type = type(tensor)
+    if is_traceable_wrapper_subclass_type(kind):
+        return f"{kind.__name__} wraps other tensors; measure those"
+    real = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+    if not native.supported(real.get(tensor.dtype, tensor.dtype)):
+        return f"dtype {str(tensor.dtype).removeprefix('torch.')}"
+    return ""
