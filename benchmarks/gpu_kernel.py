@@ -9,6 +9,7 @@ The read limit is half the time of a device-to-device copy of the same bytes, me
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -22,7 +23,7 @@ from layertap.measure import kernel
 from layertap.measure.slab import SLAB_BYTES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "measure"))
-from test_kernel import FLAVOURS, differences, tensor  # noqa: E402
+from test_kernel import FLAVOURS, differences, tensor  # type: ignore[import-not-found]
 
 ELEMENTS = 1 << 28
 KINDS = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int8", "float64")
@@ -85,14 +86,14 @@ def milliseconds(call: Callable[[], object], times: int = 60) -> float:
         call()
         end.record()
     torch.cuda.synchronize()
-    return statistics.median(begin.elapsed_time(end) for begin, end in marks)
+    return float(statistics.median(begin.elapsed_time(end) for begin, end in marks))
 
 
 def check() -> list[str]:
     """What the kernel gets wrong on fresh numbers, holes and odd sizes included; empty if nothing."""
     wrong = []
     for name in kernel._FAST + kernel._EXACT:
-        for count in (0, 1, 9, 4015, 4016, 4017, 1_000_003, 20_000_000 if name in ("float32", "bfloat16") else 70_001):
+        for count in (0, 1, 9, 4015, 4016, 4017, 1_000_003, 30_000_000 if name in ("float32", "bfloat16") else 70_001):
             for flavour in FLAVOURS if name in ("float32", "bfloat16", "float16") else FLAVOURS[:2]:
                 x = tensor(name, count, flavour).cuda()
                 slabs = [new_slab(), new_slab()]
@@ -101,26 +102,56 @@ def check() -> list[str]:
                 wrong += [f"{name}[{count}] {flavour}: {text}" for text in differences(x, slabs[0])]
                 if not torch.equal(*slabs):
                     wrong.append(f"{name}[{count}] {flavour}: two launches differ")
+        x = tensor(name, 200_003, "holes").cuda()[1:]
+        kernel.launch(x, slabs[0])
+        wrong += [f"{name}, not aligned: {text}" for text in differences(x.clone(), slabs[0])]
+    return wrong + check_streams()
+
+
+def check_streams() -> list[str]:
+    """Two streams at once, and a graph: none may see another's partial results."""
+    wrong = []
+    xs = [tensor("bfloat16", 30_000_000 + i, "holes").cuda() for i in range(2)]
+    slabs, streams = [new_slab() for _ in xs], [torch.cuda.Stream() for _ in xs]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for x, slab, stream in zip(xs, slabs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                kernel.launch(x, slab)
+    torch.cuda.synchronize()
+    for x, slab in zip(xs, slabs, strict=True):
+        wrong += [f"two streams: {text}" for text in differences(x, slab)]
+    graph, slab = torch.cuda.CUDAGraph(), new_slab()
+    with torch.cuda.graph(graph):
+        kernel.launch(xs[0], slab)
+    for x in xs:
+        xs[0].copy_(x[: len(xs[0])])
+        graph.replay()
+        wrong += [f"graph: {text}" for text in differences(xs[0], slab)]
     return wrong
 
 
 def tune() -> None:
-    """Prints share of the read limit for many settings; the names are the module's own."""
-    print(f"{'dtype':10}{'pairs':>6}{'warps':>6}{'rows':>5}{'chunk':>6}{'regs':>5}{'per SM':>7}{'ms':>9}{'share':>7}")
-    for kind, pairs in (("float32", False), ("bfloat16", True), ("bfloat16", False)):
+    """Prints the share of the read limit for many settings, best first; the names are the module's own."""
+    print(f"{'dtype':10}{'warps':>6}{'rows':>5}{'chunk':>6}{'stages':>7}{'per SM':>7}{'ms':>9}{'share':>7}")
+    for kind in ("float32", "bfloat16"):
         x, slab = large(kind), new_slab()
         limit, found = read_limit(x), []
-        for warps, most in ((8, (None, 80, 128)), (16, (None, 64, 80)), (32, (None,))):
-            for rows in (2, 4):
-                for registers in most if pairs or kind == "float32" else most[:1]:
-                    for per_sm in {8: (2, 3, 4), 16: (1, 2), 32: (1,)}[warps]:
-                        kernel._WARPS, kernel._ROWS, kernel._CHUNK = warps, rows, 64 // rows
-                        kernel._REGISTERS, kernel._PER_SM, kernel._PAIRS = registers, per_sm, pairs
-                        kernel._programs.cache_clear()
-                        ms = milliseconds(lambda: kernel.launch(x, slab), 30)
-                        found.append((ms, warps, rows, 64 // rows, registers or 0, per_sm))
-        for ms, warps, rows, chunk, registers, per_sm in sorted(found)[:14]:
-            setting = f"{kind:10}{pairs:6}{warps:6}{rows:5}{chunk:6}{registers:5}{per_sm:7}"
+        for warps, rows, stages, per_sm in itertools.product((16, 32), (2, 4, 8), (1, 2, 3, 4), (1, 2)):
+            if rows * x.element_size() * stages > 48 or (warps == 32 and per_sm == 2):
+                continue
+            kernel._WARPS, kernel._ROWS, kernel._CHUNK = warps, rows, 64 // rows
+            kernel._STAGES, kernel._PER_SM = stages, per_sm
+            kernel._programs.cache_clear()
+            kernel._ready.clear()
+            try:
+                ms = milliseconds(lambda: kernel.launch(x, slab), 30)  # noqa: B023
+            except Exception as error:  # noqa: BLE001  out of shared memory
+                print(warps, rows, stages, per_sm, repr(error)[:90])
+                continue
+            found.append((ms, warps, rows, 64 // rows, stages, per_sm))
+        for ms, warps, rows, chunk, stages, per_sm in sorted(found)[:12]:
+            setting = f"{kind:10}{warps:6}{rows:5}{chunk:6}{stages:7}{per_sm:7}"
             print(f"{setting}{ms:9.4f}{limit / ms:7.3f}", flush=True)
 
 
@@ -137,7 +168,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tune", action="store_true")
     if parser.parse_args().tune:
-        return tune()
+        tune()
+        return
     wrong = check()
     print("\n".join(wrong) or "check: everything right")
     for row in kernel_table():

@@ -17,7 +17,7 @@ from layertap.measure.definition import BUCKETS, FIRST
 from layertap.measure.result import Measurement
 from layertap.site import Statistics
 
-# Everything in eight-byte slots first, the float32 sketch last: one base pointer and slot numbers suffice in the kernel.
+# Slots of eight bytes first, the float32 sketch last: the kernel needs one pointer and slot numbers.
 COUNTS = 0
 """Slots 0-3: i64 counts of NaN, +Inf, -Inf and zero."""
 SUMS = 4
