@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from layertap.capture.buffers import Buffers
 from layertap.capture.keep import Level
 from layertap.capture.parcel import Draft, Parcel
 from layertap.measure import kernel, measure
@@ -30,8 +31,9 @@ CHUNK = 32 * 1024 * 1024
 class CudaLane:
     """Measures and copies CUDA tensors for one sink."""
 
-    def __init__(self, send: Callable[[Parcel], None]) -> None:
+    def __init__(self, send: Callable[[Parcel], None], buffers: Buffers) -> None:
         self._send = send
+        self._buffers = buffers
         self._courier = _Courier()
         self._lock = threading.Lock()
         self._batches: dict[tuple[int, int], _Batch] = {}
@@ -79,9 +81,12 @@ class CudaLane:
         done = torch.cuda.current_stream().record_event()
 
         def arrive() -> tuple[Measurement, torch.Tensor]:
-            return decode(self._courier.fetch(slab, done).numpy(), count), self._courier.fetch(copy, done)
+            return decode(self._courier.fetch(slab, done).numpy(), count), self._fetch_kept(copy, done)
 
         self._send(Parcel(draft, level, arrive, nbytes))
+
+    def _fetch_kept(self, copy: torch.Tensor, done: torch.cuda.Event) -> torch.Tensor:
+        return self._courier.fetch(copy, done, self._buffers.empty(tuple(copy.shape), copy.dtype))
 
     def _measure_on_host(
         self, draft: Draft, tensor: torch.Tensor, kept: torch.Tensor | None, level: Level, nbytes: int
@@ -91,7 +96,7 @@ class CudaLane:
 
         def arrive() -> tuple[Measurement, torch.Tensor | None]:
             measured = measure(self._courier.fetch(whole, done))
-            return measured, None if part is None else self._courier.fetch(part, done)
+            return measured, None if part is None else self._fetch_kept(part, done)
 
         self._send(Parcel(draft, level, arrive, nbytes))
 
@@ -121,10 +126,11 @@ class _Courier:
     def __init__(self) -> None:
         self._lanes: dict[int, tuple[torch.cuda.Stream, torch.Tensor]] = {}
 
-    def fetch(self, tensor: torch.Tensor, ready: torch.cuda.Event) -> torch.Tensor:
-        """The tensor in host memory, once `ready` has happened and the copy is done."""
+    def fetch(self, tensor: torch.Tensor, ready: torch.cuda.Event, into: torch.Tensor | None = None) -> torch.Tensor:
+        """The tensor in host memory (in `into`, if given), once `ready` has happened and the copy is done."""
         flat = tensor.reshape(-1).view(torch.uint8)
-        host = torch.empty(flat.numel(), dtype=torch.uint8, device="cpu")
+        whole = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") if into is None else into
+        host = whole.reshape(-1).view(torch.uint8)
         with torch.cuda.device(tensor.device):
             side, ring = self._lane(tensor.device.index)
             side.wait_event(ready)
@@ -141,7 +147,7 @@ class _Courier:
                         _empty(filled.pop(0), host)
                 for last in filled:
                     _empty(last, host)
-        return host.view(tensor.dtype).reshape(tensor.shape)
+        return whole
 
     def _lane(self, device: int) -> tuple[torch.cuda.Stream, torch.Tensor]:
         if device not in self._lanes:

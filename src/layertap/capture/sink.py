@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from layertap.capture.buffers import Buffers
 from layertap.capture.cuda import CudaLane
 from layertap.capture.keep import STATS, TENSOR, Level
 from layertap.capture.parcel import Draft, Parcel
@@ -58,7 +59,8 @@ class Sink:
         self._used = 0
         self._room = threading.Condition()
         self._queue: queue.Queue[Parcel | object] = queue.Queue()
-        self._cuda = CudaLane(self._send)
+        self._buffers = Buffers(budget)
+        self._cuda = CudaLane(self._send, self._buffers)
         self._thread = threading.Thread(target=self._work, name="layertap-writer", daemon=True)
         self._thread.start()
 
@@ -77,7 +79,7 @@ class Sink:
         if tensor.is_cuda:
             self._cuda.put(draft, tensor, kept if level.keeps else None, level, nbytes)
             return
-        copy = _copy(kept) if level.keeps else None
+        copy = self._buffers.copy_of(kept) if level.keeps else None
         if level is TENSOR and copy is not None:
             whole = copy
             self._send(Parcel(draft, level, lambda: (measure(whole), whole), nbytes))
@@ -142,7 +144,11 @@ class Sink:
     def _write(self, parcel: Parcel) -> None:
         measured, host = parcel.arrive()
         record = parcel.draft.record(measured, parcel.level, host)
-        self.writer.add(record, None if host is None else as_bytes(host))
+        try:
+            self.writer.add(record, None if host is None else as_bytes(host))
+        finally:
+            if host is not None and not self._retains:
+                self._buffers.take_back(host)
 
     def _try(self, action: Callable[..., None], *given: Parcel) -> None:
         # This thread must outlive any error: a producer may be waiting for room that only it can make.
@@ -157,7 +163,3 @@ class Sink:
 def as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
     """The bytes of a contiguous host tensor, not copied."""
     return tensor.reshape(-1).view(torch.uint8).numpy()
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)

@@ -41,7 +41,7 @@ _lock = threading.RLock()
 _taps: dict[int, tuple[Tap, ...]] = {}
 _doors: dict[type[nn.Module], tuple[int, Any]] = {}
 _inside = _Inside()
-_call_impl = nn.Module._call_impl
+_call_impl: Callable[..., Any] = nn.Module._call_impl
 _ABSENT = object()
 
 
