@@ -168,15 +168,21 @@ def test_a_truncated_parquet_file(folder: Path) -> None:
     assert Run(folder).sites == ("second", "second.stats")
 
 
-def test_a_changed_byte_in_a_column_is_noticed(folder: Path) -> None:
-    file = shard(folder, "parquet")
-    metadata = pq.read_metadata(file)
-    columns = {metadata.row_group(0).column(i).path_in_schema: metadata.row_group(0).column(i) for i in range(20)}
-    content = bytearray(file.read_bytes())
-    content[columns["order"].data_page_offset + columns["order"].total_compressed_size - 2] ^= 255
-    file.write_bytes(content)
-    run = Run(folder)
-    assert run.sites == ("second", "second.stats")
+def test_a_changed_byte_in_a_column_is_noticed(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, info={})
+    writer.add(record("changed", order=0x0102030405060708))  # bytes that zstd stores as they are
+    writer.commit()
+    writer.add(record("whole"))
+    writer.close()
+    file = shard(tmp_path, "parquet")
+    content = file.read_bytes()
+    column = pq.read_metadata(file).row_group(0).column(SCHEMA.names.index("order"))
+    assert column.path_in_schema == "order"
+    end = column.data_page_offset + column.total_compressed_size
+    place = content.rindex(bytes(range(8, 0, -1)), column.data_page_offset, end)
+    file.write_bytes(content[:place] + b"\x09" + content[place + 1 :])
+    run = Run(tmp_path)
+    assert run.sites == ("whole",)
     assert "damaged" in run.problems[0]
 
 

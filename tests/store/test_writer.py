@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import layertap.store.runfile as runfile_module
 import layertap.store.writer as writer_module
 from layertap.errors import BadArgument, CorruptRun, RunError, RunExists
 from layertap.store import Run, RunWriter
@@ -235,6 +237,27 @@ def test_ranks_and_sessions_write_side_by_side(tmp_path: Path) -> None:
     assert len(run["a"].at(rank=1)) == 40
 
 
+def test_sessions_that_close_together_do_not_forget_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = runfile_module.read_run_file
+
+    def slowly(path: Path) -> dict[str, object]:
+        found = original(path)
+        time.sleep(0.02)
+        return found
+
+    writers = [RunWriter(tmp_path, info={}, exists="append") for _ in range(6)]
+    monkeypatch.setattr(runfile_module, "read_run_file", slowly)
+    threads = [threading.Thread(target=writer.close) for writer in writers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    monkeypatch.undo()
+    run = Run(tmp_path)
+    assert len(run.sessions) == 6
+    assert not run.partial
+
+
 def test_a_run_is_read_while_it_is_written(tmp_path: Path) -> None:
     writer = RunWriter(tmp_path, info={})
     seen = []
@@ -268,7 +291,7 @@ def test_a_full_disk(small_disk: Path) -> None:
     for step in range(40):
         try:
             writer.add(*kept(np.full(12_500, step), "a", step))
-            if step % 4 == 3:
+            if step % 7 == 6:
                 writer.commit()
         except RunError as error:
             failures.append(str(error))

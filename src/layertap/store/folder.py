@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from layertap.errors import RunExists
-from layertap.store.runfile import read_run_file, run_files
+from layertap.store.runfile import run_files
 from layertap.store.tensorfile import is_abandoned
 
 _FILE = re.compile(r"(\d+)-[0-9A-Za-z]+-[0-9a-f]+-\d{6,}\.(?:parquet|safetensors)")
@@ -30,8 +30,6 @@ def prepare(folder: Path, rank: int, world_size: int | None, exists: str) -> Non
             path.unlink()
         return
     if exists == "append":
-        if rank in runs:
-            read_run_file(runs[rank])  # a newer format or a damaged file is said now, not at the end
         for path in files:
             if path.name.startswith(".") and is_abandoned(path):
                 path.unlink()
