@@ -51,7 +51,9 @@ class ModuleTap:
     def enter(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Moment | None]:
         recorder = self._recorder
         moment: Moment | None = None
-        if recorder.live:
+        if not self.tallies and self.path:
+            self.total += 1  # watched only so that the receipt can say who called whom
+        elif recorder.live:
             with recorder.inside(self.path):
                 moment = self._begin(direct)
                 if not moment.recomputed:
@@ -63,7 +65,7 @@ class ModuleTap:
 
     def leave(self, token: Moment | None, output: Any) -> Any:
         recorder = self._recorder
-        if token is not None and recorder.live and self.tallies:
+        if token is not None and self.tallies and recorder.live:
             with recorder.inside(self.path):
                 if "output" in self.tallies and not token.recomputed:
                     self._take("output", leaves(output), token)
