@@ -77,6 +77,13 @@ def test_doubles_near_the_end_of_their_range(way):
     assert (found.min, found.max, found.std) == (-1.7e308, 1.7e308, math.inf)
 
 
+def test_parts_near_the_end_of_the_range_merge():
+    large = torch.tensor([1.7e308, -1.7e308, 1.7e308, 1.7e308], dtype=torch.float64)
+    found = merge([measure(large[i : i + 1], offset=i) for i in range(4)]).statistics
+    assert found.mean == pytest.approx(0.85e308)
+    assert (found.std, found.abs_mean) == (math.inf, math.inf)
+
+
 @ways
 def test_booleans(way):
     found = way(torch.tensor([True, False, True, True])).statistics

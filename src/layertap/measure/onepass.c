@@ -143,14 +143,15 @@ static void merge_counts(Result *to, double abs_sum, double min, double max, int
     to->fingerprint += fingerprint;
 }
 
-static double sampled_mean(enum kind kind, const float *table, const char *x, int64_t n) {
-    double sum = 0;
+/* What to subtract, so that squares do not cancel: about the mean, or 0, which costs nothing, where that will do. */
+static double center_of(enum kind kind, const float *table, const char *x, int64_t n) {
+    double sum = 0, square = 0;
     int64_t count = 0, step = n / SAMPLES + 1;
     for (int64_t i = 0; i < n; i += step) {
         double value = value_at(kind, table, x, i);
-        if (fabs(value) < 1e300) sum += value, count++;
+        if (fabs(value) < 1e150) sum += value, square += value * value, count++;
     }
-    return count ? sum / (double)count : 0;
+    return count && sum * sum > 0.9 * (double)count * square ? sum / (double)count : 0;
 }
 
 #define NAME(name) name##_any
@@ -300,8 +301,9 @@ typedef struct {
     U8 zero;
 } NAME(Moments);
 
-INLINE void NAME(add)(NAME(Moments) *m, F8 x, int full) {
-    D4 x0 = NAME(low)(x), x1 = NAME(high)(x), d0 = x0 - m->center, d1 = x1 - m->center;
+INLINE void NAME(add)(NAME(Moments) *m, F8 x, int full, int centered) {
+    D4 x0 = NAME(low)(x), x1 = NAME(high)(x), d0 = x0, d1 = x1;
+    if (centered) d0 -= m->center, d1 -= m->center;
     const Q4 magnitude = (Q4){0} + INT64_MAX;
     m->sum += d0 + d1;
     m->abs += (D4)((Q4)x0 & magnitude) + (D4)((Q4)x1 & magnitude);
@@ -313,7 +315,7 @@ INLINE void NAME(add)(NAME(Moments) *m, F8 x, int full) {
     }
 }
 
-INLINE void NAME(narrow_tile)(enum kind kind, int full, Tile t, Sums *s, double *part) {
+INLINE void NAME(narrow_tile)(enum kind kind, int centered, int full, Tile t, Sums *s, double *part) {
     NAME(Moments) m = {.center = s->center - (D4){0}, .least = INFINITY - (F8){0}, .most = -INFINITY - (F8){0}};
     Q4 fingerprint = {0};
     uint32_t row[ROWS];
@@ -323,10 +325,10 @@ INLINE void NAME(narrow_tile)(enum kind kind, int full, Tile t, Sums *s, double 
         F8 sketch = {0};
         const char *p = t.x + l * SIZE[kind];
 #pragma GCC unroll 2
-        for (int64_t r = 0; r < t.rows; r++, p += LANES * SIZE[kind]) {
+        for (int64_t r = 0; r < (full ? t.rows : 1); r++, p += LANES * SIZE[kind]) {
             U8 w = NAME(words)(kind, p);
             F8 x = NAME(floats)(kind, w, t.table);
-            NAME(add)(&m, x, full);
+            NAME(add)(&m, x, full, centered);
             if (full) {
                 U8 weight = lane * row[r];
                 fingerprint += NAME(products)(weight, w);
@@ -406,15 +408,16 @@ INLINE void NAME(wide_tile)(enum kind kind, int full, Tile t, Sums *s, double *p
 }
 
 static void NAME(vector_tile)(enum kind kind, Tile t, Sums *s, double *part) {
-#define CASE(kind, tile) \
-    case kind: if (t.full) NAME(tile)(kind, 1, t, s, part); else NAME(tile)(kind, 0, t, s, part); break;
+#define TILE(tile, ...) if (t.full) NAME(tile)(__VA_ARGS__, 1, t, s, part); else NAME(tile)(__VA_ARGS__, 0, t, s, part)
+#define NARROW(kind) case kind: if (s->center != 0) { TILE(narrow_tile, kind, 1); } else { TILE(narrow_tile, kind, 0); } break;
+#define WIDE(kind) case kind: TILE(wide_tile, kind); break;
     switch (kind) {
-        CASE(F32, narrow_tile) CASE(F16, narrow_tile) CASE(BF16, narrow_tile) CASE(TABLE8, narrow_tile)
-        CASE(INT8, narrow_tile) CASE(UINT8, narrow_tile) CASE(INT16, narrow_tile) CASE(UINT16, narrow_tile)
-        CASE(F64, wide_tile) CASE(INT32, wide_tile) CASE(UINT32, wide_tile) CASE(INT64, wide_tile)
-        CASE(UINT64, wide_tile)
+        NARROW(F32) NARROW(F16) NARROW(BF16) NARROW(TABLE8) NARROW(INT8) NARROW(UINT8) NARROW(INT16) NARROW(UINT16)
+        WIDE(F64) WIDE(INT32) WIDE(UINT32) WIDE(INT64) WIDE(UINT64)
     }
-#undef CASE
+#undef TILE
+#undef NARROW
+#undef WIDE
 }
 
 static void NAME(chunk)(enum kind kind, const float *table, const char *x, int64_t begin, int64_t end, int full,
@@ -434,7 +437,7 @@ static void NAME(chunk)(enum kind kind, const float *table, const char *x, int64
             t.width = left < edge - t.lane ? left : edge - t.lane;
         }
         size = t.rows * t.width;
-        Sums s = {.center = sampled_mean(kind, table, x, size), .min = INFINITY, .max = -INFINITY}, fresh = s;
+        Sums s = {.center = center_of(kind, table, x, size), .min = INFINITY, .max = -INFINITY}, fresh = s;
         NAME(vector_tile)(kind, t, &s, part);
         double limit = kind < F64 ? 0x1p120 : 1e300;
         int64_t done = t.width & ~7LL;

@@ -63,7 +63,7 @@ def merge_statistics(parts: Sequence[Statistics]) -> Statistics:
         count=sum(part.count for part in parts),
         mean=mean,
         m2=m2,
-        abs_sum=math.fsum(part.abs_mean * part.finite for part in known),
+        abs_sum=sum(part.abs_mean * part.finite for part in known),  # not fsum, which raises beyond a double's range
         min=min((part.min for part in known), default=math.nan),
         max=max((part.max for part in known), default=math.nan),
         nan=sum(part.nan for part in parts),
@@ -81,4 +81,6 @@ def merge_moments(one: tuple[int, float, float], two: tuple[int, float, float]) 
         return two if not n else one
     total = n + other_n
     delta, share = other_mean - mean, other_n / total
-    return total, mean + delta * share, m2 + other_m2 + delta * delta * n * share
+    # A difference of two doubles may overflow where neither of them does.
+    middle = mean + delta * share if math.isfinite(delta) else mean * (1 - share) + other_mean * share
+    return total, middle, m2 + other_m2 + delta * delta * n * share
