@@ -11,7 +11,7 @@ import numpy as np
 
 from layertap.errors import RunError
 from layertap.site import Receipt, Record
-from layertap.store.dtype import Bytes
+from layertap.store.dtype import Bytes, size_of
 from layertap.store.runfile import plain
 from layertap.store.schema import FORMAT, kept_nothing, to_table
 from layertap.store.writer import as_bytes, iso_time
@@ -25,11 +25,19 @@ class MemoryWriter:
         writer.close(receipt)
         run = Run(writer)
 
-    The `Run` is a snapshot of what was committed up to then.
+    The `Run` is a snapshot of what was committed up to then. `name` is what it is called in texts.
     """
 
-    def __init__(self, *, info: dict[str, Any], rank: int = 0, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        *,
+        info: dict[str, Any],
+        rank: int = 0,
+        clock: Callable[[], float] = time.time,
+        name: str = "run in memory",
+    ) -> None:
         self.path = None
+        self.name = name
         self.rank = rank
         self.lost = 0
         self.problems: list[str] = []
@@ -49,19 +57,28 @@ class MemoryWriter:
         """The committed shards, as arrow tables."""
         self._clock = clock
         self._pending: list[tuple[Record, int]] = []
-        self._tensors: dict[str, Bytes] = {}
+        self._tensors: dict[str, Bytes | Callable[[], Bytes]] = {}
 
     def add(self, record: Record, data: Any = None) -> None:
-        """Takes one record and a copy of the kept tensor's bytes."""
+        """Takes one record and the kept tensor's bytes, which belong to the run from now on: they are not copied.
+
+        In place of bytes a function may be given that reads them anew each time they are asked for: so a run in memory
+        can stand for files that would not fit there.
+        """
         if self.info["status"] == "complete":
             raise RunError(f"the run is closed; a record of {record.site} came after close()")
         if data is None:
             self._pending.append((kept_nothing(record), 0))
             return
-        view = as_bytes(record, data)
         key = f"{record.step}/{record.site}#{len(self._tensors)}"
-        self._tensors[key] = np.frombuffer(view, np.uint8).copy()
-        self._pending.append((replace(record, file="memory", key=key), len(view)))
+        if callable(data):
+            size = size_of(record.kept_dtype, record.kept_shape) or 0
+            self._tensors[key] = data
+        else:
+            view = as_bytes(record, data)
+            size = len(view)
+            self._tensors[key] = np.frombuffer(view, np.uint8)
+        self._pending.append((replace(record, file="memory", key=key), size))
 
     def commit(self) -> None:
         if self._pending:
@@ -78,11 +95,12 @@ class MemoryWriter:
         self.info.update(
             status="complete",
             finished=iso_time(self._clock()),
-            lost=0,
-            problems=[],
+            lost=self.lost,
+            problems=list(self.problems),
             receipt=None if receipt is None else plain(receipt.to_dict()),
         )
 
     def tensor_bytes(self, key: str) -> Bytes:
         """A copy: what a reader does to its tensor must not change the run."""
-        return self._tensors[key].copy()
+        held = self._tensors[key]
+        return held() if callable(held) else held.copy()

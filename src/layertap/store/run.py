@@ -93,7 +93,7 @@ class Run:
         try:
             return Receipt.from_dict(data)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise CorruptRun(f"{self._name}: the receipt in run.json is not one") from None
+            raise CorruptRun(f"{self.name}: the receipt in run.json is not one") from None
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
@@ -140,7 +140,7 @@ class Run:
         if not len(rows):
             names = [str(known) for known in (*self.sites, *self.index.sites)]
             raise SiteNotFound(
-                f"{self._name}: no site {str(site)!r}{_nearest(str(site), names)}. It has {len(self.sites)} sites"
+                f"{self.name}: no site {str(site)!r}{_nearest(str(site), names)}. It has {len(self.sites)} sites"
             )
         return SiteRecords(self, Site.parse(_canonical(site)), rows)
 
@@ -163,10 +163,10 @@ class Run:
             "no steps" if not len(steps) else f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]}-{steps[-1]}"
         )
         state = f"partial ({len(self.problems)} problem(s), see .problems)" if self.partial else "complete"
-        return f"{self._name}: {len(self.sites)} sites, {self.count} records, {span}, {state}"
+        return f"{self.name}: {len(self.sites)} sites, {self.count} records, {span}, {state}"
 
     def __repr__(self) -> str:
-        return f"<Run {self._name}: {self.count} records>"
+        return f"<Run {self.name}: {self.count} records>"
 
     def record_at(self, row: int) -> Record:
         """One record by its row in `index`."""
@@ -218,8 +218,9 @@ class Run:
         return map_bytes(path, name, entry.begin, entry.end)
 
     @property
-    def _name(self) -> str:
-        return "run in memory" if self.path is None else str(self.path)
+    def name(self) -> str:
+        """What the run is called in texts: its folder, or what it was read from."""
+        return self._memory.name if self._memory is not None else str(self.path)
 
     def _open(self, folder: Path) -> dict[int, dict[str, Any]]:
         names = list_shards(folder)
