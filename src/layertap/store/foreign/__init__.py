@@ -1,0 +1,24 @@
+"""Three layouts of other tools, into the store and out of it (requirement F3).
+
+    open_run     a run, a run's folder, a foreign folder, an .npz: whatever it is, as a `Run`
+    read_layers  `layer_1_output.pt` ... with statistics.pt and metadata.pt (B4)
+    read_monitor `epoch_1_batch_0_alias.pt` (C7)
+    read_npz     `mode_{mode}_input`, `mode_{mode}_output` in one .npz, or any .npz (E4)
+    export       the way back, into any of the three -> Exported
+
+    suspicion    files that may be damaged or hostile: no code of theirs runs, one bad file does not spoil the others
+    numbers      statistics as those layouts define them, and whether they fit their tensors
+    naming       a model's own paths -> embedding, layer_1 ..., final_norm, logits
+    staging      files that appear together or not at all
+
+A foreign run is in memory: every file is loaded once to be measured and dropped; a tensor is loaded again when it is
+asked for. What could not be read, or contradicts itself, is told in `run.problems`.
+"""
+
+from layertap.store.foreign.detect import open_run
+from layertap.store.foreign.export import LAYOUTS, Exported, LeftOut, export
+from layertap.store.foreign.layers import read_layers
+from layertap.store.foreign.monitor import read_monitor
+from layertap.store.foreign.npz import read_npz
+
+__all__ = ["LAYOUTS", "Exported", "LeftOut", "export", "open_run", "read_layers", "read_monitor", "read_npz"]

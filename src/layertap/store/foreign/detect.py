@@ -1,0 +1,80 @@
+"""Whatever holds recorded tensors, as a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from layertap.errors import BadArgument, NotARun
+from layertap.store.foreign.layers import is_layers_file, read_layers
+from layertap.store.foreign.monitor import is_monitor_file, read_monitor
+from layertap.store.foreign.npz import read_npz
+from layertap.store.memory import MemoryWriter
+from layertap.store.run import Run
+from layertap.store.runfile import run_files
+from layertap.store.shards import list_shards
+
+UNDERSTOOD = (
+    "layertap opens a run's folder (run.json), a folder of layer_1_output.pt ... or statistics.pt, a folder of "
+    "epoch_1_batch_0_NAME.pt, and an .npz (file.npz#mode)"
+)
+
+
+def open_run(source: Run | MemoryWriter | str | os.PathLike[str]) -> Run:
+    """Opens a run, or what another tool left, whichever it is.
+
+    open_run("runs/a"); open_run("gpu_reference/full_model"); open_run("first_layer_io_all_modes.npz#2-1")
+    """
+    if isinstance(source, Run):
+        return source
+    if isinstance(source, MemoryWriter):
+        return Run(source)
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path)
+    if path.is_file():
+        if path.suffix == ".npz":
+            return read_npz(path)
+        raise NotARun(
+            f"{path}: a single {path.suffix or 'file without a suffix'}; give the folder it is in. {UNDERSTOOD}"
+        )
+    before, sign, mode = str(path).rpartition("#")
+    if sign and Path(before).is_file():
+        return read_npz(before, mode)
+    raise NotARun(f"{before if sign else path}: does not exist. {UNDERSTOOD}")
+
+
+def layout_of(folder: Path) -> str | None:
+    """What a folder holds: "run", "layers", "monitor", or None.
+
+    Names decide, and a run of layertap's own comes first.
+    """
+    if not folder.is_dir():
+        return None
+    if run_files(folder) or list_shards(folder):
+        return "run"
+    names = os.listdir(folder)
+    found = [
+        layout
+        for layout, mine in (("layers", is_layers_file), ("monitor", is_monitor_file))
+        if any(mine(name) for name in names)
+    ]
+    if len(found) > 1:
+        raise BadArgument(
+            f"{folder} holds files of two layouts, {' and '.join(found)}; put them into two folders, or say which with "
+            f"layertap.store.foreign.read_layers or read_monitor"
+        )
+    return found[0] if found else None
+
+
+def _folder(folder: Path) -> Run:
+    layout = layout_of(folder)
+    if layout == "run":
+        return Run(folder)
+    if layout is not None:
+        return read_layers(folder) if layout == "layers" else read_monitor(folder)
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    arrays = [name for name in names if name.endswith(".npz")]
+    there = "is empty" if not names else f"holds {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+    hint = f" Give the file itself: {folder / arrays[0]}." if arrays else ""
+    raise NotARun(f"{folder}: {there}, which is no run.{hint} {UNDERSTOOD}")

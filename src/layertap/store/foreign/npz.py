@@ -1,0 +1,229 @@
+"""The layout of the users' quantisation study: one layer's input and output in every mode, in one .npz (E4).
+
+    first_layer_io_all_modes.npz         mode_fp32_input, mode_fp32_output, mode_2-1_input, ...    compressed
+    first_layer_io_all_modes_stats.json  timestamp, model, pretrained_dir, seq_len,
+                                         modes -> {input, output} -> shape, first_10, mean, std, min, max
+
+`std` is numpy's (ddof 0). Any other .npz is one run with one site for each array, in the order of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import zipfile
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from layertap.errors import BadArgument, CorruptRun
+from layertap.site import Record, Site
+from layertap.store.dtype import SIZES
+from layertap.store.foreign import numbers
+from layertap.store.foreign.choosing import Row, choose, first_of_each, one_step
+from layertap.store.foreign.naming import with_given
+from layertap.store.foreign.staging import Staging
+from layertap.store.foreign.suspicion import Shelf, record_of, regular
+from layertap.store.run import Run
+from layertap.store.runfile import plain
+
+if TYPE_CHECKING:
+    import torch
+
+FILE = "first_layer_io_all_modes.npz"
+LAYER = "layer_0"
+"""The site's path: the file does not say which layer it is, their guide says layer 0."""
+ROLES = ("input", "output")
+_KEY = re.compile(r"mode_(.+)_(input|output)", re.DOTALL)
+_ABOUT = ("timestamp", "model", "pretrained_dir", "seq_len")
+
+
+def read_npz(path: str | os.PathLike[str], mode: str | None = None) -> Run:
+    """Reads one mode of such a file as a run of its own, with the sites `layer_0:input` and `layer_0`.
+
+        reference, candidate = read_npz("io.npz", "fp32"), read_npz("io.npz", "2-1")
+
+    With several modes in the file one must be named; the error lists them. An .npz without modes is read whole.
+    """
+    file = Path(path)
+    before = regular(file)
+    keys = _keys(file)
+    modes = list(dict.fromkeys(match[1] for key in keys if (match := _KEY.fullmatch(key))))
+    if mode is None and len(modes) > 1:
+        raise BadArgument(
+            f"{file} holds {len(modes)} modes; say which: {', '.join(f'{file}#{name}' for name in modes)}"
+        )
+    if mode is not None and mode not in modes:
+        there = f"modes {', '.join(modes)}" if modes else "no modes (keys mode_NAME_input, mode_NAME_output)"
+        raise BadArgument(f"{file}#{mode}: no such mode; the file holds {there}")
+    mode = mode or next(iter(modes), None)
+    shelf = Shelf(file, layout="npz", name=str(file) if mode is None or len(modes) == 1 else f"{file}#{mode}")
+    if mode is None:
+        wanted = {key: Site(path=key) for key in keys}
+    else:
+        wanted = {f"mode_{mode}_{role}": Site(path=LAYER, role=role) for role in ROLES}
+        wanted = {key: site for key, site in wanted.items() if key in keys}
+        strangers = [key for key in keys if not _KEY.fullmatch(key)]
+        if strangers:
+            shelf.problems.append(f"{file}: {', '.join(strangers[:5])}: of no mode, left out")
+    about = _about(shelf) if mode is not None else {}
+    for key, site in wanted.items():
+        try:
+            record = record_of(site, _tensor(file, key))
+        except CorruptRun as error:
+            shelf.problems.append(str(error))
+            continue
+        except ValueError as error:
+            shelf.problems.append(f"{file}: {key} holds {error}")
+            continue
+        shelf.put(record, file, before, partial(_tensor, file, key))
+        if mode is not None:
+            _check(shelf, record, about, mode)
+    if mode is None:
+        return shelf.run()
+    return shelf.run(mode=mode, **{name: about[name] for name in _ABOUT if name in about})
+
+
+def write_npz(runs: Mapping[str, Run], out: Staging, file: str, *, names: Mapping[str, str], step: int | None) -> None:
+    """Writes one layer's input and output of each run; `names` says which, `{"model.layers.3:input": "input"}`."""
+    chosen = {mode: _input_and_output(run, out, names, step) for mode, run in runs.items()}
+    out.total = 2
+    about: dict[str, Any] = {"timestamp": time.strftime("%Y-%m-%d %H:%M:%S"), **_origin(chosen, runs), "modes": {}}
+    with out.file(file) as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+        for mode, rows in chosen.items():
+            about["modes"][mode] = {role: _entry(row.record) for role, row in rows.items()}
+            for role, row in rows.items():
+                array = row.source.numpy()
+                if array.dtype.name != row.record.dtype:
+                    out.note(
+                        f"mode {mode}, {role}: numpy has no {row.record.dtype}; widened to {array.dtype.name}, exactly"
+                    )
+                # One array at a time: np.savez would hold all modes at once.
+                with archive.open(f"mode_{mode}_{role}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
+    with out.file(stats_name(file)) as raw:
+        raw.write(json.dumps(plain(about), indent=4, allow_nan=False, ensure_ascii=False).encode() + b"\n")
+
+
+def stats_name(file: str) -> str:
+    """The name of the statistics beside an .npz.
+
+    >>> stats_name("io.npz")
+    'io_stats.json'
+    """
+    return f"{file.removesuffix('.npz')}_stats.json"
+
+
+def _keys(path: Path) -> list[str]:
+    return list(_open(path, lambda archive: archive.files))
+
+
+def _tensor(path: Path, key: str) -> torch.Tensor:
+    import torch
+
+    array: npt.NDArray[Any] = _open(path, lambda archive: archive[key], key)
+    if array.dtype.name not in SIZES:
+        raise ValueError(f"{array.dtype}, expected numbers (numpy cannot save bfloat16: widen it to float32)")
+    array = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
+    return torch.from_numpy(array)
+
+
+def _open(path: Path, work: Any, key: str = "") -> Any:
+    try:
+        # The file is opened here, since numpy leaves it open when it turns out to be no archive.
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise TypeError("one array, not an archive of them")
+            return work(archive)
+    except Exception as error:  # noqa: BLE001 - numpy, zipfile and zlib each have their own kinds
+        what = f"{path}: {key}: damaged, or not numbers" if key else f"{path}: damaged, or not an .npz"
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if "allow_pickle" in reason:  # numpy's advice is how such a file gets to run its code
+            reason = "it holds pickled objects, and layertap runs no code from a file"
+        raise CorruptRun(f"{what} ({reason[:160]})") from None
+
+
+def _about(shelf: Shelf) -> Mapping[str, Any]:
+    path = shelf.path.with_name(stats_name(shelf.path.name))
+    if not path.exists():
+        return {}
+    try:
+        regular(path)
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError, CorruptRun):
+        shelf.problems.append(f"{path}: not JSON, or not readable; the arrays are used without it")
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _check(shelf: Shelf, record: Record, about: Mapping[str, Any], mode: str) -> None:
+    given: Any = about
+    for key in ("modes", mode, record.site.role):
+        given = given.get(key) if isinstance(given, Mapping) else None
+    if not isinstance(given, Mapping):
+        return
+    # Their files are rounded to six decimals.
+    wrong = numbers.disagreements(record, given, ddof=0, rounding=1e-6)
+    if wrong:
+        shelf.problems.append(
+            f"{shelf.path.with_name(stats_name(shelf.path.name))}: mode {mode}, {record.site.role} is not what the "
+            f"array holds ({'; '.join(wrong)}): one of the two is stale or was edited; the array is used"
+        )
+
+
+def _input_and_output(run: Run, out: Staging, names: Mapping[str, str], step: int | None) -> dict[str, Row]:
+    rows = first_of_each(one_step(choose(run, out, roles=ROLES), step, out), out)
+    for row in rows:
+        if not row.kept:
+            out.leave_out(row.record.site, row.why_not)
+    rows = [row for row in rows if row.kept]
+    if names:
+        if not set(names.values()) <= set(ROLES):
+            raise BadArgument(
+                f"names={dict(names)!r}: this layout knows {' and '.join(ROLES)}: {{'path:input': 'input'}}"
+            )
+        by_site = {str(row.record.site): row for row in rows}
+        chosen = {name: by_site[site] for site, name in with_given({}, names, list(by_site)).items()}
+    else:
+        paths = [{row.record.site.path for row in rows if row.record.site.role == role} for role in ROLES]
+        both = [row.record.site.path for row in rows if all(row.record.site.path in found for found in paths)]
+        layer = next(iter(both), None)
+        if layer is None:  # no layer has both: the first output alone
+            layer = next((row.record.site.path for row in rows if row.record.site.role == "output"), None)
+        chosen = {row.record.site.role: row for row in rows if row.record.site.path == layer}
+    if not chosen:
+        raise BadArgument(
+            f"{run.name}: nothing to export: no input or output tensor was kept; record with keep='tensor'"
+        )
+    for role in ROLES:
+        if role not in chosen:
+            out.note(f"{run.name}: no {role} was recorded; record with what=('input', 'output')")
+    taken = [row.record.site for row in chosen.values()]
+    for row in rows:
+        if row.record.site not in taken:
+            out.leave_out(row.record.site, "the layout holds one layer's input and output; choose with names=")
+    return {role: chosen[role] for role in ROLES if role in chosen}
+
+
+def _entry(record: Record) -> dict[str, Any]:
+    stats = record.statistics
+    return {"shape": list(record.shape), "first_10": list(stats.first), **numbers.theirs(stats, ddof=0)}
+
+
+def _origin(chosen: Mapping[str, Mapping[str, Row]], runs: Mapping[str, Run]) -> dict[str, Any]:
+    info = next(iter(runs.values())).info
+    meta = info.get("meta")
+    about = {**(meta if isinstance(meta, Mapping) else {}), **info}
+    shape = next(iter(next(iter(chosen.values())).values())).record.shape
+    length = shape[1] if len(shape) > 1 else None
+    return {
+        "model": about.get("model"),
+        "pretrained_dir": about.get("pretrained_dir"),
+        "seq_len": about.get("seq_len", length),
+    }

@@ -1,0 +1,184 @@
+"""Files that layertap did not write: loaded one at a time, trusted in nothing, and never run."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from layertap.errors import CorruptRun, NotARun
+from layertap.site import Record, Site
+from layertap.store.dtype import Bytes
+from layertap.store.memory import MemoryWriter
+from layertap.store.run import Run
+
+if TYPE_CHECKING:
+    import torch
+
+DEPTH = 8
+"""How deep a nested value is searched for tensors."""
+
+T = TypeVar("T")
+Read = Callable[[], "torch.Tensor"]
+Stamp = tuple[int, int, int]
+
+
+class Shelf:
+    """Collects what a foreign folder or file holds, and what is wrong with it, and makes a run of it.
+
+    shelf = Shelf("gpu_reference", layout="layers")
+    before = regular(path)
+    for site, tensor in ...:
+        shelf.put(record_of(site, tensor), path, before, read)      # `read` loads that tensor again
+    run = shelf.run(prompt="Hello")
+    """
+
+    def __init__(self, path: Path, *, layout: str, name: str = "") -> None:
+        self.path = path
+        self.layout = layout
+        self.name = name or str(path)
+        self.problems: list[str] = []
+        self.rows: list[tuple[Record, Callable[[], Bytes] | None]] = []
+
+    def put(self, record: Record, path: Path, before: Stamp, read: Read) -> None:
+        """Takes a record; `read` gives its tensor again, from the file at `path`, which was `before` when measured."""
+        kept = replace(record, kept="tensor", kept_shape=record.shape, kept_dtype=record.dtype)
+        self.rows.append((kept, _lazily(kept, path, before, read)))
+
+    def put_statistics(self, record: Record) -> None:
+        """Takes a record that has no tensor."""
+        self.rows.append((record, None))
+
+    def attempt(self, work: Callable[[Path], T], path: Path) -> T | None:
+        """What `work(path)` gives; when the file cannot be read, None, and the problem is told."""
+        try:
+            return work(path)
+        except CorruptRun as error:
+            self.problems.append(str(error))
+            return None
+
+    def run(self, order: Callable[[Record], Any] | None = None, **info: Any) -> Run:
+        """The run. With `order`, a key to sort by, records are put in that order of execution, step by step."""
+        if not self.rows:
+            told = "; ".join(self.problems[:3]) or "it holds no tensors and no statistics"
+            raise CorruptRun(f"{self.name}: nothing in it could be read: {told}")
+        writer = MemoryWriter(info={**info, "layout": self.layout, "source": str(self.path)}, name=self.name)
+        writer.problems += self.problems
+        rows = self.rows if order is None else sorted(self.rows, key=lambda row: (row[0].step, order(row[0])))
+        for place, (record, data) in enumerate(rows):
+            writer.add(replace(record, order=place), data)
+        writer.close()
+        return Run(writer)
+
+
+def load_pt(path: Path) -> Any:
+    """The tensors and plain values in a `.pt` file. A pickle that asks for more is refused; no code of it is run."""
+    import torch
+
+    regular(path)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001 - a damaged file raises a dozen kinds
+        text = str(error)
+        if needs := re.search(r"GLOBAL ([\w.]+)", text):
+            raise CorruptRun(
+                f"{path}: refused: it needs {needs[1]}, and layertap runs no code from a file; "
+                f"save plain tensors, numbers, texts, tuples and dicts"
+            ) from None
+        # torch's own text may advise weights_only=False, which is how such a file gets to run its code.
+        reason = "" if "weights" in text.lower() else text.strip().partition("\n")[0][:160]
+        raise CorruptRun(f"{path}: damaged, or not saved by torch.save ({reason or type(error).__name__})") from None
+
+
+def listed(folder: Path) -> list[str]:
+    """The names in a folder, sorted."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise NotARun(f"{folder}: {error.strerror or error}; expected a folder of .pt files") from None
+
+
+def regular(path: Path) -> Stamp:
+    """Refuses what is not a file (a pipe would be waited on forever); gives that by which a changed file is known."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise CorruptRun(f"{path}: cannot be read ({error.strerror or error})") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise CorruptRun(f"{path}: not a regular file")
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def leaves(value: Any) -> dict[str, torch.Tensor]:
+    """The tensors in a nested value by their key path; the value itself has the empty one. None may stand anywhere.
+
+    >>> import torch
+    >>> sorted(leaves((torch.ones(1), None, {"mask": torch.ones(1)})))
+    ['0', '2.mask']
+    >>> leaves("text")
+    Traceback (most recent call last):
+    ValueError: a str, expected a tensor
+    """
+    found: dict[str, torch.Tensor] = {}
+    for path, tensor in _walk("", value, 0):
+        found.setdefault(path, tensor)
+    return found
+
+
+def record_of(site: Site, tensor: torch.Tensor, **moment: Any) -> Record:
+    """A record of a tensor from a file: measured, with nothing assumed of where it was made."""
+    from layertap.measure import measure, supported
+
+    if reason := supported(tensor):
+        raise ValueError(reason)
+    measured = measure(tensor)
+    given = {"kind": "", "order": 0, "step": 0, "phase": "eval", "device": "unknown", **moment}
+    return Record(
+        site=site,
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        statistics=measured.statistics,
+        fingerprint=measured.fingerprint,
+        sketch=measured.sketch,
+        **given,
+    )
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """A key that sorts `layer_2` before `layer_10`; for any text, digits of other scripts too."""
+    parts = re.split(r"([0-9]+)", text)
+    return tuple((1, int(part), "") if place % 2 else (0, 0, part) for place, part in enumerate(parts))
+
+
+def _lazily(record: Record, path: Path, before: Stamp, read: Read) -> Callable[[], Bytes]:
+    def tensor_bytes() -> Bytes:
+        import torch
+
+        if regular(path) != before:
+            raise CorruptRun(
+                f"{path}: changed since it was opened; {record.site} is not what was measured, open it again"
+            )
+        tensor = read().detach().resolve_conj().resolve_neg().contiguous()
+        raw: Bytes = tensor.reshape(-1).view(torch.uint8).numpy()
+        return raw
+
+    return tensor_bytes
+
+
+def _walk(path: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield path, value
+        return
+    if value is None:
+        return
+    if not isinstance(value, (tuple, list, Mapping)) or depth == DEPTH:
+        where = f" at {path!r}" if path else ""
+        raise ValueError(f"a {type(value).__name__}{where}, expected a tensor")
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from _walk(f"{path}.{key}" if path else str(key), item, depth + 1)
