@@ -1,0 +1,20 @@
+"""Which tensor of one run is which of the other: a ladder of rungs, each of which says what it did.
+
+    ladder      align(reference, candidate, mapping) -> Alignment      <- read first
+    moments     steps and ranks that belong together
+    board       what the rungs work on: sites, and who is paired with whom
+    mapping     what the user says: {regex: replacement}, and layouts
+    names       the same name, or the same but for a prefix
+    numbering   layer_1 … layer_62 against model.layers.0 … 61
+    order       what stands at the same place, with the same kind and shape
+    content     what holds the same numbers; also finds names that lie
+    layout      transposed, merged and split axes, when a mapping asks for them
+    inputs      the models' own inputs, side by side
+
+Nothing here imports torch; of each record the sketch is read, never the tensor.
+"""
+
+from layertap.compare.align.ladder import align
+from layertap.compare.align.layout import Layout
+
+__all__ = ["Layout", "align"]

@@ -1,0 +1,142 @@
+"""The models' own inputs, side by side: what has to be equal before any layer is worth a look."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from layertap.compare.align.moments import Moment, pair_moments
+from layertap.site import Record
+from layertap.store import Run
+from layertap.store.dtype import to_numpy
+
+Array = npt.NDArray[Any]
+
+NAMES = ("input_ids", "attention_mask")
+"""What foreign folders keep of their inputs, in their metadata."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One input of one call of a model."""
+
+    name: str
+    """Its keyword, or its place among the positional arguments; empty for a lone tensor."""
+    call: int
+    record: Record | None
+    """None when it comes from a foreign folder's metadata."""
+    values: Array | None
+    """What was kept of it; whole numbers and masks are, others are not."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is made of whole numbers: ids, masks, positions."""
+        dtype = str(self.values.dtype) if self.record is None and self.values is not None else ""
+        dtype = self.record.dtype if self.record is not None else dtype
+        return not dtype.startswith(("float", "bfloat", "complex"))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        if self.record is not None:
+            return self.record.shape
+        return () if self.values is None else tuple(self.values.shape)
+
+
+InputPair = tuple[Input | None, Input | None]
+
+
+def input_pairs(reference: Run, candidate: Run) -> Iterator[tuple[Moment, list[InputPair]]]:
+    """The inputs of each step that both runs have, paired by name and call; then by place, where one name is left."""
+    ours, theirs = _inputs(reference), _inputs(candidate)
+    shared, _ = pair_moments(ours, theirs)
+    for one, other in shared:
+        yield one, _pair(_read(reference, ours[one]), _read(candidate, theirs[other]))
+    if not shared:
+        # Metadata knows no steps: it speaks of the whole folder.
+        told = _told(reference), _told(candidate)
+        for moments, run, side in ((ours, reference, 0), (theirs, candidate, 1)):
+            if moments and told[1 - side]:
+                first = next(iter(moments))
+                found = _read(run, moments[first])
+                yield first, _pair(found, told[1]) if side == 0 else _pair(told[0], found)
+                return
+        if all(told):
+            yield Moment(0, 0), _pair(*told)
+
+
+def known(run: Run) -> bool:
+    """Whether anything is known of the inputs of a run."""
+    return bool(_inputs(run) or _told(run))
+
+
+def _inputs(run: Run) -> dict[Moment, list[Record]]:
+    records = run.inputs
+    if not records:
+        # Asked for as a site, the model's inputs stand among the others.
+        records = tuple(record for site in run.sites if not site.path and site.role == "input" for record in run[site])
+    found: dict[Moment, list[Record]] = defaultdict(list)
+    for record in records:
+        found[Moment(record.step, record.rank)].append(record)
+    return dict(found)
+
+
+def _read(run: Run, records: list[Record]) -> list[Input]:
+    return [
+        Input(name=record.site.leaf, call=record.site.call, record=record, values=_values(run, record))
+        for record in records
+    ]
+
+
+def _values(run: Run, record: Record) -> Array | None:
+    if record.kept != "tensor" or record.dtype.startswith(("float", "bfloat", "complex")):
+        return None
+    return to_numpy(np.array(run.kept_bytes(record)), record.kept_dtype, record.kept_shape)
+
+
+def _told(run: Run) -> list[Input]:
+    """What a foreign folder's metadata says of its inputs."""
+    found: dict[str, Input] = {}
+    for part in (run.info, run.info.get("meta"), run.info.get("metadata")):
+        for name in NAMES:
+            value = part.get(name) if isinstance(part, Mapping) else None
+            if isinstance(value, (list, tuple)) and value:
+                try:
+                    array = np.array(value, dtype=np.int64)
+                except (ValueError, TypeError, OverflowError):
+                    continue
+                found.setdefault(name, Input(name=name, call=0, record=None, values=array))
+    return list(found.values())
+
+
+def _pair(ours: list[Input], theirs: list[Input]) -> list[InputPair]:
+    by_name = {(item.name, item.call): item for item in theirs}
+    pairs: list[InputPair] = []
+    left = []
+    for item in ours:
+        same = by_name.pop((item.name, item.call), None)
+        if same is not None:
+            pairs.append((item, same))
+        else:
+            left.append(item)
+    for item in left:
+        # model(ids) on one side, model(input_ids=ids) on the other.
+        same = next((other for other in by_name.values() if other.call == item.call and _positional(item, other)), None)
+        if same is not None:
+            del by_name[same.name, same.call]
+        pairs.append((item, same))
+    return [*pairs, *((None, other) for other in by_name.values())]
+
+
+def _positional(one: Input, other: Input) -> bool:
+    bare = [item.name == "" or item.name.isdigit() for item in (one, other)]
+    if not any(bare) or one.exact != other.exact:
+        return False
+    if one.record is not None and other.record is not None and one.record.fingerprint == other.record.fingerprint:
+        return True
+    first = {item.name for item in (one, other)} <= {"", "0", "input_ids", "x", "input", "pixel_values"}
+    return first and len(one.shape) == len(other.shape)

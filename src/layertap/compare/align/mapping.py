@@ -1,0 +1,157 @@
+"""What the user says about names: `{regex: replacement}`, as a dict or in a YAML, JSON or TOML file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from layertap.compare.align.board import Board
+from layertap.compare.align.layout import Layout
+from layertap.errors import BadArgument, MissingExtra
+from layertap.site import Site
+
+_YAML = "a YAML mapping needs pyyaml; install it with: pip install pyyaml"
+_TOML = "a TOML mapping needs tomli on Python 3.10; install it with: pip install tomli"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One line of a mapping."""
+
+    pattern: re.Pattern[str]
+    to: str
+    layout: Layout | None = None
+
+    def rename(self, text: str) -> str | None:
+        """The reference's name for a candidate's site; None when the rule does not speak of it.
+
+        >>> Rule(pattern=re.compile(r"layer_(\\d+)"), to=r"model.layers.\\1").rename("layer_30:output.0")
+        'model.layers.30:output.0'
+        """
+        # The whole text first: `sub` with `.*` would also replace the nothing behind the end.
+        whole = self.pattern.fullmatch(text)
+        if whole is not None:
+            return whole.expand(self.to)
+        return self.pattern.sub(self.to, text) if self.pattern.search(text) else None
+
+
+def read_rules(mapping: Mapping[str, Any] | str | os.PathLike[str]) -> tuple[Rule, ...]:
+    """The rules of a mapping, in their order.
+
+    >>> [str(rule.layout) for rule in read_rules({"k_proj": {"to": "k_proj", "layout": "transpose(0,1)"}})]
+    ['transpose(0,1)']
+    """
+    where = "mapping"
+    if not isinstance(mapping, Mapping):
+        where = str(mapping)
+        mapping = _read_file(Path(mapping))
+    return tuple(_rule(where, pattern, value) for pattern, value in mapping.items())
+
+
+def pair_by_rules(board: Board, rules: Sequence[Rule]) -> list[str]:
+    """Pairs what the rules rename; what they say wins over any likeness of names. Returns lines for the plan.
+
+    For each site the last rule that matches it counts, so that an exception may follow the rule that it is from.
+    """
+    used = [0] * len(rules)
+    found = 0
+    nowhere: list[str] = []
+    targets: dict[str, list[tuple[int, int]]] = {}
+    for j, record in enumerate(board.candidate):
+        text = str(record.site)
+        for number in reversed(range(len(rules))):
+            renamed = rules[number].rename(text)
+            if renamed is not None:
+                used[number] += 1
+                targets.setdefault(_canonical(renamed), []).append((j, number))
+                break
+    by_name = {str(record.site): i for i, record in enumerate(board.reference)}
+    for name, claims in targets.items():
+        if len(claims) > 1:
+            sites = ", ".join(f"`{board.candidate[j].site}`" for j, _ in claims[:4])
+            nowhere.append(f"mapping: {sites} all become `{name}`; none of them is paired by it")
+        elif name not in by_name:
+            nowhere.append(
+                f"mapping: `{board.candidate[claims[0][0]].site}` becomes `{name}`, which the reference has not"
+            )
+        else:
+            j, number = claims[0]
+            board.pair(by_name[name], j, "mapping", rules[number].layout)
+            found += 1
+    lines = [f"mapping: {board.pairs_text(found)} by {len(rules)} rule{'s' * (len(rules) != 1)}"]
+    lines += [
+        f"mapping: the rule {rule.pattern.pattern!r} matches nothing in the candidate"
+        for rule, count in zip(rules, used, strict=True)
+        if not count
+    ]
+    more = [f"mapping: … and {len(nowhere) - 5} more like it"] if len(nowhere) > 6 else []
+    return [*lines, *(nowhere[:5] if more else nowhere), *more]
+
+
+def _rule(where: str, pattern: Any, value: Any) -> Rule:
+    layout = None
+    to = value
+    if isinstance(value, Mapping):
+        strange = set(value) - {"to", "layout"}
+        if strange or "to" not in value:
+            raise BadArgument(f"{where}: {pattern!r} takes 'to' and 'layout', got {', '.join(map(str, value))}")
+        to = value["to"]
+        layout = Layout.parse(str(value["layout"])) if value.get("layout") else None
+    if not isinstance(to, str):
+        raise BadArgument(f"{where}: {pattern!r}: expected a replacement text, got {to!r}")
+    try:
+        compiled = re.compile(str(pattern))
+        # A replacement that speaks of a group that is not there fails on its first use; better here, with its place.
+        re.compile(f"{pattern}|").sub(to, "")
+    except (re.error, IndexError) as error:
+        raise BadArgument(f"{where}: {pattern!r} → {to!r} is no regular expression and replacement ({error})") from None
+    return Rule(pattern=compiled, to=to, layout=layout)
+
+
+def _read_file(path: Path) -> Mapping[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadArgument(f"mapping {path}: cannot be read ({error})") from None
+    kind = path.suffix.lower()
+    data: Any
+    try:
+        if kind in (".yaml", ".yml"):
+            data = _reader("yaml", line=_YAML).safe_load(text)
+        elif kind == ".toml":
+            data = _reader("tomllib", "tomli", line=_TOML).loads(text)
+        elif kind == ".json":
+            data = json.loads(text)
+        else:
+            raise BadArgument(f"mapping {path}: expected a .yaml, .json or .toml file")
+    except (BadArgument, MissingExtra):
+        raise
+    except Exception as error:  # noqa: BLE001  (yaml's errors have no class that is there without yaml)
+        raise BadArgument(f"mapping {path}: {' '.join(str(error).split())}") from None
+    if isinstance(data, Mapping) and set(data) == {"mapping"} and isinstance(data["mapping"], Mapping):
+        data = data["mapping"]  # a TOML file likes to have a table
+    if not isinstance(data, Mapping):
+        raise BadArgument(f"mapping {path}: expected {{regex: replacement}}, got {type(data).__name__}")
+    return data
+
+
+def _reader(*modules: str, line: str) -> Any:
+    for module in modules:
+        try:
+            return import_module(module)
+        except ImportError:
+            continue
+    raise MissingExtra(line)
+
+
+def _canonical(text: str) -> str:
+    try:
+        return str(Site.parse(text))
+    except ValueError:
+        return text

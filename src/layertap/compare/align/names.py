@@ -1,0 +1,102 @@
+"""Names that differ by what stands in front: `model.`, `module.`, `_orig_mod.` and their like."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from layertap.compare.align.board import Board
+from layertap.site import Record
+
+PREFIXES = ("model", "module", "_orig_mod", "backbone", "transformer", "base_model")
+"""What wrappers and heads put in front of a path."""
+
+WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""What wrappers put anywhere into a path: torch.compile, FSDP, activation checkpointing."""
+
+Key = tuple[str, str, str, int]
+
+
+def pair_exact(board: Board) -> list[str]:
+    """The same path, role, leaf and call."""
+    ours, theirs = board.left()
+    by_name = {str(board.reference[i].site): i for i in ours}
+    found = [(by_name[name], j) for j in theirs if (name := str(board.candidate[j].site)) in by_name]
+    for i, j in found:
+        board.pair(i, j, "exact")
+    return [f"exact: {board.pairs_text(len(found))}"]
+
+
+def pair_by_prefix(board: Board) -> list[str]:
+    """Drops as little as is needed from the front of either side's paths; then also takes `:output.0` for `:output`.
+
+    Dropping one prefix from all names of a side cannot make two of them equal, so no pair is ambiguous. All prefixes at
+    once could: `model.norm` and `norm` may stand in one model.
+    """
+    lines: list[str] = []
+    total = 0
+    chains = [_chains([records[k] for k in left]) for records, left in zip(_sides(board), board.left(), strict=True)]
+    drops = sorted(((a, b) for a in chains[0] for b in chains[1]), key=lambda drop: (len(drop[0]) + len(drop[1]), drop))
+    for loose in (False, True):
+        for ours, theirs in drops:
+            count = _pair(board, ours, theirs, loose)
+            if count:
+                total += count
+                lines.append(f"prefix: {board.pairs_text(count)} {_words(ours, theirs, loose)}")
+    return lines or [f"prefix: {board.pairs_text(0)}"]
+
+
+def keys_of(records: Sequence[Record], numbers: Sequence[int], drop: tuple[str, ...], loose: bool) -> dict[Key, int]:
+    """The names of some records without a prefix; those that would be called the same are left out.
+
+    `loose` takes the first tensor of a tuple for a bare one: a decoder layer returns one or the other, by the version
+    of transformers.
+    """
+    found: list[tuple[Key, int]] = []
+    for number in numbers:
+        site = records[number].site
+        parts = tuple(part for part in site.path.split(".") if part not in WRAPPERS) if site.path else ()
+        if parts[: len(drop)] != drop:
+            continue
+        # A whole model that is called `model` is no root: the root is its wrapper, which has its own output.
+        if drop and len(parts) == len(drop) and drop[-1] != "module":
+            continue
+        leaf = "" if loose and site.leaf == "0" else site.leaf
+        found.append(((".".join(parts[len(drop) :]), site.role, leaf, site.call), number))
+    often = Counter(key for key, _ in found)
+    return {key: number for key, number in found if often[key] == 1}
+
+
+def _pair(board: Board, ours: tuple[str, ...], theirs: tuple[str, ...], loose: bool) -> int:
+    left = board.left()
+    references = keys_of(board.reference, left[0], ours, loose)
+    candidates = keys_of(board.candidate, left[1], theirs, loose)
+    both = [key for key in references if key in candidates]
+    for key in both:
+        board.pair(references[key], candidates[key], "prefix")
+    return len(both)
+
+
+def _sides(board: Board) -> tuple[Sequence[Record], Sequence[Record]]:
+    return board.reference, board.candidate
+
+
+def _chains(records: Sequence[Record]) -> set[tuple[str, ...]]:
+    """What could be dropped: every beginning of every path that consists of known prefixes."""
+    found: set[tuple[str, ...]] = {()}
+    for record in records:
+        parts = [part for part in record.site.path.split(".") if part not in WRAPPERS]
+        for length, part in enumerate(parts, start=1):
+            if part not in PREFIXES:
+                break
+            found.add(tuple(parts[:length]))
+    return found
+
+
+def _words(ours: tuple[str, ...], theirs: tuple[str, ...], loose: bool) -> str:
+    dropped = [
+        f"`{'.'.join(drop)}.` from the {side}" for drop, side in ((ours, "reference"), (theirs, "candidate")) if drop
+    ]
+    told = [f"after dropping {' and '.join(dropped)}"] if dropped else []
+    told += ["taking the first tensor of a tuple for a bare one"] if loose else []
+    return ", ".join(told) or "after taking wrappers such as `_orig_mod` out of the paths"

@@ -1,0 +1,170 @@
+"""Schemes that number the same layers differently, at the border between recorded files and module paths.
+
+embedding, layer_1 … layer_62               files that count the embedding as 0
+layer_0 … layer_61, final_norm              files that count decoder layers
+model.embed_tokens, model.layers.0 … 61, model.norm
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from layertap.compare.align.board import Board, place
+from layertap.compare.align.names import PREFIXES, WRAPPERS
+from layertap.site import Record
+
+Group = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """One numbered family of one side."""
+
+    stem: str
+    members: dict[int, int]
+    """Number → where it stands on the board."""
+    embedding: int | None
+    """The side's embedding, if it was recorded under a name of its own."""
+
+    @property
+    def first(self) -> int:
+        return min(self.members)
+
+    @property
+    def gapless(self) -> bool:
+        return max(self.members) - self.first + 1 == len(self.members)
+
+    @property
+    def base(self) -> int | None:
+        """The number of the first layer, as far as the names tell it."""
+        if 0 in self.members or self.stem.endswith("."):  # a ModuleList counts from 0, whatever was recorded of it
+            return 0
+        return 1 if self.embedding is not None else None
+
+
+def pair_by_numbering(board: Board) -> list[str]:
+    """Pairs numbered families whose names differ, and the ends of the model."""
+    lines: list[str] = []
+    ends = _pair_ends(board)
+    if ends:
+        lines.append(f"numbering: {board.pairs_text(len(ends))} at the ends ({', '.join(ends)})")
+    ours, theirs = _schemes(board.reference), _schemes(board.candidate)
+    for group in ours:
+        for one, other in _partners(ours[group], theirs.get(group, [])):
+            line = _pair_schemes(board, one, other)
+            if line:
+                lines.append(f"numbering: {line}")
+    return lines or [f"numbering: {board.pairs_text(0)}"]
+
+
+def _pair_schemes(board: Board, one: Scheme, other: Scheme) -> str:
+    used = any(i in board.matches for i in one.members.values()) or any(
+        j in board.taken for j in other.members.values()
+    )
+    if used:
+        # Names have paired them already. They may be wrong, which only contents can tell.
+        if one.stem == other.stem and one.first != other.first and len(one.members) == len(other.members) > 2:
+            return (
+                f"the reference counts `{one.stem}*` from {one.first}, the candidate from {other.first}, and both have "
+                f"{len(one.members)}: equal names may be different layers; contents must decide"
+            )
+        return ""
+    found = _offset(one, other)
+    if found is None:
+        return ""
+    offset, why, counted = found
+    pairs = [
+        (i, other.members[number + offset]) for number, i in one.members.items() if number + offset in other.members
+    ]
+    for i, j in pairs:
+        board.pair(i, j, "numbering")
+    # One side counts the embedding among the layers: its 0 is what the other calls by name.
+    if counted == "reference" and other.embedding is not None and other.embedding not in board.taken:
+        pairs.append((one.members[0], other.embedding))
+        board.pair(*pairs[-1], "numbering")
+    elif counted == "candidate" and one.embedding is not None and one.embedding not in board.matches:
+        pairs.append((one.embedding, other.members[0]))
+        board.pair(*pairs[-1], "numbering")
+    if not pairs:
+        return ""
+    i, j = pairs[0]
+    return (
+        f"{board.pairs_text(len(pairs))}, `{board.reference[i].site}` as `{board.candidate[j].site}` and so on ({why})"
+    )
+
+
+def _offset(one: Scheme, other: Scheme) -> tuple[int, str, str] | None:
+    """What is added to the reference's number to get the candidate's, why, and the side that counts its embedding.
+
+    None when the names do not tell.
+    """
+    gapless = one.gapless and other.gapless
+    if gapless and one.first == other.first == 0:
+        if len(one.members) == len(other.members) + 1 and one.embedding is None and other.embedding is not None:
+            return -1, "the reference counts the embedding as 0", "reference"
+        if len(other.members) == len(one.members) + 1 and other.embedding is None and one.embedding is not None:
+            return 1, "the candidate counts the embedding as 0", "candidate"
+    if gapless and len(one.members) == len(other.members) > 1:
+        return other.first - one.first, f"from {one.first} on one side, from {other.first} on the other", ""
+    if one.base is None or other.base is None:
+        return None
+    return other.base - one.base, f"the reference's first layer is {one.base}, the candidate's {other.base}", ""
+
+
+def _partners(ours: list[Scheme], theirs: list[Scheme]) -> list[tuple[Scheme, Scheme]]:
+    """Which family is which: the only ones of their kind, or those whose stems end alike."""
+    if len(ours) == len(theirs) == 1:
+        return [(ours[0], theirs[0])]
+    by_stem: dict[str, list[Scheme]] = defaultdict(list)
+    for scheme in theirs:
+        by_stem[_bare(scheme.stem)].append(scheme)
+    names = [_bare(scheme.stem) for scheme in ours]
+    return [
+        (scheme, by_stem[name][0])
+        for scheme, name in zip(ours, names, strict=True)
+        if names.count(name) == 1 and len(by_stem[name]) == 1
+    ]
+
+
+def _bare(stem: str) -> str:
+    return ".".join(part for part in stem.split(".") if part not in (*PREFIXES, *WRAPPERS))
+
+
+def _schemes(records: Sequence[Record]) -> dict[Group, list[Scheme]]:
+    found: dict[Group, dict[str, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+    ends: dict[tuple[str, int], int] = {}
+    for number, record in enumerate(records):
+        where, site = place(record.site.path), record.site
+        leaf = "" if site.leaf == "0" else site.leaf
+        if where.end == "embedding" and not leaf:
+            ends.setdefault((site.role, site.call), number)
+        if where.number is not None:
+            found[where.rest, site.role, leaf, site.call][where.stem].setdefault(where.number, number)
+    return {
+        group: [
+            Scheme(stem=stem, members=members, embedding=None if group[0] else ends.get((group[1], group[3])))
+            for stem, members in stems.items()
+        ]
+        for group, stems in found.items()
+    }
+
+
+def _pair_ends(board: Board) -> list[str]:
+    """Embedding with embedding, final norm with final norm, head with head, where there is one of each left."""
+    told = []
+    keys: list[dict[tuple[str, str, str, int], list[int]]] = []
+    for records, left in zip((board.reference, board.candidate), board.left(), strict=True):
+        found: dict[tuple[str, str, str, int], list[int]] = defaultdict(list)
+        for number in left:
+            site = records[number].site
+            if end := place(site.path).end:
+                found[end, site.role, "" if site.leaf == "0" else site.leaf, site.call].append(number)
+        keys.append(found)
+    for key, ours in keys[0].items():
+        theirs = keys[1].get(key, [])
+        if len(ours) == len(theirs) == 1:
+            board.pair(ours[0], theirs[0], "numbering")
+            told.append(f"`{board.reference[ours[0]].site}` as `{board.candidate[theirs[0]].site}`")
+    return told

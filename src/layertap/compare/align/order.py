@@ -1,0 +1,91 @@
+"""What is left over, paired by where it stands in the order of execution, when only one way is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from layertap.compare.align.board import Board, compact, place
+from layertap.site import Record
+
+
+def pair_by_order(board: Board, lengths: tuple[int, int] | None = None) -> list[str]:
+    """Pairs the leftovers between two neighbouring pairs if both sides have as many, of the same kinds and shapes.
+
+    `lengths` are the two sequence lengths where padding is proven to be all that they differ by.
+    """
+    found: list[tuple[int, int]] = []
+    for ours, theirs in _gaps(board):
+        if ours and len(ours) == len(theirs):
+            pairs = list(zip(ours, theirs, strict=True))
+            if all(_alike(board.reference[i], board.candidate[j], lengths) for i, j in pairs):
+                found += pairs
+    for i, j in found:
+        board.pair(i, j, "order")
+    line = f"order: {board.pairs_text(len(found))}"
+    if found:
+        i, j = found[0]
+        line += (
+            f" by place, kind and shape, `{board.reference[i].site}` as `{board.candidate[j].site}`"
+            f"{' and so on' * (len(found) > 1)}"
+        )
+    return [line]
+
+
+def _gaps(board: Board) -> list[tuple[list[int], list[int]]]:
+    """The leftovers on both sides between pairs that go forward on both."""
+    anchors = _forward(sorted((i, match.candidate) for i, match in board.matches.items()))
+    edges = [(-1, -1), *anchors, (len(board.reference), len(board.candidate))]
+    return [
+        (
+            [i for i in range(edges[k][0] + 1, edges[k + 1][0]) if i not in board.matches],
+            [j for j in range(edges[k][1] + 1, edges[k + 1][1]) if j not in board.taken],
+        )
+        for k in range(len(edges) - 1)
+    ]
+
+
+def _forward(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The longest part of the pairs in which the candidate goes forward too; a site that runs elsewhere is passed over.
+
+    >>> _forward([(0, 0), (1, 9), (2, 1), (3, 2)])
+    [(0, 0), (2, 1), (3, 2)]
+    """
+    from bisect import bisect_left
+
+    ends: list[int] = []
+    last: list[int] = []
+    before: list[int] = []
+    for number, (_, j) in enumerate(pairs):
+        at = bisect_left(ends, j)
+        ends[at : at + 1] = [j]
+        last[at : at + 1] = [number]
+        before.append(last[at - 1] if at else -1)
+    chain: list[tuple[int, int]] = []
+    number = last[-1] if last else -1
+    while number >= 0:
+        chain.append(pairs[number])
+        number = before[number]
+    return chain[::-1]
+
+
+def _alike(one: Record, other: Record, lengths: tuple[int, int] | None) -> bool:
+    a, b = one.site, other.site
+    if (a.role, a.call) != (b.role, b.call) or {a.leaf, b.leaf} not in ({a.leaf}, {"", "0"}):
+        return False
+    # Files have no kinds. Names that contradict each other do: an embedding is no layer, however alike the shapes.
+    if one.kind and other.kind and one.kind != other.kind:
+        return False
+    here, there = place(a.path), place(b.path)
+    if here.end != there.end and (here.end or here.number is not None) and (there.end or there.number is not None):
+        return False
+    return shapes_fit(one.shape, other.shape, lengths)
+
+
+def shapes_fit(one: tuple[int, ...], other: tuple[int, ...], lengths: tuple[int, int] | None) -> bool:
+    """Whether two shapes are the same but for axes of size 1 and proven padding.
+
+    >>> shapes_fit((1, 32, 8), (32, 8), None), shapes_fit((1, 32, 8), (1, 64, 8), (32, 64))
+    (True, True)
+    """
+    one, other = compact(one), compact(other)
+    return len(one) == len(other) and all(a == b or (a, b) == lengths for a, b in zip(one, other, strict=True))
