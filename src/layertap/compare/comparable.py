@@ -1,0 +1,303 @@
+"""Comparable at all? Before any number: the same inputs, real captures, and two runs that are not one.
+
+inputs      the same ids, masks and images, or the same but for padding
+captures    something was captured, nothing was lost, nothing is stale
+claims      a run called fp32 that holds bfloat16; a candidate that is the reference
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from layertap.compare.align.inputs import Input, InputPair, input_pairs, known
+from layertap.compare.padding import Trim, find_trim
+from layertap.compare.result import Alignment
+from layertap.measure.sketch import relative_l2
+from layertap.site import Record
+from layertap.store import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparability:
+    """What stands between two runs and a verdict."""
+
+    reasons: tuple[str, ...] = ()
+    """What makes any verdict inconclusive, most important first."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know besides."""
+    placebo: bool = False
+    """Whether all pairs are bit-identical although the two runs should differ."""
+    trim: Trim | None = None
+    """What to leave out of every tensor, where padding is all that two sequence lengths differ by."""
+
+
+def comparable(reference: Run, candidate: Run, alignment: Alignment) -> Comparability:
+    """Holds the circumstances of two runs against each other; the tensors themselves are not read."""
+    reasons: list[str] = []
+    notes: list[str] = []
+    for side, run in (("reference", reference), ("candidate", candidate)):
+        _captured(side, run, reasons, notes)
+    trim = find_trim(reference, candidate)
+    _inputs(reference, candidate, trim, reasons, notes)
+    for side, run in (("reference", reference), ("candidate", candidate)):
+        reasons += _stale(side, run)
+        notes += _claims(side, run)
+    notes += alignment.unpaired
+    placebo = _placebo(reference, candidate, alignment)
+    if placebo:
+        notes.insert(0, placebo)
+    return Comparability(reasons=tuple(reasons), notes=tuple(notes), placebo=bool(placebo), trim=trim)
+
+
+# Captures.
+
+
+def _captured(side: str, run: Run, reasons: list[str], notes: list[str]) -> None:
+    receipt = run.receipt
+    name = _name(side, run)
+    if not run.sites:
+        why = receipt.silent[0].why if receipt is not None and receipt.silent else ""
+        reasons.append(f"{name}: nothing was captured{f' ({why})' if why else ''}")
+    elif receipt is not None and receipt.error:
+        # What was recorded before is real. But a site that was asked for and never came was not found to be right.
+        text = f"{name}: recording stopped early ({receipt.error})"
+        if receipt.silent:
+            reasons.append(f"{text}; {len(receipt.silent)} sites that were asked for are missing")
+        else:
+            notes.append(text)
+    if receipt is not None and receipt.lost:
+        notes.append(f"{name}: {receipt.lost} records could not be written and are missing")
+    dropped = sum(site.dropped for site in receipt.sites) if receipt is not None else 0
+    if dropped:
+        notes.append(f"{name}: {dropped} tensors were not kept for lack of budget")
+    if run.partial:
+        more = f" (and {len(run.problems) - 1} more)" if len(run.problems) > 1 else ""
+        notes.append(f"{name}: partial; {run.problems[0]}{more}")
+
+
+def _stale(side: str, run: Run) -> list[str]:
+    """Captures that cannot be of a model at work: one tensor everywhere, or outputs that do not follow the inputs."""
+    name = _name(side, run)
+    columns = run.table(["site", "role", "asked", "step", "rank", "fingerprint", "dtype", "min", "max", "count", "nan"])
+    rows = [row for row in columns.to_pylist() if not row["role"].startswith("param")]
+    outputs: dict[tuple[int, int], dict[str, Any]] = defaultdict(dict)
+    inputs: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for row in rows:
+        moment = row["step"], row["rank"]
+        if not row["asked"] or row["site"].startswith(":input"):
+            inputs[moment].append(row["fingerprint"])
+        else:
+            outputs[moment][row["site"]] = row
+    # Foreign folders without tensors have no fingerprints; NaN everywhere is a fault, and one that others report.
+    for found in outputs.values():
+        live = [row for row in found.values() if row["fingerprint"] and row["nan"] < row["count"]]
+        if len(live) >= 3 and len({row["fingerprint"] for row in live}) == 1:
+            return [f"{name}: stale; all {len(live)} sites of step {live[0]['step']} hold one and the same tensor"]
+        if len(live) >= 3 and all(row["count"] > 1 and row["min"] == row["max"] for row in live):
+            return [f"{name}: stale; every one of the {len(live)} tensors of step {live[0]['step']} is constant"]
+    seen: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for moment, found in outputs.items():
+        marks = (moment[1], *sorted((site, row["fingerprint"]) for site, row in found.items()))
+        before = seen.setdefault(marks, moment)
+        known_inputs = inputs[before] and inputs[moment] and any(row["fingerprint"] for row in found.values())
+        if before != moment and known_inputs and sorted(inputs[before]) != sorted(inputs[moment]):
+            steps = f"steps {before[0]} and {moment[0]}"
+            return [f"{name}: stale; the inputs of {steps} differ, all {len(found)} recorded tensors are bit-identical"]
+    return []
+
+
+# Inputs.
+
+
+def _inputs(reference: Run, candidate: Run, trim: Trim | None, reasons: list[str], notes: list[str]) -> None:
+    unknown = [side for side, run in (("reference", reference), ("candidate", candidate)) if not known(run)]
+    if unknown:
+        whose = "of both sides" if len(unknown) == 2 else f"of the {unknown[0]}"
+        notes.append(f"inputs {whose} unknown: that both saw the same is taken on trust")
+        return
+    if trim is not None:
+        notes.append(trim.why)
+    steps = 0
+    wrong: list[tuple[int, str]] = []
+    for moment, pairs in input_pairs(reference, candidate):
+        steps += 1
+        for text, harmless in (finding for pair in pairs for finding in _differs(pair, trim)):
+            if not harmless:
+                wrong.append((moment.step, text))
+            elif text not in notes:
+                notes.append(text)
+    for step, text in wrong[:4]:
+        at = f" at step {step}" if steps > 1 else ""
+        reasons.append(f"different inputs{at}: {text}")
+    if len(wrong) > 4:
+        reasons.append(f"different inputs: … and {len(wrong) - 4} more, at {len({step for step, _ in wrong})} steps")
+
+
+class _Finding(NamedTuple):
+    """Something about an input that is not the same on both sides."""
+
+    text: str
+    harmless: bool = False
+
+
+def _differs(pair: InputPair, trim: Trim | None) -> Iterator[_Finding]:
+    one, other = pair
+    if one is None or other is None:
+        item, side = (one, "reference") if other is None else (other, "candidate")
+        assert item is not None
+        harmless = "mask" in item.name and item.values is not None and bool(np.all(item.values == 1))
+        if harmless:
+            yield _Finding(f"only the {side} was given {_called(item)}; it masks nothing", harmless=True)
+        elif trim is None or "mask" not in item.name:
+            yield _Finding(f"only the {side} was given {_called(item)}")
+        return
+    a, b = one.record, other.record
+    if a is not None and b is not None and (a.fingerprint, a.dtype, a.shape) == (b.fingerprint, b.dtype, b.shape):
+        return
+    if one.exact and other.exact and one.values is not None and other.values is not None:
+        yield from _whole_numbers(one, other, trim)
+    elif a is not None and b is not None:
+        yield from _real_numbers(one, a, b)
+    else:
+        yield _Finding(f"{_called(one)} cannot be compared: its values were not kept on both sides")
+
+
+def _whole_numbers(one: Input, other: Input, trim: Trim | None) -> Iterator[_Finding]:
+    assert one.values is not None
+    assert other.values is not None
+    x, y = np.atleast_1d(one.values), np.atleast_1d(other.values)
+    if trim is not None and x.ndim == y.ndim:
+        x, y = trim.apply(*((x, y) if x.ndim > 1 else (x[None], y[None])))
+    if x.shape != y.shape:
+        length = f"lengths {x.shape[-1]} and {y.shape[-1]}" if x.shape[:-1] == y.shape[:-1] else ""
+        shapes = length or f"shapes {list(x.shape)} and {list(y.shape)}"
+        yield _Finding(f"{_called(one)} has {shapes}{_common(x, y)}")
+        return
+    wrong = np.argwhere(x != y)
+    if len(wrong):
+        at = tuple(int(index) for index in wrong[0])
+        where = at[-1] if len(at) == 1 or not any(at[:-1]) else list(at)
+        yield _Finding(
+            f"{_called(one)} differs at {len(wrong)} of {x.size} positions, first at {where}: "
+            f"{x[at].item()} in the reference, {y[at].item()} in the candidate"
+        )
+    elif one.record is not None and other.record is not None and one.record.dtype != other.record.dtype:
+        dtypes = f"{one.record.dtype} in the reference, {other.record.dtype} in the candidate"
+        yield _Finding(f"{_called(one)} is {dtypes}", harmless=True)
+
+
+def _common(x: Any, y: Any) -> str:
+    """Where two sequences of different lengths part."""
+    length = min(x.shape[-1], y.shape[-1])
+    if x.shape[:-1] != y.shape[:-1] or not length:
+        return ""
+    wrong = np.flatnonzero(np.any((x[..., :length] != y[..., :length]).reshape(-1, length), axis=0))
+    if not len(wrong):
+        return f"; the first {length} are equal, and nothing proves that the rest is padding"
+    return f"; they part at position {wrong[0]}"
+
+
+_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def _real_numbers(one: Input, a: Record, b: Record) -> Iterator[_Finding]:
+    if a.shape != b.shape:
+        yield _Finding(f"{_called(one)} has shapes {list(a.shape)} and {list(b.shape)}")
+        return
+    if not (a.sketch and b.sketch and a.statistics.l2 > 0):
+        yield _Finding(f"{_called(one)} differs (mean {a.statistics.mean:.6g} and {b.statistics.mean:.6g})")
+        return
+    error = relative_l2(a.sketch, b.sketch, a.statistics.l2)
+    rounding = max(_EPSILON.get(a.dtype, 0.0), _EPSILON.get(b.dtype, 0.0))
+    dtypes = f"{a.dtype} and {b.dtype}" if a.dtype != b.dtype else f"both {a.dtype}"
+    text = f"{_called(one)} differs by ≈ {error:.2g} of its length ({dtypes})"
+    yield _Finding(f"{text}: no more than rounding", harmless=True) if error <= rounding else _Finding(text)
+
+
+# Claims.
+
+_DTYPES = {
+    **dict.fromkeys(("fp64", "float64", "f64"), "float64"),
+    **dict.fromkeys(("fp32", "float32", "f32"), "float32"),
+    **dict.fromkeys(("bf16", "bfloat16"), "bfloat16"),
+    **dict.fromkeys(("fp16", "float16", "f16", "half"), "float16"),
+}
+
+
+def _claims(side: str, run: Run) -> list[str]:
+    """A note when a run's name or its metadata call it by a float type that it does not hold."""
+    claimed = {_DTYPES[word] for word in _words(run) if word in _DTYPES}
+    if len(claimed) != 1:
+        return []  # nothing, or `fp32_vs_bf16`
+    dtype = claimed.pop()
+    columns = run.table(["dtype", "asked", "role"])
+    held = Counter(
+        row["dtype"] for row in columns.to_pylist() if row["asked"] and row["dtype"].startswith(("float", "bfloat"))
+    )
+    total = sum(held.values())
+    if not total or held[dtype] >= total / 2:
+        return []
+    usual, count = held.most_common(1)[0]
+    return [f"{_name(side, run)} holds {usual} tensors ({count} of {total}), though it is called {dtype}"]
+
+
+def _words(run: Run) -> set[str]:
+    folder = _folder(run)
+    words = set(re.split(r"[^a-z0-9]+", folder.name.lower())) if folder is not None else set()
+    for part in ({"mode": run.info.get("mode")}, run.info.get("meta"), run.info.get("arguments")):
+        # Only values that are a type's name and nothing else: a remark may mention any type.
+        values = part.values() if isinstance(part, Mapping) else ()
+        words |= {value.lower().removeprefix("torch.") for value in values if isinstance(value, str)}
+    return words
+
+
+def _placebo(reference: Run, candidate: Run, alignment: Alignment) -> str:
+    pairs = alignment.pairs
+    same = all(
+        (a.fingerprint, a.dtype, a.shape) == (b.fingerprint, b.dtype, b.shape) and a.sketch
+        for a, b in ((pair.reference, pair.candidate) for pair in pairs)
+    )
+    one_folder = reference is candidate or (reference.path is not None and reference.path == candidate.path)
+    if not pairs or not same or one_folder:
+        return ""
+    differ = [
+        f"{word} {_short(a)} against {_short(b)}"
+        for word, a, b in (
+            ("model", reference.info.get("model"), candidate.info.get("model")),
+            ("meta", reference.info.get("meta"), candidate.info.get("meta")),
+            ("mode", reference.info.get("mode"), candidate.info.get("mode")),
+            ("folder", getattr(_folder(reference), "name", ""), getattr(_folder(candidate), "name", "")),
+        )
+        if a != b and a and b
+    ]
+    return (
+        f"the candidate is the reference: all {len(pairs)} tensors are bit-identical; "
+        f"whatever was changed between them did not run{f' ({differ[0]})' if differ else ''}"
+    )
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, Mapping) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _name(side: str, run: Run) -> str:
+    return f"the {side}" if (folder := _folder(run)) is None else str(folder)
+
+
+def _folder(run: Run) -> Path | None:
+    """Where a run lies; also of one that was read from a foreign folder into memory."""
+    source = run.info.get("source")
+    return run.path if run.path is not None else Path(source) if isinstance(source, str) else None
+
+
+def _called(item: Input) -> str:
+    name = f"`{item.name}`" if item.name and not item.name.isdigit() else f"input {item.name or 0}"
+    return f"{name} of call {item.call}" if item.call else name
