@@ -28,8 +28,9 @@ SHARD_SECONDS = (10.0, 60.0)
 """A shard is committed at this age: the first at the start of a run, the second when the run is long."""
 ROW_GROUP = 2048
 """Rows that a reader must decode to get at one record."""
-HEADER_ROOM = (64 << 10, 4 << 20)
-"""Room reserved for a tensor file's header: at first, and at most, growing when a shard ends because it was full."""
+HEADER_ROOM = ((64 << 10) - 8, (4 << 20) - 8)
+"""Room reserved for a tensor file's header: at first, and at most, growing when a shard ends because it was full.
+With the 8 bytes before it a whole number of pages, so that the tensors begin on one."""
 
 
 class RunWriter:
