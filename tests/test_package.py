@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_the_public_names_are_pinned():
-    assert layertap.__all__ == ["Receipt", "Run", "Site", "open_target", "record"]
+    assert layertap.__all__ == ["Run", "Site", "diff", "open_target", "record"]
 
 
 def test_the_public_names_are_sorted_and_few():
@@ -46,11 +46,11 @@ RECEIPT = "Receipt(sites=(), steps=0, records=0, bytes=0, seconds=0.0, overhead=
 @pytest.mark.parametrize(
     ("room", "code"),
     [
-        ("layertap", "import layertap; layertap.Site, layertap.Receipt"),
+        ("layertap", "import layertap; layertap.Site"),
         ("layertap.select", "import layertap.select"),
         ("layertap.targets", "import layertap; layertap.open_target"),
         ("layertap.store", "import layertap; layertap.Run"),
-        ("layertap.report", f"from layertap import Receipt; str({RECEIPT})"),
+        ("layertap.report", f"from layertap.site import Receipt; str({RECEIPT})"),
         ("layertap.cli", "from layertap.cli import main"),
         ("layertap.cli", "import sys; sys.argv = ['layertap', '--help']\nfrom layertap.cli import main\nmain()"),
     ],

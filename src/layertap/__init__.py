@@ -3,8 +3,8 @@
     record       record tensors of a model into a run, and hand back a receipt of what really came
     Run          a run on disk: its sites, its table, its tensors
     open_target  anything that can be run with taps: `file.py:factory`, `hf:PATH`
+    diff         two runs, one verdict: identical, noise, fault or inconclusive
     Site         where a tensor comes from, `path:role.leaf@call`
-    Receipt      what a capture really did
 
 Read `site.py` first. Nothing here imports torch until a name that needs it is used: a laptop reads a cluster's run.
 """
@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from layertap.capture import record
-    from layertap.site import Receipt, Site
+    from layertap.compare import diff
+    from layertap.site import Site
     from layertap.store import Run
     from layertap.targets import open_target
 
-__all__ = ["Receipt", "Run", "Site", "open_target", "record"]
+__all__ = ["Run", "Site", "diff", "open_target", "record"]
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "Receipt": "layertap.site",
     "Run": "layertap.store",
     "Site": "layertap.site",
+    "diff": "layertap.compare",
     "open_target": "layertap.targets",
     "record": "layertap.capture",
 }

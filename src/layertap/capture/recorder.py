@@ -132,6 +132,7 @@ class Recorder:
                 "policy": policy,
             },
             "torch": torch.__version__,
+            "parameter_dtypes": sorted({dtype_name(parameter.dtype) for parameter in model.parameters()}),
             "meta": dict(meta or {}),
         }
         chosen = {choice.path: choice.roles for choice in self.selection}

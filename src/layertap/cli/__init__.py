@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from layertap.cli import demo, record, show
+from layertap.cli import demo, diff, export, record, show
 from layertap.cli.screen import problem
 from layertap.errors import LayertapError
 
@@ -22,6 +22,8 @@ app = typer.Typer(
 )
 app.command("record")(record.record)
 app.command("show")(show.show)
+app.command("diff")(diff.diff)
+app.command("export")(export.export)
 app.command("demo")(demo.demo)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from layertap.compare.align.layout import Layout
 from layertap.site import Record
@@ -87,6 +88,7 @@ _ENDS = {
 }
 
 
+@lru_cache(maxsize=1 << 16)
 def place(path: str) -> Place:
     """Reads a path. The first number counts: experts and heads inside a layer belong to the rest."""
     path = re.sub(r"_outputs?$", "", path)

@@ -133,6 +133,8 @@ def monotone(costs: Matrix, gap: float = GAP) -> list[tuple[int, int]]:
 def _shift(board: Board, key: Family, members: list[int]) -> _Shift | None:
     """The pairing that contents ask for, if it is clearly another one than that of the names."""
     old = {i: board.matches[i].candidate for i in members}
+    if _at_home(board, old) or len(old) > MOST:
+        return None
     free = _free(board, _kin_of(board, 0, members[0]))
     rows, columns = sorted({*members, *free[0]}), sorted({*old.values(), *free[1]})
     error = distances([board.reference[i] for i in rows], [board.candidate[j] for j in columns])
@@ -140,8 +142,6 @@ def _shift(board: Board, key: Family, members: list[int]) -> _Shift | None:
     where = {j: n for n, j in enumerate(columns)}
     line = {i: n for n, i in enumerate(rows)}
     named = np.array([error[line[i], where[old[i]]] for i in members])
-    if np.median(named / scale[[line[i] for i in members]]) < 0.5:
-        return None  # at their own places most are nearer than any neighbour
     costs = np.minimum(error / scale[:, None], 1.0)
     found = dict(monotone(costs))
     disputed, ratios = [], []
@@ -156,6 +156,15 @@ def _shift(board: Board, key: Family, members: list[int]) -> _Shift | None:
     clear = {rows[r]: columns[c] for r, c in found.items() if costs[r, c] < 0.5}
     new = _trusted(board, key, clear, rows, columns)
     return _Shift(old=old, new=new, disputed=disputed, checked=len(members))
+
+
+def _at_home(board: Board, old: dict[int, int]) -> bool:
+    """Whether most of a family are nearer to their namesakes than to their neighbours; told without a matrix."""
+    ours, theirs = _sketches([board.reference[i] for i in old]), _sketches([board.candidate[j] for j in old.values()])
+    steps = np.linalg.norm(np.diff(ours, axis=0), axis=1)
+    steps[steps <= 1e-5 * np.linalg.norm(ours[1:], axis=1)] = np.inf
+    around = np.minimum(np.append(steps, np.inf), np.insert(steps, 0, np.inf))
+    return float(np.mean(np.linalg.norm(theirs - ours, axis=1) < 0.5 * around)) > 0.5
 
 
 def _trusted(board: Board, key: Family, clear: dict[int, int], rows: list[int], columns: list[int]) -> dict[int, int]:

@@ -1,0 +1,42 @@
+"""`layertap diff A B`: two runs, one verdict; its exit code is the verdict's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from layertap.cli.screen import err, show_json, show_screen
+
+
+def diff(
+    reference: Annotated[str, typer.Argument(help="a run, a foreign folder, or an .npz (file.npz#mode)")],
+    candidate: Annotated[str, typer.Argument(help="the same, of the variant in question")],
+    floor: Annotated[list[str] | None, typer.Option(help="a run of the reference in the candidate's dtype")] = None,
+    mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
+    html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show how the runs were aligned")] = False,
+    json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
+) -> None:
+    """Compare two runs: identical or noise (0), fault (1), inconclusive (3)."""
+    from layertap.compare import diff as compare
+    from layertap.report.diff import report_view
+
+    with Progress(console=err, transient=True) as progress:
+        task = progress.add_task("comparing", total=None)
+        report = compare(
+            reference,
+            candidate,
+            floor=floor or None,
+            mapping=mapping,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    if html is not None:
+        report.to_html(html)
+    if json:
+        show_json(report.to_dict())
+    else:
+        show_screen(report_view(report, verbose=verbose))
+    raise typer.Exit(report.exit_code)

@@ -1,0 +1,136 @@
+"""Two runs, one verdict: prove that they can be compared, align, measure, judge.
+
+diff         the whole of it, below: read this first
+comparable   the same inputs? real captures? or a placebo?
+align        which tensor of one run is which of the other
+measuring    one pass over each pair
+floor        what rounding explains
+judge        the verdict on a pair
+result       Pair, Row, Report
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from layertap.compare.align import align
+from layertap.compare.comparable import Comparability, comparable
+from layertap.compare.floor import key_of, measured_floors, modelled_floor, roundoff_of
+from layertap.compare.judge import judge
+from layertap.compare.measuring import measure_pair
+from layertap.compare.result import Alignment, Pair, Report, Row, Verdict
+from layertap.errors import BadArgument
+from layertap.store import Run
+from layertap.store.foreign import open_run
+
+__all__ = ["Alignment", "Pair", "Report", "Row", "Verdict", "diff"]
+
+Source = Run | str | os.PathLike[str]
+
+
+def diff(
+    reference: Source,
+    candidate: Source,
+    *,
+    floor: Source | Iterable[Source] | None = None,
+    mapping: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Compares two runs (or folders and files in the foreign layouts) and says whether, where and how they part.
+
+    `floor` is one or more runs of the reference in the candidate's arithmetic: what they differ by is rounding. Without
+    it the floor is modelled from dtypes and depth. `mapping` renames the candidate's sites: {regex: replacement}.
+    """
+    runs = reference, candidate = open_run(reference), open_run(candidate)
+    alignment = align(reference, candidate, mapping)
+    proof = comparable(reference, candidate, alignment)
+    floors = _floors(reference, floor)
+    roundoff = roundoff_of(reference, candidate)
+    rows: list[Row] = []
+    for done, pair in enumerate(alignment.pairs, start=1):
+        measured = measure_pair(reference, candidate, pair, proof.trim)
+        line = floors.get(key_of(pair.reference)) or modelled_floor(pair, roundoff)
+        judged = judge(pair, measured, line)
+        rows.append(
+            Row(
+                site=pair.reference.site,
+                candidate_site=pair.candidate.site,
+                kind=pair.reference.kind,
+                order=pair.reference.order,
+                step=pair.reference.step,
+                verdict=judged.verdict,
+                why=judged.why,
+                difference=measured.difference,
+                error=measured.error,
+                estimated=measured.how == "sketch",
+                floor=line.error,
+                floor_kind=line.kind,
+                ratio=judged.ratio,
+                jump=_jump(rows, measured.error),
+                rung=pair.rung,
+            )
+        )
+        if progress is not None:
+            progress(done, len(alignment.pairs))
+    verdict, reasons = _whole(rows, alignment, proof)
+    return Report(
+        reference=_name(runs[0]),
+        candidate=_name(runs[1]),
+        verdict=verdict,
+        reasons=reasons,
+        rows=tuple(rows),
+        unmatched=(
+            *(("reference", str(record.site)) for record in alignment.reference_only),
+            *(("candidate", str(record.site)) for record in alignment.candidate_only),
+        ),
+        notes=(*proof.notes, *alignment.shifted),
+        plan=alignment.plan,
+        floor_kind="measured" if floors else "modelled",
+        placebo=proof.placebo,
+    )
+
+
+def _whole(rows: list[Row], alignment: Alignment, proof: Comparability) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict on all: what makes it doubtful weighs more than any number."""
+    if proof.reasons:
+        return "inconclusive", proof.reasons
+    if not rows:
+        return "inconclusive", ("no site of one run could be matched with one of the other; give a mapping=",)
+    faults = [row for row in rows if row.verdict == "fault"]
+    if faults:
+        return "fault", (f"{len(faults)} of {len(rows)} sites are above what rounding explains",)
+    unmatched = len(alignment.reference_only) + len(alignment.candidate_only)
+    doubtful = [row for row in rows if row.verdict == "inconclusive"]
+    if doubtful:
+        return "inconclusive", (f"{len(doubtful)} of {len(rows)} sites cannot be judged: {doubtful[0].why}",)
+    if unmatched:
+        return "inconclusive", (f"the {len(rows)} matched sites agree, but {unmatched} were recorded on one side only",)
+    if all(row.verdict == "identical" for row in rows):
+        return "identical", (f"all {len(rows)} sites are bit-identical",)
+    return "noise", (f"all {len(rows)} sites are within what rounding explains",)
+
+
+def _floors(reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any, Any]:
+    if floor is None:
+        return {}
+    sources = [floor] if isinstance(floor, (Run, str, os.PathLike)) else list(floor)
+    runs = [open_run(source) for source in sources]
+    for run in runs:
+        reasons = comparable(reference, run, align(reference, run)).reasons
+        if reasons:
+            raise BadArgument(f"floor {_name(run)} is no run of the reference on the same input: {reasons[0]}")
+    return measured_floors(reference, runs)
+
+
+def _jump(rows: list[Row], error: float) -> float:
+    before = next((row.error for row in reversed(rows) if not math.isnan(row.error)), 0.0)
+    if not error or math.isnan(error):
+        return 0.0
+    return error / before if before else math.inf
+
+
+def _name(run: Run) -> str:
+    return "run in memory" if run.path is None else str(run.path)

@@ -1,0 +1,103 @@
+"""The floor: how much error rounding explains at each site, measured where a run for it exists, modelled where not."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from layertap.compare.align import align
+from layertap.compare.measuring import measure_pair
+from layertap.compare.result import Pair
+from layertap.site import Record
+from layertap.store import Run
+
+ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "bfloat16": 2.0**-9,
+    "float16": 2.0**-12,
+    "int8": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e4m3fnuz": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+    "float8_e5m2fnuz": 2.0**-3,
+}
+"""Unit roundoff: the most that one rounding moves a value, relatively."""
+
+PER_LAYER = 3.0
+"""Unit roundoffs that one layer adds to the error, seen as 1.2 to 3.6 in eight families of models in bf16 and fp16."""
+
+
+SPREAD = 4.0
+"""How far the worst row or column of honest rounding is above the typical one; seen as 1.4 to 3, rarely 6."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """The error that rounding explains at one site."""
+
+    error: float
+    """Of the whole tensor: relative L2."""
+    row: float
+    column: float
+    """Of the row and the column where it is largest."""
+    kind: str
+    """`measured` or `modelled`."""
+    least: float = 0.0
+    """Below this, an error is one rounding of the coarsest dtype, wherever it sits."""
+
+
+Key = tuple[str, int, int]
+
+
+def key_of(record: Record) -> Key:
+    return str(record.site), record.step, record.rank
+
+
+def measured_floors(reference: Run, floors: Sequence[Run]) -> dict[Key, Floor]:
+    """Lays each floor run beside the reference; where there are several, the largest error counts."""
+    found: dict[Key, Floor] = {}
+    for run in floors:
+        for pair in align(reference, run).pairs:
+            measured = measure_pair(reference, run, pair)
+            if math.isnan(measured.error):
+                continue
+            here = measured.difference
+            row = here.row.relative if here and here.row else measured.error
+            column = here.column.relative if here and here.column else measured.error
+            key = key_of(pair.reference)
+            old = found.get(key)
+            found[key] = Floor(
+                error=max(measured.error, old.error if old else 0.0),
+                row=max(row, old.row if old else 0.0),
+                column=max(column, old.column if old else 0.0),
+                kind="measured",
+            )
+    return found
+
+
+def modelled_floor(pair: Pair, roundoff: float) -> Floor:
+    """From the coarsest arithmetic used and the depth: independent roundings add up as the root of their number."""
+    error = PER_LAYER * roundoff * math.sqrt(1 + depth(pair.reference))
+    # Rows and columns differ from each other: the worst of thousands is well above the average.
+    return Floor(error=error, row=SPREAD * error, column=SPREAD * error, kind="modelled", least=SPREAD * roundoff)
+
+
+def roundoff_of(*runs: Run) -> float:
+    """The unit roundoff of the coarsest dtype in any of the runs, of tensors or of parameters.
+
+    Not the dtype at the site: a residual stream or a router kept in float32 still carries what bfloat16 layers wrote.
+    """
+    dtypes = set()
+    for run in runs:
+        dtypes |= set(run.table(["dtype"]).column("dtype").unique().to_pylist())
+        dtypes |= set(run.info.get("parameter_dtypes") or ())
+    return max((ROUNDOFF[dtype] for dtype in dtypes if dtype in ROUNDOFF), default=ROUNDOFF["float32"])
+
+
+def depth(record: Record) -> int:
+    """How many layers lie above a site: the first number in its path, or the place in the order of execution."""
+    number = re.search(r"\d+", record.site.path)
+    return int(number[0]) if number else record.order

@@ -1,0 +1,133 @@
+"""The nouns of a comparison: pairs of sites, one row for each pair, and the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from layertap.measure.difference import Difference
+from layertap.site import Record, Site
+
+if TYPE_CHECKING:
+    from layertap.compare.align.layout import Layout
+
+Verdict = Literal["identical", "noise", "fault", "inconclusive"]
+EXIT_CODES: Mapping[Verdict, int] = {"identical": 0, "noise": 0, "fault": 1, "inconclusive": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two records that are taken to be the same tensor on both sides."""
+
+    reference: Record
+    candidate: Record
+    rung: str
+    """Which rung of the ladder paired them: exact, mapping, prefix, numbering, order, content."""
+    layout: Layout | None = None
+    """How the candidate's axes become the reference's; only ever because a mapping asked for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """How two runs were laid side by side."""
+
+    pairs: tuple[Pair, ...]
+    """In the reference's order of execution."""
+    reference_only: tuple[Record, ...] = ()
+    candidate_only: tuple[Record, ...] = ()
+    """What was recorded on one side alone: the first record of each such site."""
+    unpaired: tuple[str, ...] = ()
+    """Whole steps and ranks that only one side has, in words; their records stand in neither list."""
+    plan: tuple[str, ...] = ()
+    """What each rung of the ladder did, in words."""
+    shifted: tuple[str, ...] = ()
+    """Where names and contents disagree: "layer_30 holds what the other side calls layer_29"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One pair, measured and judged."""
+
+    site: Site
+    """The reference's name of it."""
+    candidate_site: Site
+    kind: str
+    order: int
+    step: int
+    verdict: Verdict
+    why: str
+    """The judgement in a few words."""
+    difference: Difference | None
+    """None when the two could not be measured against each other (shapes, statistics without sketches)."""
+    error: float
+    """The relative L2 error."""
+    estimated: bool
+    """Whether the error was estimated from sketches; a few percent off, never an order of magnitude."""
+    floor: float
+    """The error that rounding explains here."""
+    floor_kind: str
+    """`measured` or `modelled`."""
+    ratio: float
+    """The worst of error ÷ floor over the whole tensor, its worst row and its worst column."""
+    jump: float
+    """The error against the row before it; far above 1 where something new went wrong."""
+    rung: str
+    """How the pair was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Two runs, one verdict."""
+
+    reference: str
+    candidate: str
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    """Why the verdict is what it is, most important first."""
+    rows: tuple[Row, ...]
+    unmatched: tuple[tuple[str, str], ...]
+    """("reference" or "candidate", site): recorded on one side alone."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know besides: trimmed padding, shifted names, a reference that is not what it is called."""
+    plan: tuple[str, ...] = ()
+    floor_kind: str = "modelled"
+    placebo: bool = False
+    """Whether everything is bit-identical although the two should differ."""
+
+    @property
+    def first(self) -> Row | None:
+        """The first row, in order of execution, whose error is above its floor."""
+        return next((row for row in self.rows if row.verdict == "fault"), None)
+
+    @property
+    def worst(self) -> Row | None:
+        """The row that is furthest above its floor."""
+        return max(self.rows, key=lambda row: row.ratio, default=None)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    def __str__(self) -> str:
+        from layertap.report.diff import report_text
+
+        return report_text(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values; NaN and the infinities as strings."""
+        from layertap.report.diff import report_dict
+
+        return report_dict(self)
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        import json
+
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False), encoding="utf-8")
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        from layertap.report.page import report_page
+
+        Path(path).write_text(report_page(self), encoding="utf-8")
