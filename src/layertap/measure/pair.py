@@ -1,0 +1,208 @@
+"""Compares two tensors: every metric from one pass over both, blockwise, accumulated in float64, without torch.
+
+compare(reference, candidate) -> Difference
+pair.c, pair_native.py   the pass, compiled
+pair_plain.py            the same with numpy, where no compiler was at hand
+pair_lines.py            what its sums say about single rows and columns
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from layertap.errors import BadArgument
+from layertap.measure import pair_native, pair_plain
+from layertap.measure.difference import Agreement, Difference
+from layertap.measure.pair_lines import LINES, agreement, worst_column, worst_row
+from layertap.measure.pair_plain import BINS, MANTISSA, Task, Totals
+
+_COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """A tensor as its bytes in C order, little-endian; a memory map will do."""
+
+    raw: npt.NDArray[np.uint8] = field(repr=False)
+    dtype: str
+    """By torch's name: float32, bfloat16, float8_e4m3fn, int64, bool, ..."""
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: npt.NDArray[np.generic]) -> Array:
+        """A numpy array under its own type."""
+        array = np.asarray(array)
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return cls(raw=raw, dtype=array.dtype.name, shape=array.shape)
+
+
+def compare(
+    reference: Array,
+    candidate: Array,
+    *,
+    rtol: float = 1e-3,
+    atol: float = 1e-3,
+    eps: float = 1e-8,
+    argmax: bool = False,
+) -> Difference:
+    """Measures `candidate` against `reference`; their shapes are equal, their dtypes need not be.
+
+    Two tensors that are all zero have cosine 1, one of them cosine 0; constants, likewise, Pearson 1 and 0. Without any
+    finite pair the numbers are those of equal tensors, and the counts tell the rest. Percentiles and the median come
+    from a histogram of numbers rounded to bfloat16: to 0.4 %, exact for small integers, 0 below 1e-40. Complex numbers
+    are compared part by part, integers beyond 2^53 as the nearest float64. `argmax` reads the tensors a second time.
+
+    >>> a = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    >>> found = compare(Array.of(a), Array.of(a + np.float32([[0, 0, 0], [0, 0, 0.5]])))
+    >>> found.max_abs, found.mse == 0.25 / 6, round(found.close, 3), found.row.index, found.column.index
+    (0.5, True, 0.833, (1,), (2,))
+    """
+    _check(reference, candidate)
+    if not (rtol >= 0 and atol >= 0 and eps >= 1e-30):
+        raise BadArgument(f"expected rtol and atol of at least 0 and eps of at least 1e-30, got {rtol}, {atol}, {eps}")
+    task = _task(reference, candidate, rtol, atol, eps, 1.0)
+    totals = _measure(task)
+    scale = _better_scale(task, totals)
+    if scale != 1.0:
+        task = _task(reference, candidate, rtol, atol, eps, scale)
+        totals = _measure(task)
+    return _difference(reference, task, totals, agreement(task, reference.shape) if argmax else None)
+
+
+def _check(reference: Array, candidate: Array) -> None:
+    if reference.shape != candidate.shape:
+        raise BadArgument(f"shapes differ: reference {reference.shape}, candidate {candidate.shape}")
+    for side, array in (("reference", reference), ("candidate", candidate)):
+        dtype = _COMPLEX.get(array.dtype, array.dtype)
+        if dtype not in MANTISSA:
+            raise BadArgument(f"the {side}'s dtype, {array.dtype}, cannot be compared; can be: {', '.join(MANTISSA)}")
+        expected = _items(array) * math.prod(array.shape)
+        if array.raw.dtype != np.uint8 or not array.raw.flags.c_contiguous or array.raw.size != expected:
+            got = f"{array.raw.size} of {array.raw.dtype}"
+            raise BadArgument(f"the {side} is {array.dtype} {array.shape}: expected {expected} raw bytes, got {got}")
+    if (reference.dtype in _COMPLEX) != (candidate.dtype in _COMPLEX):
+        raise BadArgument(f"one side is complex: reference {reference.dtype}, candidate {candidate.dtype}")
+
+
+def _items(array: Array) -> int:
+    """Bytes of an element."""
+    dtype = _COMPLEX.get(array.dtype, array.dtype)
+    size = 1 if dtype.startswith("float8_") else 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+    return size * (2 if array.dtype in _COMPLEX else 1)
+
+
+def _task(reference: Array, candidate: Array, rtol: float, atol: float, eps: float, scale: float) -> Task:
+    parts = 2 if reference.dtype in _COMPLEX else 1
+    columns = parts * (reference.shape[-1] if reference.shape else 1)
+    rows = parts * math.prod(reference.shape) // max(1, columns)
+    row_group, column_group = -(-rows // LINES) or 1, -(-columns // LINES) or 1
+    dtype_a, dtype_b = (_COMPLEX.get(side.dtype, side.dtype) for side in (reference, candidate))
+    # The step at x is the larger of the two dtypes' steps, and this is what comes of 2^(max(exponent, least) - bits).
+    mantissa = min(MANTISSA[dtype_a][0], MANTISSA[dtype_b][0])
+    least = max(lowest - bits for bits, lowest in (MANTISSA[dtype_a], MANTISSA[dtype_b])) + mantissa
+    return Task(
+        a=reference.raw.reshape(-1),
+        b=candidate.raw.reshape(-1),
+        dtype_a=dtype_a,
+        dtype_b=dtype_b,
+        rows=rows,
+        columns=columns,
+        row_group=row_group,
+        column_group=column_group,
+        rtol=rtol,
+        atol=atol * scale,
+        eps=eps * scale,
+        scale=scale,
+        mantissa=mantissa,
+        least=max(-1022, least + round(math.log2(scale))),
+        row=np.zeros((2, -(-rows // row_group))),
+        column=np.zeros((2, -(-columns // column_group))),
+        histogram=_histogram(),
+    )
+
+
+_room = threading.local()
+
+
+def _histogram() -> npt.NDArray[np.uint64]:
+    """Kept from one comparison to the next: for a small tensor, fresh memory would cost more than the work itself."""
+    kept: npt.NDArray[np.uint64] | None = getattr(_room, "histogram", None)
+    if kept is None:
+        kept = _room.histogram = np.empty((2, BINS), np.uint64)
+    kept.fill(0)
+    return kept
+
+
+def _measure(task: Task) -> Totals:
+    if not task.rows * task.columns:
+        return Totals()
+    return pair_native.measure(task) if pair_native.available() else pair_plain.measure(task)
+
+
+def _better_scale(task: Task, totals: Totals) -> float:
+    """Where squares of float64 leave its range, the pass is made again on numbers that are nearer to 1."""
+    squares = totals.error + totals.reference + totals.bb
+    size = max(totals.max_abs, totals.reference_abs / max(1, totals.finite))
+    if "float64" not in (task.dtype_a, task.dtype_b) or 1e-240 < squares < 1e300 or size == 0:
+        return 1.0
+    return 2.0 ** min(1000, -math.frexp(size)[1] if math.isfinite(size) else -1000)
+
+
+def _difference(reference: Array, task: Task, totals: Totals, choices: Agreement | None) -> Difference:
+    n, unit = max(1, totals.finite), 1 / task.scale
+    sum_b = totals.bb + n * totals.mean_b * totals.mean_b
+    dot = totals.ab + n * totals.mean_a * totals.mean_b
+    p50, p90, p95, p99 = _quantiles(task.histogram[0], (0.5, 0.9, 0.95, 0.99), totals.max_abs)
+    row, row_typical = worst_row(task, reference.shape)
+    column, column_typical = worst_column(task, reference.shape)
+    return Difference(
+        count=task.rows * task.columns,
+        finite=totals.finite,
+        max_abs=totals.max_abs * unit,
+        mean_abs=totals.sum_abs / n * unit,
+        max_relative=totals.max_relative,
+        mean_relative=totals.sum_relative / n,
+        mse=totals.error / n * unit * unit,
+        reference_square=totals.reference / n * unit * unit,
+        reference_abs=totals.reference_abs / n * unit,
+        cosine=_cosine(dot, totals.reference, sum_b),
+        pearson=_cosine(totals.ab, totals.aa, totals.bb),
+        max_ulp=totals.max_ulp,
+        close=totals.close / n if totals.finite else 1.0,
+        percentiles=(p50 * unit, p90 * unit, p95 * unit, p99 * unit),
+        median_relative=_quantiles(task.histogram[1], (0.5,), totals.max_relative)[0],
+        nan_mismatch=totals.nan_mismatch,
+        inf_mismatch=totals.inf_mismatch,
+        nonfinite=totals.nonfinite,
+        row=row,
+        column=column,
+        row_typical=row_typical,
+        column_typical=column_typical,
+        argmax=choices,
+    )
+
+
+def _cosine(dot: float, one: float, two: float) -> float:
+    if one <= 0 or two <= 0:
+        return 1.0 if one <= 0 and two <= 0 else 0.0
+    return min(1.0, max(-1.0, dot / math.sqrt(one) / math.sqrt(two)))
+
+
+def _quantiles(histogram: npt.NDArray[np.uint64], quantiles: tuple[float, ...], most: float) -> list[float]:
+    """Between two neighbours in order they are interpolated, as np.percentile does; none is above the exact maximum."""
+    bins = np.flatnonzero(histogram > 0)  # numpy finds true booleans fast, non-zero integers slowly
+    if not len(bins):
+        return [0.0] * len(quantiles)
+    upto = np.cumsum(histogram[bins]).astype(np.int64)
+    numbers = (bins.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    numbers = np.minimum(numbers, most)
+    places = np.array(quantiles) * (int(upto[-1]) - 1)
+    low = numbers[np.searchsorted(upto, np.floor(places), side="right")]
+    high = numbers[np.searchsorted(upto, np.ceil(places), side="right")]
+    found: list[float] = (low + (high - low) * (places - np.floor(places))).tolist()
+    return found

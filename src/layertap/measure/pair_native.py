@@ -1,0 +1,112 @@
+"""A pair of tensors by pair.c, built by hatch_build.py and loaded with ctypes, on all cores."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+
+from layertap.measure.pair_plain import Task, Totals, float8_table
+
+LIBRARY = Path(__file__).with_name("_pair.dylib" if sys.platform == "darwin" else "_pair.so")
+THREADED = 1 << 18
+"""Below so many elements there is one chunk, or too little in a second one to wake a helper for it."""
+
+# The numbers of onepass.c. Bytes without a sign, booleans among them, are read alike; float8 goes through a table.
+_KINDS = dict(float32=0, float16=1, bfloat16=2, int8=4, uint8=5, bool=5, int16=6, uint16=7)
+_KINDS |= dict(float64=8, int32=9, uint32=10, int64=11, uint64=12)
+_TABLE = 3
+_SAME = ("rows", "columns", "row_group", "column_group", "rtol", "atol", "eps", "scale")
+_COUNTS = 5
+"""So many fields of Totals, the first, are counts."""
+
+
+class _Totals(ctypes.Structure):
+    _fields_ = [
+        (field.name, ctypes.c_int64 if i < _COUNTS else ctypes.c_double) for i, field in enumerate(fields(Totals))
+    ]
+
+
+class _Pair(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("a", "b", "table_a", "table_b")),
+        *((name, ctypes.c_int64) for name in ("kind_a", "kind_b", "rows", "columns", "row_group", "column_group")),
+        *((name, ctypes.c_double) for name in ("rtol", "atol", "eps", "scale", "smallest")),
+        *((name, ctypes.c_void_p * 2) for name in ("row", "column")),
+        ("histogram", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("next", "merged")),
+        ("totals", _Totals),
+    ]
+
+
+def available() -> bool:
+    """Whether the compiled library is there; without a compiler at build time it is not."""
+    return _library() is not None
+
+
+def measure(task: Task) -> Totals:
+    """Goes over the pair once and adds to the task's rows, columns and histogram."""
+    library = _library()
+    assert library is not None, "ask available() first"
+    tables = [float8_table(name) if name not in _KINDS else None for name in (task.dtype_a, task.dtype_b)]
+    pair = _Pair(
+        a=task.a.ctypes.data,
+        b=task.b.ctypes.data,
+        kind_a=_KINDS.get(task.dtype_a, _TABLE),
+        kind_b=_KINDS.get(task.dtype_b, _TABLE),
+        histogram=task.histogram.ctypes.data,
+        smallest=2.0**task.least,
+        **{name: getattr(task, name) for name in _SAME},
+    )
+    pair.table_a, pair.table_b = (table.ctypes.data if table is not None else None for table in tables)
+    for k in range(2):
+        pair.row[k], pair.column[k] = task.row[k].ctypes.data, task.column[k].ctypes.data
+    helpers = []
+    if task.rows * task.columns >= THREADED:
+        helpers = [_submit(library, pair) for _ in range(threads() - 1)]
+    failed = library.layertap_pair(ctypes.byref(pair)) != 0
+    for helper in helpers:
+        # A helper that the system did not get round to finds no work left, so there is nothing to wait for.
+        if helper is not None and not helper.cancel():
+            failed &= helper.result() != 0  # a thread without memory takes no chunk: the others do its work
+    if failed:
+        raise MemoryError("no memory for comparing two tensors")
+    totals = Totals(**{field.name: getattr(pair.totals, field.name) for field in fields(Totals)})
+    totals.max_ulp *= 2.0**task.mantissa
+    return totals
+
+
+def threads() -> int:
+    """As many as the process may run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL | None:
+    if not LIBRARY.exists() or sys.byteorder != "little":
+        return None
+    library = ctypes.CDLL(str(LIBRARY))
+    library.layertap_pair.argtypes = (ctypes.c_void_p,)
+    library.layertap_pair.restype = ctypes.c_int
+    library.layertap_pair_size.restype = ctypes.c_int64
+    if library.layertap_pair_size() != ctypes.sizeof(_Pair):
+        raise ImportError(f"{LIBRARY} was built from another pair.c; run `pip install -e .` again")
+    return library
+
+
+_pool: list[ThreadPoolExecutor] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.clear)  # a child inherits the pool but none of its threads
+
+
+def _submit(library: ctypes.CDLL, pair: _Pair) -> Future[int] | None:
+    if not _pool:
+        _pool.append(ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="layertap-pair"))
+    try:
+        return _pool[0].submit(library.layertap_pair, ctypes.byref(pair))
+    except RuntimeError:  # the interpreter is shutting down and takes no more work: the caller does it alone
+        return None

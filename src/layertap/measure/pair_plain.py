@@ -1,0 +1,181 @@
+"""A pair of tensors with numpy alone, block by block: the same totals as pair.c, where that was not compiled.
+
+Here is also what both share: which element types there are, and the totals that the pass leaves behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+BLOCK = 1 << 17
+BINS = 1 << 15
+
+MANTISSA = {
+    **dict(float64=(52, -1022), float32=(23, -126), float16=(10, -14), bfloat16=(7, -126), float8_e8m0fnu=(0, -127)),
+    **dict(float8_e4m3fn=(3, -6), float8_e4m3fnuz=(3, -7), float8_e5m2=(2, -14), float8_e5m2fnuz=(2, -15)),
+    **dict.fromkeys(("bool", "uint8", "int8", "uint16", "int16"), (24, 24)),
+    **dict.fromkeys(("uint32", "int32", "uint64", "int64"), (64, 64)),
+}
+"""Bits after the point, and the exponent of the smallest normal number. An integer is taken for a float whose steps are
+1 throughout."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """What one pass over a pair leaves behind. `a` is the reference, `b` the candidate."""
+
+    finite: int = 0
+    close: int = 0
+    nan_mismatch: int = 0
+    inf_mismatch: int = 0
+    nonfinite: int = 0
+    max_abs: float = 0.0
+    sum_abs: float = 0.0
+    max_relative: float = 0.0
+    sum_relative: float = 0.0
+    max_ulp: float = 0.0
+    error: float = 0.0
+    """The sum of squared differences."""
+    reference: float = 0.0
+    """The sum of squares of the reference."""
+    reference_abs: float = 0.0
+    mean_a: float = 0.0
+    mean_b: float = 0.0
+    aa: float = 0.0
+    """Sums of products about the means: aa, bb, ab."""
+    bb: float = 0.0
+    ab: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A pair as rows × columns, what to count, and room for what is not a single number."""
+
+    a: npt.NDArray[np.uint8]
+    b: npt.NDArray[np.uint8]
+    dtype_a: str
+    dtype_b: str
+    rows: int
+    columns: int
+    row_group: int
+    """So many neighbouring rows share an entry of `row`; more than one only beyond a million rows."""
+    column_group: int
+    rtol: float
+    atol: float
+    eps: float
+    scale: float
+    """A power of two by which float64 values are multiplied, so that their squares stay in range."""
+    mantissa: int
+    least: int
+    """The step of the coarser dtype at x is 2^(max(exponent of x, least) - mantissa)."""
+    row: Floats
+    """Squared error and squared reference of each group of rows: 2 × groups."""
+    column: Floats
+    histogram: npt.NDArray[np.uint64]
+    """How many |differences|, and how many relative errors, round to each bfloat16: 2 × BINS."""
+
+
+def measure(task: Task) -> Totals:
+    """Goes over the pair once, in blocks, and adds to the task's rows, columns and histogram."""
+    totals = Totals()
+    itemsizes = task.a.size // (task.rows * task.columns), task.b.size // (task.rows * task.columns)
+    for begin in range(0, task.rows * task.columns, BLOCK):
+        end = min(begin + BLOCK, task.rows * task.columns)
+        a = values(task.a[begin * itemsizes[0] : end * itemsizes[0]], task.dtype_a)
+        b = values(task.b[begin * itemsizes[1] : end * itemsizes[1]], task.dtype_b)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            _block(task, totals, a * task.scale, b * task.scale, begin)
+    return totals
+
+
+def _block(task: Task, totals: Totals, a: Floats, b: Floats, begin: int) -> None:
+    keep = np.isfinite(a) & np.isfinite(b)
+    flat = np.arange(begin, begin + len(a))
+    if not keep.all():
+        only = np.isnan(a) != np.isnan(b)
+        alike = ~keep & ((a == b) | (np.isnan(a) & np.isnan(b)))
+        totals.nan_mismatch += int(only.sum())
+        totals.nonfinite += int(alike.sum())
+        totals.inf_mismatch += int((~keep & ~only & ~alike).sum())
+        a, b, flat = a[keep], b[keep], flat[keep]
+    if not len(a):
+        return
+    size, d = np.abs(a), np.abs(a - b)
+    relative = d / (size + task.eps)
+    exponent = np.maximum(np.frexp(size)[1].astype(np.int64) - 1, task.least)
+    exponent[size == 0] = task.least
+    ulps = np.ldexp(d, task.mantissa - exponent)
+    totals.max_abs = max(totals.max_abs, float(d.max()))
+    totals.max_relative = max(totals.max_relative, float(relative.max()))
+    totals.max_ulp = max(totals.max_ulp, float(ulps.max()))
+    totals.close += int((d <= task.rtol * size + task.atol).sum())
+    totals.sum_abs += float(d.sum())
+    totals.sum_relative += float(relative.sum())
+    totals.reference_abs += float(size.sum())
+    for k, numbers in enumerate((d, relative)):
+        task.histogram[k] += np.bincount(_bins(numbers), minlength=BINS).astype(np.uint64)
+    row, column = np.divmod(flat, task.columns)
+    first, last = int(row[0]) // task.row_group, int(row[-1]) // task.row_group + 1
+    for k, squares in enumerate((d * d, a * a)):
+        task.row[k, first:last] += np.bincount(row // task.row_group - first, squares, last - first)
+        low, high = int(column.min()) // task.column_group, int(column.max()) // task.column_group + 1
+        task.column[k, low:high] += np.bincount(column // task.column_group - low, squares, high - low)
+    totals.error += float((d * d).sum())
+    totals.reference += float((a * a).sum())
+    _moments(totals, a, b)
+
+
+def _moments(totals: Totals, a: Floats, b: Floats) -> None:
+    """About the block's means, then merged as in pair.c."""
+    x, y = a - a[0], b - b[0]
+    mean_a, mean_b, n, m = a[0] + x.mean(), b[0] + y.mean(), totals.finite, len(a)
+    x, y = x - x.mean(), y - y.mean()
+    share = m / (n + m)
+    da, db = float(mean_a - totals.mean_a), float(mean_b - totals.mean_b)
+    totals.aa += float(x @ x) + da * da * n * share
+    totals.bb += float(y @ y) + db * db * n * share
+    totals.ab += float(x @ y) + da * db * n * share
+    totals.mean_a, totals.mean_b = totals.mean_a + da * share, totals.mean_b + db * share
+    totals.finite += m
+
+
+def _bins(numbers: Floats) -> npt.NDArray[np.int64]:
+    bits = numbers.astype(np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x8000)) >> np.uint32(16)).astype(np.int64)
+
+
+def values(raw: npt.NDArray[np.uint8], dtype: str) -> Floats:
+    """The bytes as float64."""
+    flat: npt.NDArray[np.generic]
+    if dtype == "bfloat16":
+        flat = (raw.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+    elif dtype.startswith("float8_"):
+        flat = float8_table(dtype)[raw]
+    else:
+        flat = raw.view("|u1" if dtype == "bool" else np.dtype(dtype).newbyteorder("<"))
+    with np.errstate(invalid="ignore"):  # a NaN of the signalling kind
+        return flat.astype(np.float64)
+
+
+@cache
+def float8_table(dtype: str) -> npt.NDArray[np.float32]:
+    """What each of the 256 bytes means; store/dtype.py, a room above, has the same table for its own readers."""
+    codes = np.arange(256)
+    if dtype == "float8_e8m0fnu":
+        return np.where(codes == 255, np.nan, np.exp2(codes - 127.0)).astype(np.float32)
+    bits, lowest = MANTISSA[dtype]
+    exponent, fraction = (codes & 0x7F) >> bits, (codes & ((1 << bits) - 1)) / (1 << bits)
+    table = np.where(exponent == 0, fraction, 1 + fraction) * np.exp2(lowest + np.maximum(exponent - 1.0, 0))
+    if dtype.endswith("fnuz"):
+        table[0x80] = np.nan  # where -0 would be
+    elif dtype == "float8_e4m3fn":
+        table[[0x7F, 0xFF]] = np.nan
+    else:
+        table[[0x7C, 0xFC]] = np.inf
+        table[[0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]] = np.nan
+    return np.where(codes >= 0x80, -table, table).astype(np.float32)
