@@ -77,7 +77,11 @@ def test_e4_statistics_that_are_not_the_arrays_are_told(file: Path) -> None:
 
 
 def layer(dtype: torch.dtype, seed: int = 0) -> Any:
-    return recorded(["embed", "model.layers.0:input", "model.layers.0", "model.layers.1:input"], dtype=dtype, seed=seed)
+    return recorded(
+        ["embed:input", "embed", "model.layers.0:input", "model.layers.0", "model.layers.1:input"],
+        dtype=dtype,
+        seed=seed,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.int8, torch.complex64])
@@ -85,8 +89,8 @@ def test_e4_round_trip(tmp_path: Path, dtype: torch.dtype) -> None:
     runs = {"fp32": layer(dtype), "2-1": layer(dtype, seed=1)}
     done = export(runs, tmp_path / "io.npz", "npz")
     assert done.files == ("io.npz", "io_stats.json")
-    assert done.notes == ()
-    assert {item.site for item in done.left_out} == {"embed", "model.layers.1:input"}
+    assert done.notes == ("run in memory: the layer is model.layers.0",), "the first block, not the embedding"
+    assert {item.site for item in done.left_out} == {"embed:input", "embed", "model.layers.1:input"}
     for mode, run in runs.items():
         again = read_npz(tmp_path / "io.npz", mode)
         assert again.problems == ()
@@ -109,7 +113,7 @@ def test_e4_what_numpy_has_not_is_widened_and_told(tmp_path: Path, dtype: torch.
     run = layer(dtype)
     done = export(run, tmp_path / "io.npz", "npz")
     name = str(dtype).removeprefix("torch.")
-    assert done.notes[0] == f"mode reference, input: numpy has no {name}; widened to float32, exactly"
+    assert done.notes[1] == f"mode reference, input: numpy has no {name}; widened to float32, exactly"
     again = open_run(tmp_path / "io.npz")
     assert torch.equal(again["layer_0"].tensor(), run["model.layers.0"].tensor().float())
 

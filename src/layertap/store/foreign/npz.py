@@ -27,7 +27,7 @@ from layertap.site import Record, Site
 from layertap.store.dtype import SIZES
 from layertap.store.foreign import numbers
 from layertap.store.foreign.choosing import Row, choose, first_of_each, one_step
-from layertap.store.foreign.naming import with_given
+from layertap.store.foreign.naming import block_family, with_given
 from layertap.store.foreign.staging import Staging
 from layertap.store.foreign.suspicion import Shelf, record_of, regular
 from layertap.store.run import Run
@@ -191,11 +191,7 @@ def _input_and_output(run: Run, out: Staging, names: Mapping[str, str], step: in
         by_site = {str(row.record.site): row for row in rows}
         chosen = {name: by_site[site] for site, name in with_given({}, names, list(by_site)).items()}
     else:
-        paths = [{row.record.site.path for row in rows if row.record.site.role == role} for role in ROLES]
-        both = [row.record.site.path for row in rows if all(row.record.site.path in found for found in paths)]
-        layer = next(iter(both), None)
-        if layer is None:  # no layer has both: the first output alone
-            layer = next((row.record.site.path for row in rows if row.record.site.role == "output"), None)
+        layer = _layer(rows)
         chosen = {row.record.site.role: row for row in rows if row.record.site.path == layer}
     if not chosen:
         raise BadArgument(
@@ -204,11 +200,28 @@ def _input_and_output(run: Run, out: Staging, names: Mapping[str, str], step: in
     for role in ROLES:
         if role not in chosen:
             out.note(f"{run.name}: no {role} was recorded; record with what=('input', 'output')")
+    for path in dict.fromkeys(row.record.site.path for row in chosen.values()):
+        if path != LAYER:
+            out.note(f"{run.name}: the layer is {path or 'the model itself'}")
     taken = [row.record.site for row in chosen.values()]
     for row in rows:
         if row.record.site not in taken:
             out.leave_out(row.record.site, "the layout holds one layer's input and output; choose with names=")
     return {role: chosen[role] for role in ROLES if role in chosen}
+
+
+def _layer(rows: list[Row]) -> str | None:
+    """Which layer is meant when nobody says: the first block, or else the first module, best with input and output."""
+    roles: dict[str, set[str]] = {}
+    for row in rows:
+        roles.setdefault(row.record.site.path, set()).add(row.record.site.role)
+    family = block_family(list(roles))
+    outputs = [path for path, found in roles.items() if "output" in found]
+
+    def rank(path: str) -> tuple[bool, bool]:
+        return "input" not in roles[path], family is None or re.fullmatch(re.escape(family) + "[0-9]+", path) is None
+
+    return min(outputs, key=rank, default=next(iter(roles), None))
 
 
 def _entry(record: Record) -> dict[str, Any]:
