@@ -1,7 +1,7 @@
-"""Compiles measure/onepass.c when the package is built, for wheels and for editable installs alike.
+"""Compiles measure/onepass.c and measure/pair.c when the package is built, for wheels and for editable installs alike.
 
-Without a compiler the build goes on and says so: plain.py then does the same work with torch's operations. The library
-uses no Python headers, so one wheel serves every Python on its platform.
+Without a compiler the build goes on and says so: plain.py then does the same work with torch's operations, and
+pair_plain.py with numpy's. The libraries use no Python headers, so one wheel serves every Python on its platform.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# Not -march=native: onepass.c looks at the processor when it runs. Not -ffast-math: it looks for NaN and Inf. And no
-# contraction: a fused multiply-add is written where it is wanted.
+SOURCES = ["onepass", "pair"]
+# Not -march=native: they look at the processor when they run. Not -ffast-math: they look for NaN and Inf. And
+# no contraction: a fused multiply-add is written where it is wanted.
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-shared", "-fPIC"]
 
 
@@ -31,13 +32,14 @@ class BuildHook(BuildHookInterface[Any]):
         if self.target_name != "wheel":  # an sdist carries the source
             return
         room = Path(self.root, "src", "layertap", "measure")
-        library = room / ("_onepass.dylib" if sys.platform == "darwin" else "_onepass.so")
-        if not self.compile(room / "onepass.c", library):
-            library.unlink(missing_ok=True)  # one from an earlier build may not fit this source
-            return
-        build_data["artifacts"].append(f"/{library.relative_to(self.root).as_posix()}")
-        build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        for source in SOURCES:
+            library = room / f"_{source}{'.dylib' if sys.platform == 'darwin' else '.so'}"
+            if not self.compile(room / f"{source}.c", library):
+                library.unlink(missing_ok=True)  # one from an earlier build may not fit this source
+                continue
+            build_data["artifacts"].append(f"/{library.relative_to(self.root).as_posix()}")
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
     def compile(self, source: Path, library: Path) -> bool:
         """Writes to a temporary name first, so that a process which has the old library open keeps it."""
