@@ -111,10 +111,30 @@ def test_wrong_input_is_one_message_and_exit_code_2(target, args, says):
     assert "Traceback" not in done.stderr
 
 
-def test_demo_tells_where_it_broke(tmp_path, monkeypatch):
+def test_diff_gives_its_verdict_as_exit_code_and_in_json(target, tmp_path):
+    call("record", target, "-o", "a", "--sites", "*", "--keep", "tensor")
+    call("record", target, "-o", "b", "--sites", "*", "--keep", "tensor")
+    call("record", "nets.py:poisoned", "-o", "c", "--sites", "*", "--keep", "tensor")
+    assert "IDENTICAL" in call("diff", "a", "b")
+    text = call("diff", "a", "c", "--html", "page.html", "-v", code=1)
+    assert "first departure: 3 (Sequential)" in text
+    assert "plan: exact" in text
+    assert "FAULT" in (tmp_path / "page.html").read_text()
+    data = json.loads(call("diff", "a", "c", "--json", code=1))
+    assert (data["verdict"], data["first"], data["exit_code"]) == ("fault", "3", 1)
+    call("record", target, "-o", "d", "--sites", "[0-4]", "--keep", "tensor")
+    assert "only in the reference" in call("diff", "a", "d", code=3)
+
+
+def test_b4_export_and_diff_of_a_foreign_folder(target):
+    call("record", target, "-o", "a", "--sites", "*", "--keep", "tensor")
+    call("export", "a", "-o", "layers", "--layout", "layers")
+    assert "IDENTICAL" in call("diff", "a", "layers")
+
+
+def test_demo_goes_from_the_layer_to_its_part(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = call("demo")
-    assert "first non-finite values: blocks.3 " in text
-    assert "first non-finite values: blocks.3.up " in text
-    rows = json.loads(call("demo", "--json"))
-    assert {row["nan"] for row in rows["healthy"]} == {0}
+    assert "first departure: blocks.3 (Block)" in text
+    assert "first departure: blocks.3.down (Linear)" in text
+    assert json.loads(call("demo", "--json"))["first"] == "blocks.3.down"

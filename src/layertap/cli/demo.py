@@ -1,4 +1,4 @@
-"""`layertap demo`: record a small decoder, break it, see which layer broke, and look inside that layer."""
+"""`layertap demo`: record, break, compare, and from the first departing layer to the part of it that is wrong."""
 
 from __future__ import annotations
 
@@ -13,39 +13,61 @@ from layertap.report.show import run_rows, run_view
 from layertap.store import Run
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from torch import nn
 
 LAYERS = ["embed", "blocks.*", "norm", "head"]
-INSIDE = ["blocks.3", "blocks.3.*"]
+INSIDE = ["blocks.*", "blocks.*.*"]
 
 
 def demo(
     folder: Annotated[Path, typer.Option("--output", "-o", help="where the demo's runs go")] = Path("runs/demo"),
-    json: Annotated[bool, typer.Option("--json", help="the rows as JSON")] = False,
+    json: Annotated[bool, typer.Option("--json", help="the last verdict as JSON")] = False,
 ) -> None:
-    """Record a small decoder, break it, and see where it broke."""
+    """Record a small decoder, break a copy of it, compare, and look inside the layer that departs first."""
     import torch
 
     from layertap.capture import record
+    from layertap.compare import diff
+    from layertap.report.diff import report_view
 
     healthy, broken = decoder(), decoder()
     with torch.no_grad():
-        broken.get_parameter("blocks.3.up.weight")[7] = 3e38  # one row of one weight: what follows overflows
+        broken.get_parameter("blocks.3.down.weight")[7] = 0  # one row of one weight, as a bad checkpoint has it
     ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(1))
-    rows = {}
-    for name, model, sites in (("healthy", healthy, LAYERS), ("broken", broken, LAYERS), ("closer", broken, INSIDE)):
+
+    def say(*views: RenderableType) -> None:
+        if not json:
+            for view in views:
+                show_screen(view)
+
+    def take(model: nn.Module, name: str, sites: list[str]) -> Run:
+        say(f"\n>>> with lt.record(model, {str(folder / name)!r}, sites={sites}, keep='tensor'): model(ids)")
         with record(model, folder / name, sites=sites, keep="tensor", exists="replace") as recording:
             model(ids)
-        run = Run(folder / name)
-        rows[name] = run_rows(run)
-        if not json:
-            print(f"\n>>> with lt.record(model, {str(folder / name)!r}, sites={sites}, keep='tensor') as rec: ...")
-            show_screen(run_view(run, rows[name]))
-            show_screen(receipt_view(recording.receipt))
+        say(receipt_view(recording.receipt))
+        return Run(folder / name)
+
+    reference = take(healthy, "healthy", LAYERS)
+    say(run_view(reference, run_rows(reference)))
+    # The same weights in other arithmetic: what this run differs by is rounding.
+    rounding = take(healthy.bfloat16(), "rounding", LAYERS)
+    candidate = take(broken.bfloat16(), "broken", LAYERS)
+    say("\n>>> lt.diff('healthy', 'broken', floor='rounding')")
+    say(report_view(diff(reference, candidate, floor=rounding)))
+    say("\nThe layer is known; now its parts.")
+    inside = diff(
+        take(decoder(), "healthy-inside", INSIDE),
+        take(broken, "broken-inside", INSIDE),
+        floor=take(healthy, "rounding-inside", INSIDE),
+    )
+    say("\n>>> lt.diff('healthy-inside', 'broken-inside', floor='rounding-inside')")
     if json:
-        show_json(rows)
-    else:
-        print(f"\nOne site in full: layertap show {folder / 'closer'} blocks.3.up")
+        show_json(inside.to_dict())
+        return
+    head, *_ = str(inside).partition("\n\n")
+    print(head)
+    print(f"\nOne site in full: layertap show {folder / 'broken-inside'} blocks.3.down")
 
 
 def decoder(blocks: int = 6, width: int = 48, vocabulary: int = 64) -> nn.Module:

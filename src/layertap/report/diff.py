@@ -130,7 +130,7 @@ def _worst(report: Report) -> list[Text]:
     above = sorted((row for row in report.rows if row.verdict == "fault"), key=lambda row: -row.ratio)[:WORST]
     if len(above) < 2:
         return []
-    return [Text("furthest above the floor: " + "; ".join(f"{pair_name(row)} ({row.why})" for row in above))]
+    return [Text("furthest above the floor: " + ", ".join(f"{pair_name(row)} ({number(row.ratio, 3)} ×)" for row in above))]
 
 
 def _unmatched(report: Report) -> list[Text]:
