@@ -12,12 +12,15 @@ except ImportError:  # no GPU build of torch: `kernel.available` says no, and no
 
 FOUND = triton is not None
 
+# One compiled kernel serves tensors of all sizes: triton would make others where such a number is 1, or a multiple of 16.
+_SIZES = ["count", "full", "width", "rows", "tiles", "segments", "lines", "parts", "stride", "apart", "programs", "every"]
+
 
 def jit(function: Any) -> Any:
     """A function of the device; as it is where triton is missing, since then nobody calls it."""
     if triton is None:
         return function
-    return triton.jit(function, do_not_specialize=["count", "full"])
+    return triton.jit(function, do_not_specialize=_SIZES)
 
 
 @jit

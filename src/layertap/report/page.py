@@ -14,12 +14,13 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.3rem; }
 p { margin: .3rem 0; }
-.fault { color: var(--fault); } .inconclusive { color: var(--doubt); } .identical, .noise { color: var(--good); }
+h1.fault { color: var(--fault); } h1.inconclusive { color: var(--doubt); }
+h1.identical, h1.noise { color: var(--good); }
 .note { border-left: 3px solid var(--doubt); padding-left: .6rem; }
 table { border-collapse: collapse; width: 100%; margin-top: 1rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .2rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; font-family: ui-monospace, monospace; }
-tbody tr { color: CanvasText; }
+th:last-child { text-align: left; }
 tr.fault td:first-child, tr.fault td:nth-child(2) { color: var(--fault); font-weight: 600; }
 tr.inconclusive td:nth-child(2) { color: var(--doubt); }
 td.bar { width: 14rem; position: relative; padding: 0; }
