@@ -1,0 +1,248 @@
+"""A golden baseline: one run as one small file of text, fit for git.
+
+JSON lines. The first says what was recorded and carries a checksum of the rest; then one line a record, in order of
+execution: what people read first, the sketch (base64) last. Values that are the usual ones are left out. NaN and
+infinities are the words `"NaN"`, `"Infinity"`, `"-Infinity"`. The same run gives the same bytes: no times, no paths.
+
+Sketches are stored as they are, in float32. Half of that would do for a bfloat16 model, but the rounding of a float16
+sketch is 2,000 times the rounding of a float32 model: every golden of one would fail.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, RunError
+from layertap.measure.definition import BUCKETS
+from layertap.site import Record, Site, Statistics
+from layertap.store import MemoryWriter, Run
+from layertap.store.foreign import open_run
+from layertap.store.runfile import plain
+
+GOLDEN_FORMAT = 1
+"""The version of the file that this layertap writes, and the newest that it reads."""
+SUFFIX = ".layertap"
+MAX_BYTES = 64 << 20
+"""A larger file is refused: nobody puts such a golden into git."""
+
+_USUAL: dict[str, Any] = {
+    **dict.fromkeys(("step", "rank", "nan", "pos_inf", "neg_inf", "zero"), 0),
+    **dict.fromkeys(("epoch", "batch")),
+    "placements": "",
+    "asked": True,
+}
+_TEXTS = ("kind", "phase", "dtype", "device", "placements")
+_REALS = ("mean", "std", "min", "max", "abs_mean", "l2")
+_COUNTS = ("count", "nan", "pos_inf", "neg_inf", "zero")
+_INFO = ("model", "parameter_dtypes", "torch")
+
+
+def save_golden(run: Any, path: str | os.PathLike[str]) -> None:
+    """Writes the golden of a run (a `Run`, a recorder, a path): whole or not at all."""
+    write_golden(golden_bytes(as_run(run)), Path(path))
+
+
+def load_golden(path: str | os.PathLike[str]) -> Run:
+    """Reads a golden as a run in memory. It holds statistics, fingerprints and sketches, no tensors."""
+    path = Path(path)
+    if not path.exists():
+        raise NotARun(
+            f"{path}: no golden baseline here yet; write it with `pytest --layertap-update` (or with "
+            f"layertap.testing.save_golden), look at it, and commit it"
+        )
+    head, lines = _read(path)
+    info = {**{name: head[name] for name in _INFO if name in head}, "source": str(path)}
+    # Not the time of reading: two loads of one file are one run.
+    writer = MemoryWriter(info=info, name=str(path), clock=lambda: 0.0)
+    for number, line in enumerate(lines, start=2):
+        try:
+            writer.add(_record(_parse(line)))
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            raise CorruptRun(f"{path}, line {number}: {what[:200]}; {_AGAIN}") from None
+    writer.close()
+    return Run(writer)
+
+
+def as_run(source: Any) -> Run:
+    """A run, whatever stands for it: a `Run`, a recorder, a golden's path, or what `layertap diff` opens."""
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        return load_golden(path) if path.suffix == SUFFIX and path.is_file() else open_run(path)
+    found = source if isinstance(source, (Run, MemoryWriter)) else getattr(source, "run", None)
+    if not isinstance(found, (Run, MemoryWriter)):
+        raise BadArgument(f"expected a Run, a recorder or a path, got {type(source).__name__}")
+    return open_run(found)
+
+
+def golden_bytes(run: Run) -> bytes:
+    """The file's contents. A run that is empty, incomplete or unmeasured makes no baseline."""
+    _fit(run)
+    records = sorted(run.records(), key=lambda record: (record.step, record.rank, record.order, str(record.site)))
+    body = "".join(f"{json.dumps(plain(_row(record)), allow_nan=False)}\n" for record in records).encode()
+    head = {
+        "layertap_golden": GOLDEN_FORMAT,
+        **{name: run.info[name] for name in _INFO if name in run.info},
+        "records": len(records),
+        "sha256": hashlib.sha256(body).hexdigest(),
+    }
+    return f"{json.dumps(plain(head), allow_nan=False)}\n".encode() + body
+
+
+def write_golden(contents: bytes, path: Path) -> None:
+    """Puts the file in place by a rename, so that processes that write one golden at a time leave a whole one."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(contents)
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise RunError(f"{path}: the golden cannot be written ({error.strerror or error})") from error
+
+
+def _fit(run: Run) -> None:
+    receipt = run.receipt
+    if run.partial:
+        raise BadArgument(f"{run.name} is no baseline, it is partial: {run.problems[0]}. Save after the `with` block")
+    if not run.sites:
+        raise BadArgument(f"{run.name} is no baseline: nothing was recorded")
+    if receipt is not None and (receipt.error or receipt.lost):
+        raise BadArgument(f"{run.name} is no baseline: {receipt.error or f'{receipt.lost} records were lost'}")
+    for record in run.records():
+        if not record.sketch and record.statistics.count:
+            raise BadArgument(
+                f"{run.name} is no baseline: {record.site} has statistics but no sketch, which proves nothing"
+            )
+
+
+def _row(record: Record) -> dict[str, Any]:
+    statistics = record.statistics
+    row: dict[str, Any] = {"site": str(record.site), "kind": record.kind, "order": record.order}
+    row |= {name: getattr(record, name) for name in ("step", "rank", "epoch", "batch", "asked")}
+    row |= {"phase": record.phase, "shape": record.shape, "dtype": record.dtype}
+    row |= {"device": record.device, "placements": record.placements}
+    row |= {name: getattr(statistics, name) for name in (*_COUNTS, *_REALS)}
+    row |= {"first": statistics.first, "fingerprint": f"{record.fingerprint:016x}"}
+    row["sketch"] = base64.b64encode(record.sketch).decode("ascii")
+    return {name: value for name, value in row.items() if name not in _USUAL or value != _USUAL[name]}
+
+
+# The way back, without trust.
+
+_AGAIN = "it was damaged, edited or merged; take it from git again, or write it with `pytest --layertap-update`"
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Iterator[bytes]]:
+    """The first line and the others, once their number and checksum are found to be right."""
+    try:
+        with open(path, "rb") as file:
+            contents = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise CorruptRun(f"{path}: cannot be read as a golden baseline ({error.strerror or error})") from None
+    if len(contents) > MAX_BYTES:
+        raise CorruptRun(f"{path}: larger than {MAX_BYTES} bytes; layertap writes no such golden")
+    top, _, body = contents.replace(b"\r\n", b"\n").partition(b"\n")  # git may have changed the ends of lines
+    try:
+        head = _parse(top)
+    except (ValueError, RecursionError):
+        head = {}
+    version = head.get("layertap_golden")
+    if type(version) is not int:
+        raise CorruptRun(f"{path}: not a golden baseline; its first line has no layertap_golden. {_AGAIN.capitalize()}")
+    if version > GOLDEN_FORMAT:
+        raise NewerFormat(
+            f"{path}: written in format {version}; this layertap reads up to {GOLDEN_FORMAT}. "
+            f"Upgrade it: pip install -U layertap"
+        )
+    lines = body.splitlines()
+    if head.get("records") != len(lines):
+        raise CorruptRun(f"{path}: {head.get('records')} records expected, {len(lines)} lines found; {_AGAIN}")
+    if head.get("sha256") != hashlib.sha256(body).hexdigest():
+        raise CorruptRun(f"{path}: its lines do not match the checksum in the first; {_AGAIN}")
+    dtypes = head.get("parameter_dtypes", [])
+    if not isinstance(dtypes, list) or not all(isinstance(dtype, str) for dtype in dtypes):
+        raise CorruptRun(f"{path}: parameter_dtypes is not a list of names; {_AGAIN}")
+    return head, iter(lines)
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    def refuse(word: str) -> float:
+        raise ValueError(f"{word} is no JSON")
+
+    value = json.loads(line, parse_constant=refuse)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def _record(row: Mapping[str, Any]) -> Record:
+    row = {**_USUAL, **row}
+    try:
+        sketch = base64.b64decode(_text(row, "sketch"), validate=True)
+    except binascii.Error:
+        raise ValueError("sketch is not base64") from None
+    if len(sketch) not in (0, 4 * BUCKETS):
+        raise ValueError(f"sketch has {len(sketch)} bytes, expected {4 * BUCKETS}")
+    fingerprint = _text(row, "fingerprint")
+    if len(fingerprint) != 16 or not set(fingerprint) <= set("0123456789abcdef"):
+        raise ValueError(f"fingerprint {fingerprint!r} is not of 16 hexadecimal digits")
+    if type(row["asked"]) is not bool:
+        raise ValueError("asked is neither true nor false")
+    site = Site.parse(_text(row, "site"))
+    _whole("call", site.call, 0, 1 << 31)
+    statistics: dict[str, Any] = {name: _whole(name, row[name], 0) for name in _COUNTS}
+    statistics |= {name: _real(name, row[name]) for name in _REALS}
+    values: dict[str, Any] = {name: _text(row, name) for name in _TEXTS}
+    values |= {name: _whole(name, row[name]) for name in ("order", "step")}
+    values |= {name: None if row[name] is None else _whole(name, row[name]) for name in ("epoch", "batch")}
+    return Record(
+        site=site,
+        rank=_whole("rank", row["rank"], 0, 1 << 31),
+        shape=tuple(_whole("shape", size, 0) for size in _list(row, "shape")),
+        asked=row["asked"],
+        fingerprint=int(fingerprint, 16),
+        sketch=sketch,
+        statistics=Statistics(first=tuple(_real("first", value) for value in _list(row, "first")), **statistics),
+        **values,
+    )
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    value = row[name]
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is not a text")
+    value.encode()  # half of a surrogate pair is a ValueError here, and later in arrow, where no line is known
+    return value
+
+
+def _list(row: Mapping[str, Any], name: str) -> list[Any]:
+    if not isinstance(row[name], list):
+        raise ValueError(f"{name} is not a list")
+    return list(row[name])
+
+
+def _whole(name: str, value: Any, least: int = -(1 << 63), end: int = 1 << 63) -> int:
+    if type(value) is not int or not least <= value < end:
+        raise ValueError(f"{name} is not a whole number from {least} to {end - 1}")
+    return value
+
+
+def _real(name: str, value: Any) -> float:
+    words = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+    if isinstance(value, str) and value in words:
+        return words[value]
+    if type(value) not in (int, float) or math.isinf(value):
+        raise ValueError(f"{name} is not a number")
+    return float(value)
