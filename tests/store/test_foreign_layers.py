@@ -322,6 +322,7 @@ def test_b4_export_onto_itself(tmp_path: Path) -> None:
 def test_b4_a_failed_export_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export(recorded(["h.0", "h.1"]), tmp_path / "x")
     before = {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir()}
+    assert len(before) == 4
     original, count = torch.save, iter(range(10))
 
     def full(*arguments: Any) -> None:

@@ -130,7 +130,7 @@ def _tensor(path: Path, key: str) -> torch.Tensor:
     array: npt.NDArray[Any] = _open(path, lambda archive: archive[key], key)
     if array.dtype.name not in SIZES:
         raise ValueError(f"{array.dtype}, expected numbers (numpy cannot save bfloat16: widen it to float32)")
-    array = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return torch.from_numpy(array)
 
 
