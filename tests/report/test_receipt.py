@@ -14,7 +14,7 @@ def receipt(**changes):
 
 def test_it_says_what_came_and_what_it_cost():
     assert str(receipt()).splitlines()[0] == (
-        "recorded 3 tensors from 2 of 13 sites in 2 steps, 2.0 KiB of tensors kept; 2.00 s, of which 0.100 s (5%) inside layertap"
+        "recorded 3 tensors from 2 of 13 sites in 2 step(s), 2.0 KiB of tensors kept; 2.00 s, of which 0.100 s (5%) inside layertap"
     )
 
 

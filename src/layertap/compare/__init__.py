@@ -25,6 +25,7 @@ from layertap.compare.result import Alignment, Pair, Report, Row, Verdict
 from layertap.errors import BadArgument
 from layertap.store import Run
 from layertap.store.foreign import open_run
+from layertap.words import say
 
 __all__ = ["Alignment", "Pair", "Report", "Row", "Verdict", "diff"]
 
@@ -98,19 +99,22 @@ def _whole(rows: list[Row], alignment: Alignment, proof: Comparability) -> tuple
     if proof.reasons:
         return "inconclusive", proof.reasons
     if not rows:
-        return "inconclusive", ("no site of one run could be matched with one of the other; give a mapping=",)
+        return "inconclusive", (say("no site of one run could be matched with one of the other; give a mapping="),)
     faults = [row for row in rows if row.verdict == "fault"]
     if faults:
-        return "fault", (f"{len(faults)} of {len(rows)} sites are above what rounding explains",)
+        text = say("{count} of {total} sites are above what rounding explains", count=len(faults), total=len(rows))
+        return "fault", (text,)
     unmatched = len(alignment.reference_only) + len(alignment.candidate_only)
     doubtful = [row for row in rows if row.verdict == "inconclusive"]
     if doubtful:
-        return "inconclusive", (f"{len(doubtful)} of {len(rows)} sites cannot be judged: {doubtful[0].why}",)
+        template = "{count} of {total} sites cannot be judged: {why}"
+        return "inconclusive", (say(template, count=len(doubtful), total=len(rows), why=doubtful[0].why),)
     if unmatched:
-        return "inconclusive", (f"the {len(rows)} matched sites agree, but {unmatched} were recorded on one side only",)
+        template = "the {total} matched sites agree, but {count} were recorded on one side only"
+        return "inconclusive", (say(template, total=len(rows), count=unmatched),)
     if all(row.verdict == "identical" for row in rows):
-        return "identical", (f"all {len(rows)} sites are bit-identical",)
-    return "noise", (f"all {len(rows)} sites are within what rounding explains",)
+        return "identical", (say("all {total} sites are bit-identical", total=len(rows)),)
+    return "noise", (say("all {total} sites are within what rounding explains", total=len(rows)),)
 
 
 def _floors(reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any, Any]:

@@ -10,6 +10,7 @@ from layertap.compare.measuring import Measured
 from layertap.compare.result import Pair, Verdict
 from layertap.measure.difference import Part
 from layertap.site import Record
+from layertap.words import say
 
 LIMIT = 3.0
 """Two runs of the same arithmetic in other orders differ by about this much at most in their error."""
@@ -34,7 +35,7 @@ def judge(pair: Pair, measured: Measured, floor: Floor) -> Judgement:
     a, b = pair.reference, pair.candidate
     found = measured.difference
     if measured.identical:
-        return Judgement(verdict="identical", why="bit for bit", ratio=0.0)
+        return Judgement(verdict="identical", why=say("bit for bit"), ratio=0.0)
     if measured.how.startswith("shapes differ"):
         return Judgement(verdict="fault", why=measured.how, ratio=math.inf)
     if found is not None and (found.nan_mismatch or found.inf_mismatch):
@@ -57,12 +58,15 @@ def _by_ratio(measured: Measured, floor: Floor) -> Judgement:
         signs += _line("row", found.row, found.row_typical, floor.row, floor)
         signs += _line("channel", found.column, found.column_typical, floor.column, floor)
     ratio, beside, where = max(signs, key=lambda sign: sign[0] / CERTAIN[sign[1]])
-    text = f"{ratio:.3g} × {'the error of ' if beside == 'its fellows' else 'the '}{beside}"
-    text += ("" if beside == "its fellows" else " floor") + where
+    times = f"{ratio:.3g}"
+    text = say("{ratio} × the error of its fellows", ratio=times)
+    if beside != "its fellows":
+        text = say("{ratio} × the {kind} floor", ratio=times, kind=say(beside))
+    text = f"{text}; {where}" if where else text
     if ratio > CERTAIN[beside]:
         return Judgement(verdict="fault", why=text, ratio=ratio)
     if ratio > LIMIT:
-        return Judgement(verdict="inconclusive", why=f"{text}; a measured floor= would tell", ratio=ratio)
+        return Judgement(verdict="inconclusive", why=f"{text}; {say('a measured floor= would tell')}", ratio=ratio)
     if measured.how == "statistics":
         return Judgement(verdict="inconclusive", why="statistics alone: no contradiction, no proof", ratio=ratio)
     return Judgement(verdict="noise", why=text, ratio=ratio)
@@ -72,7 +76,8 @@ def _line(name: str, part: Part | None, typical: float, measured: float, floor: 
     """A row or column against its own floor; where that is only modelled, against the others of its tensor."""
     if part is None:
         return []
-    where = f"; {name} {', '.join(map(str, part.index))} carries {part.share:.0%} of the error"
+    index, share = ", ".join(map(str, part.index)), f"{part.share:.0%}"
+    where = say(name + " {index} carries {share} of the error", index=index, share=share)
     if floor.kind == "measured":
         return [(_over(part.relative, measured), "measured", where)]
     if part.share < SHARE:

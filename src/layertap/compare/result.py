@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -106,6 +107,14 @@ class Report:
     def worst(self) -> Row | None:
         """The row that is furthest above its floor."""
         return max(self.rows, key=lambda row: row.ratio, default=None)
+
+    @property
+    def growth(self) -> float | None:
+        """How much the error grows from the first departure to the last site; None without one."""
+        first = self.first
+        if first is None or not 0 < first.error < math.inf or not self.rows[-1].error < math.inf:
+            return None
+        return self.rows[-1].error / first.error
 
     @property
     def exit_code(self) -> int:

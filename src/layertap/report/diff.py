@@ -13,11 +13,17 @@ from rich.text import Text
 
 from layertap.compare.result import Report, Row
 from layertap.report.values import jsonable, number
+from layertap.words import say
 
 STYLES = {"identical": "green", "noise": "green", "fault": "bold red", "inconclusive": "yellow"}
 BAR = 16
 WORST = 3
 HINT = "Recorded runs show where an error is first seen, not which layer made it: that takes the two models themselves."
+FLOORS = {
+    "measured": "how sure: the floor is measured, from a run of the reference in the candidate's arithmetic",
+    "modelled": "how sure: the floor is modelled from dtypes and depth; floor=RUN (the reference in the candidate's "
+    "dtype) would measure it",
+}
 METRICS = (
     *("max_abs", "mean_abs", "median_abs", "max_relative", "mean_relative", "median_relative", "mse", "rmse"),
     *("relative_mse", "relative_mae", "relative_l2", "cosine", "pearson", "sqnr", "max_ulp", "allclose", "close"),
@@ -38,7 +44,7 @@ def report_view(report: Report, *, verbose: bool = False) -> Group:
     lines: list[Any] = [Text(line, style=style) for line, style in headline(report)]
     lines += [Text(f"note: {note}", style="yellow") for note in report.notes]
     if report.rows:
-        lines += [Text(""), _table(report)]
+        lines += [Text(""), _table(report, verbose)]
         lines += _worst(report)
     lines += _unmatched(report)
     if verbose:
@@ -60,6 +66,7 @@ def report_dict(report: Report) -> dict[str, Any]:
         "placebo": report.placebo,
         "floor": report.floor_kind,
         "first": None if first is None else str(first.site),
+        "growth": report.growth,
         "rows": rows,
         "unmatched": [{"side": side, "site": site} for side, site in report.unmatched],
         "plan": report.plan,
@@ -68,43 +75,39 @@ def report_dict(report: Report) -> dict[str, Any]:
 
 
 def headline(report: Report) -> list[tuple[str, str]]:
+    """The first lines, each with its style: the verdict, the first departure, how sure."""
     style = STYLES[report.verdict]
-    verdict = "; ".join(report.reasons)
-    lines = [(f"{report.verdict.upper()}: {report.candidate} against {report.reference}: {verdict}", style)]
-    first = report.first
+    sides = {"candidate": report.candidate, "reference": report.reference, "reasons": "; ".join(report.reasons)}
+    template = "{verdict}: {candidate} against {reference}: {reasons}"
+    lines = [(say(template, verdict=say(report.verdict.upper()), **sides), style)]
+    first, worst = report.first, report.worst
     if report.verdict == "fault" and first is not None:
-        about = "≈" if first.estimated else ""
-        lines.append(
-            (
-                f"first departure: {pair_name(first)} ({first.kind}), relative error {about}{number(first.error, 3)}",
-                style,
-            )
-        )
-        lines.append((f"how sure: {first.why}. {HINT}", ""))
+        error = ("≈" if first.estimated else "") + number(first.error, 3)
+        template = "first departure: {site} ({kind}), relative error {error}"
+        lines.append((say(template, site=pair_name(first), kind=first.kind, error=error), style))
+        lines.append((say("how sure: {why}. {hint}", why=first.why, hint=say(HINT)), ""))
+        if report.growth is not None:
+            template = "from there to the last site the error grows {growth} ×"
+            lines.append((say(template, growth=number(report.growth, 3)), ""))
     elif report.rows:
-        worst = report.worst
         if worst is not None and worst.ratio and not math.isnan(worst.ratio):
-            lines.append((f"closest to a fault: {pair_name(worst)}, {worst.why}", ""))
-        lines.append((f"how sure: the floor is {report.floor_kind}{_floor_hint(report)}", ""))
+            lines.append((say("closest to a fault: {site}, {why}", site=pair_name(worst), why=worst.why), ""))
+        lines.append((say(FLOORS[report.floor_kind]), ""))
     return lines
 
 
-def _floor_hint(report: Report) -> str:
-    if report.floor_kind == "measured":
-        return ", from a run of the reference in the candidate's arithmetic"
-    return " from dtypes and depth; floor=RUN (the reference in the candidate's dtype) would measure it"
-
-
-def _table(report: Report) -> Table:
+def _table(report: Report, verbose: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("site", overflow="fold")
-    for title in ("verdict", "error", "floor", "ratio", "jump", "max |d|", "cosine"):
+    more = ("mean |d|", "max rel", "mean rel", "p99 |d|", "SQNR dB", "max ulp", "close") if verbose else ()
+    for title in ("verdict", "error", "floor", "ratio", "jump", "max |d|", "cosine", *more):
         table.add_column(title, justify="right")
     table.add_column("error, log scale")
     place = scale(report)
     for row in report.rows:
         table.add_row(
             *_cells(row),
+            *(_more_cells(row) if verbose else ()),
             "█" * math.ceil(BAR * place(row.error)),
             style=STYLES[row.verdict] if row.verdict == "fault" else "",
         )
@@ -126,11 +129,20 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
+def _more_cells(row: Row) -> list[str]:
+    found = row.difference
+    if found is None:
+        return [""] * 7
+    values = (found.mean_abs, found.max_relative, found.mean_relative, found.percentiles[3], found.sqnr, found.max_ulp)
+    return [*(number(value, 3) for value in values), f"{found.close:.2%}"]
+
+
 def _worst(report: Report) -> list[Text]:
     above = sorted((row for row in report.rows if row.verdict == "fault"), key=lambda row: -row.ratio)[:WORST]
     if len(above) < 2:
         return []
-    return [Text("furthest above the floor: " + ", ".join(f"{pair_name(row)} ({number(row.ratio, 3)} ×)" for row in above))]
+    named = ", ".join(f"{pair_name(row)} ({number(row.ratio, 3)} ×)" for row in above)
+    return [Text(f"furthest above the floor: {named}")]
 
 
 def _unmatched(report: Report) -> list[Text]:
@@ -139,7 +151,8 @@ def _unmatched(report: Report) -> list[Text]:
         sites = [site for on, site in report.unmatched if on == side]
         if sites:
             more = f" and {len(sites) - 6} more" if len(sites) > 6 else ""
-            lines.append(Text(f"only in the {side}: {', '.join(sites[:6])}{more}", style="yellow"))
+            named = ", ".join(sites[:6]) + more
+            lines.append(Text(say("only in the " + side + ": {sites}", sites=named), style="yellow"))
     return lines
 
 

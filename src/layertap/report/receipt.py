@@ -11,6 +11,7 @@ from rich.text import Text
 
 from layertap.report.values import natural, size
 from layertap.site import Receipt, Site, SiteReceipt
+from layertap.words import say
 
 NAMED = 4
 """Sites named for each reason; the rest is counted."""
@@ -27,33 +28,40 @@ def receipt_view(receipt: Receipt) -> Group:
     """For a terminal."""
     lines: list[Text] = [Text(_summary(receipt))]
     if receipt.error:
-        lines.append(Text(f"stopped early: {receipt.error}", style="bold red"))
+        lines.append(Text(say("stopped early: {error}", error=receipt.error), style="bold red"))
     if receipt.lost:
-        lines.append(Text(f"lost: {receipt.lost} records could not be written", style="bold red"))
+        lines.append(Text(say("lost: {count} records could not be written", count=receipt.lost), style="bold red"))
     dropped = sum(site.dropped for site in receipt.sites)
     if dropped:
-        lines.append(Text(f"dropped for the budget: {dropped} tensors", style="yellow"))
-    for word, count in (
-        ("direct", "called as module.forward(…)"),
-        ("recomputed", "recomputed by checkpointing, not recorded twice"),
-    ):
-        total = sum(getattr(site, word) for site in receipt.sites)
-        if total:
-            lines.append(Text(f"{count}: {total} calls", style="dim"))
+        lines.append(Text(say("dropped for the budget: {count} tensors", count=dropped), style="yellow"))
+    for name, words in (("direct", "called as module.forward(…)"), ("recomputed", "recomputed by checkpointing")):
+        calls = sum(getattr(site, name) for site in receipt.sites)
+        if calls:
+            lines.append(Text(f"{words}: {calls} calls", style="dim"))
     lines += _skipped(receipt.fired)
     if receipt.silent:
-        lines.append(Text(f"silent: {len(receipt.silent)} of {len(receipt.sites)} sites", style="yellow"))
+        count, total = len(receipt.silent), len(receipt.sites)
+        lines.append(Text(say("silent: {count} of {total} sites", count=count, total=total), style="yellow"))
         lines += _grouped(receipt.silent)
     return Group(*lines)
 
 
 def _summary(receipt: Receipt) -> str:
-    steps = "1 step" if receipt.steps == 1 else f"{receipt.steps} steps"
     share = receipt.overhead / receipt.seconds if receipt.seconds else 0.0
-    kept = f"{size(receipt.bytes)} of tensors kept" if receipt.bytes else "statistics only"
-    return (
-        f"recorded {receipt.records} tensors from {len(receipt.fired)} of {len(receipt.sites)} sites in {steps}, "
-        f"{kept}; {receipt.seconds:.2f} s, of which {receipt.overhead:.3f} s ({share:.0%}) inside layertap"
+    kept = say("statistics only")
+    if receipt.bytes:
+        kept = say("{size} of tensors kept", size=size(receipt.bytes))
+    return say(
+        "recorded {records} tensors from {fired} of {sites} sites in {steps} step(s), {kept}; {seconds} s, of which "
+        "{overhead} s ({share}) inside layertap",
+        records=receipt.records,
+        fired=len(receipt.fired),
+        sites=len(receipt.sites),
+        steps=receipt.steps,
+        kept=kept,
+        seconds=f"{receipt.seconds:.2f}",
+        overhead=f"{receipt.overhead:.3f}",
+        share=f"{share:.0%}",
     )
 
 

@@ -16,6 +16,7 @@ from layertap.measure.sketch import relative_l2
 from layertap.report.values import number, sparkline
 from layertap.site import Record
 from layertap.store import Run, SiteRecords
+from layertap.words import say
 
 RED = "bold red"
 _NUMBER = re.compile(r"\d+")
@@ -66,7 +67,8 @@ def run_view(run: Run, rows: Sequence[dict[str, Any]]) -> Group:
     born = next((row for row in rows if row["nan"] or row["inf"]), None)
     foot = []
     if born is not None:
-        foot.append(Text(f"first non-finite values: {born['site']} ({born['nan']} NaN, {born['inf']} Inf)", style=RED))
+        template = "first non-finite values: {site} ({nan} NaN, {inf} Inf)"
+        foot.append(Text(say(template, site=born["site"], nan=born["nan"], inf=born["inf"]), style=RED))
     if any(row["change"] for row in rows):
         foot.append(Text("Δ: against the same place one layer before; ≈ estimated from sketches", style="dim"))
     return Group(*head, table, *foot)

@@ -1,0 +1,83 @@
+"""The main messages in the user's language: English, or Chinese where `LAYERTAP_LANG=zh` or the locale says so.
+
+Only what a person reads first is here: verdicts, reasons, receipts. Names, numbers and errors stay as they are, so that
+they can be searched for.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+_CHINESE = {
+    # verdicts and their reasons
+    "IDENTICAL": "完全一致",
+    "NOISE": "仅舍入误差",
+    "FAULT": "存在错误",
+    "INCONCLUSIVE": "无法判定",
+    "{verdict}: {candidate} against {reference}: {reasons}": "{verdict}：{candidate} 对比 {reference}：{reasons}",
+    "{count} of {total} sites are above what rounding explains": "{total} 个位置中有 {count} 个超出舍入误差的范围",
+    "{count} of {total} sites cannot be judged: {why}": "{total} 个位置中有 {count} 个无法判定：{why}",
+    "all {total} sites are bit-identical": "全部 {total} 个位置逐位相同",
+    "all {total} sites are within what rounding explains": "全部 {total} 个位置的差异都在舍入误差范围内",
+    "the {total} matched sites agree, but {count} were recorded on one side only": (
+        "已配对的 {total} 个位置一致，但有 {count} 个位置只在一侧有记录"
+    ),
+    "no site of one run could be matched with one of the other; give a mapping=": (
+        "两次运行没有任何位置能够配对；请提供 mapping="
+    ),
+    # the lines below the verdict
+    "first departure: {site} ({kind}), relative error {error}": "首个偏离：{site}（{kind}），相对误差 {error}",
+    "from there to the last site the error grows {growth} ×": "从该处到最后一个位置，误差变为 {growth} 倍",
+    "closest to a fault: {site}, {why}": "最接近错误的位置：{site}，{why}",
+    "how sure: {why}. {hint}": "把握：{why}。{hint}",
+    "Recorded runs show where an error is first seen, not which layer made it: that takes the two models themselves.": (
+        "离线记录只能说明误差最先出现在哪里，不能说明是哪一层造成的；要确定来源需要两个模型本身。"
+    ),
+    "how sure: the floor is measured, from a run of the reference in the candidate's arithmetic": (
+        "把握：误差下限是实测的（参考模型以候选精度运行所得）"
+    ),
+    "how sure: the floor is modelled from dtypes and depth; floor=RUN (the reference in the candidate's "
+    "dtype) would measure it": "把握：误差下限由数据类型和深度估算；用 floor=RUN（参考模型以候选精度运行）可以实测",
+    "only in the reference: {sites}": "仅参考侧有：{sites}",
+    "only in the candidate: {sites}": "仅候选侧有：{sites}",
+    # why a row is judged as it is
+    "bit for bit": "逐位相同",
+    "{ratio} × the {kind} floor": "误差为{kind}下限的 {ratio} 倍",
+    "{ratio} × the error of its fellows": "误差为同类的 {ratio} 倍",
+    "measured": "实测",
+    "modelled": "估算",
+    "row {index} carries {share} of the error": "第 {index} 行占误差的 {share}",
+    "channel {index} carries {share} of the error": "通道 {index} 占误差的 {share}",
+    "a measured floor= would tell": "提供实测的 floor= 即可判定",
+    # the receipt
+    "recorded {records} tensors from {fired} of {sites} sites in {steps} step(s), {kept}; {seconds} s, of which "
+    "{overhead} s ({share}) inside layertap": (
+        "已记录 {records} 个张量，来自 {sites} 个位置中的 {fired} 个，共 {steps} 步，{kept}；"
+        "用时 {seconds} 秒，其中 layertap 占 {overhead} 秒（{share}）"
+    ),
+    "statistics only": "仅统计量",
+    "{size} of tensors kept": "保存张量 {size}",
+    "stopped early: {error}": "提前停止：{error}",
+    "lost: {count} records could not be written": "丢失：{count} 条记录无法写入",
+    "dropped for the budget: {count} tensors": "因预算限制未保存：{count} 个张量",
+    "silent: {count} of {total} sites": "没有数据的位置：{total} 个中的 {count} 个",
+    "first non-finite values: {site} ({nan} NaN, {inf} Inf)": "首个非有限值：{site}（{nan} 个 NaN，{inf} 个 Inf）",
+}
+
+
+def say(template: str, **values: Any) -> str:
+    """A message with its values filled in, in the user's language.
+
+    >>> say("all {total} sites are bit-identical", total=3)
+    'all 3 sites are bit-identical'
+    """
+    if language() == "zh":
+        template = _CHINESE.get(template, template)
+    return template.format(**values) if values else template
+
+
+def language() -> str:
+    """`zh` or `en`: what LAYERTAP_LANG says, else the locale."""
+    chosen = os.environ.get("LAYERTAP_LANG") or os.environ.get("LC_ALL") or os.environ.get("LANG") or ""
+    return "zh" if chosen.lower().startswith("zh") else "en"
