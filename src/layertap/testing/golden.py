@@ -11,7 +11,6 @@ sketch is 2,000 times the rounding of a float32 model: every golden of one would
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import math
@@ -191,7 +190,7 @@ def _record(row: Mapping[str, Any]) -> Record:
     row = {**_USUAL, **row}
     try:
         sketch = base64.b64decode(_text(row, "sketch"), validate=True)
-    except binascii.Error:
+    except ValueError:
         raise ValueError("sketch is not base64") from None
     if len(sketch) not in (0, 4 * BUCKETS):
         raise ValueError(f"sketch has {len(sketch)} bytes, expected {4 * BUCKETS}")
