@@ -170,7 +170,7 @@ def float8_table(dtype: str) -> npt.NDArray[np.float32]:
         return np.where(codes == 255, np.nan, np.exp2(codes - 127.0)).astype(np.float32)
     bits, lowest = MANTISSA[dtype]
     exponent, fraction = (codes & 0x7F) >> bits, (codes & ((1 << bits) - 1)) / (1 << bits)
-    table = np.where(exponent == 0, fraction, 1 + fraction) * np.exp2(lowest + np.maximum(exponent - 1.0, 0))
+    table: Floats = np.where(exponent == 0, fraction, 1 + fraction) * np.exp2(lowest + np.maximum(exponent - 1.0, 0))
     if dtype.endswith("fnuz"):
         table[0x80] = np.nan  # where -0 would be
     elif dtype == "float8_e4m3fn":
@@ -178,4 +178,5 @@ def float8_table(dtype: str) -> npt.NDArray[np.float32]:
     else:
         table[[0x7C, 0xFC]] = np.inf
         table[[0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]] = np.nan
-    return np.where(codes >= 0x80, -table, table).astype(np.float32)
+    signed: npt.NDArray[np.float32] = np.where(codes >= 0x80, -table, table).astype(np.float32)
+    return signed
