@@ -1,0 +1,129 @@
+"""The culprit, and why: planted faults in a real decoder, in both precisions."""
+
+import copy
+import types
+
+import pytest
+import torch
+
+import models
+from layertap.capture import taps
+from layertap.fault import find_fault
+
+LAYER = "model.layers.1"
+
+
+def scaled(block):
+    block.mlp.down_proj.weight.mul_(1.03)
+
+
+def zero_row(block):
+    block.self_attn.q_proj.weight[3] = 0
+
+
+def eps(block):
+    block.input_layernorm.variance_epsilon = 1e-4
+
+
+def scaling(block):
+    block.self_attn.scaling *= 1.2
+
+
+def activation(block):
+    block.mlp.act_fn = torch.nn.GELU()
+
+
+def sign(block):
+    right = block.mlp.forward
+    block.mlp.forward = types.MethodType(lambda self, x: -right(x), block.mlp)
+
+
+def skipped(block):
+    block.mlp.forward = types.MethodType(lambda self, x: x, block.mlp)
+
+
+def nan(block):
+    right = block.mlp.forward
+
+    def forward(self, x):
+        out = right(x)
+        out[0, 0, 0] = float("nan")
+        return out
+
+    block.mlp.forward = types.MethodType(forward, block.mlp)
+
+
+FAULTS = {
+    scaled: ("mlp.down_proj", "weights"),
+    zero_row: ("self_attn.q_proj", "weights"),
+    eps: ("input_layernorm", "config"),
+    scaling: ("self_attn", "config"),
+    activation: ("mlp.act_fn", "config"),
+    sign: ("mlp", "sign"),
+    skipped: ("mlp", "skipped"),
+    nan: ("mlp", "nonfinite"),
+}
+
+
+@pytest.fixture(scope="module")
+def qwen3():
+    return models.qwen3()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
+def test_the_planted_module_is_named_with_its_cause(qwen3, plant, dtype):
+    reference, inputs = qwen3
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        plant(candidate.model.layers[1])
+    path, cause = FAULTS[plant]
+    found = find_fault(reference, candidate.to(dtype), inputs)
+    assert (found.verdict, found.site, found.cause) == ("fault", f"{LAYER}.{path}", cause)
+    assert not found.others
+    assert max(found.forwards.values()) <= 10
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("family", models.ALL)
+def test_another_precision_alone_is_noise(family, dtype):
+    reference, inputs = models.ALL[family]()
+    found = find_fault(reference, copy.deepcopy(reference).to(dtype), inputs)
+    assert (found.verdict, found.site) == ("noise", "")
+    assert found.total > 0
+
+
+def test_other_attention_kernels_are_noise(qwen3):
+    reference, inputs = qwen3
+    candidate = copy.deepcopy(reference)
+    candidate.set_attn_implementation("eager")
+    assert find_fault(reference, candidate, inputs).verdict in ("identical", "noise")
+
+
+def test_two_faults_at_once_show_both(qwen3):
+    reference, inputs = qwen3
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        scaled(candidate.model.layers[0])
+        zero_row(candidate.model.layers[2])
+    found = find_fault(reference, candidate, inputs)
+    assert found.site == "model.layers.0.mlp.down_proj"
+    assert [other.site for other in found.others] == ["model.layers.2.self_attn.q_proj"]
+
+
+def test_putting_the_reference_back_explains_the_error(qwen3):
+    reference, inputs = qwen3
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        zero_row(candidate.model.layers[1])
+    assert find_fault(reference, candidate, inputs).explained > 0.99
+
+
+def test_the_same_model_is_identical_and_left_alone(qwen3):
+    reference, inputs = qwen3
+    before = copy.deepcopy(reference.state_dict())
+    random = torch.get_rng_state()
+    assert find_fault(reference, copy.deepcopy(reference), inputs).verdict == "identical"
+    assert taps.attached() == 0
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(before[name], value) for name, value in reference.state_dict().items())
