@@ -1,0 +1,5 @@
+"""`python -m benchmarks.faultbench`."""
+
+from benchmarks.faultbench.run import main
+
+raise SystemExit(main())
