@@ -25,10 +25,12 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/compare.py
+	$(BIN)/python benchmarks/diff.py
 
 # torch goes first and alone: where the configured index offers a CPU build it is taken, and what is installed next is
 # content with it, so no CUDA packages come.
-$(READY): pyproject.toml constraints.txt $(wildcard hatch_build.py src/layertap/measure/onepass.c)
+$(READY): pyproject.toml constraints.txt $(wildcard hatch_build.py src/layertap/measure/*.c)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
-from layertap.cli.screen import err, show_json, show_screen
+from layertap.cli.screen import progress, show_json, show_screen
 
 
 def diff(
@@ -24,14 +23,14 @@ def diff(
     from layertap.compare import diff as compare
     from layertap.report.diff import report_view
 
-    with Progress(console=err, transient=True) as progress:
-        task = progress.add_task("comparing", total=None)
+    with progress() as bar:
+        task = bar.add_task("comparing", total=None)
         report = compare(
             reference,
             candidate,
             floor=floor or None,
             mapping=mapping,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if html is not None:
         report.to_html(html)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from layertap.cli.screen import err, show_json
+from layertap.cli.screen import err, progress, show_json
 from layertap.errors import BadArgument
 
 
@@ -31,15 +30,8 @@ def export(
     names = dict(_pair(text) for text in name or ())
     with err.status(f"opening {run}"):
         opened = open_run(run)
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task(f"exporting {len(opened)} sites", total=None)
+    with progress() as bar:
+        task = bar.add_task(f"exporting {len(opened)} sites", total=None)
         done = write(
             opened,
             output,
@@ -48,7 +40,7 @@ def export(
             names=names,
             step=step,
             mode=mode,
-            progress=lambda number, total: progress.update(task, completed=number, total=total),
+            progress=lambda number, total: bar.update(task, completed=number, total=total),
         )
     if json:
         show_json({"run": run, "problems": list(opened.problems), "exported": done})

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from layertap.cli.screen import err, show_json, show_screen
+from layertap.cli.screen import err, progress, show_json, show_screen
 from layertap.errors import BadArgument
 from layertap.report.receipt import receipt_view
 
@@ -61,15 +60,8 @@ def record(
         exists="replace" if replace else "append" if append else "error",
         meta={"target": target},
     )
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with recording, Progress(*columns, console=err, transient=True) as progress:
-        for _ in progress.track(range(steps), description=f"recording {len(recording.selection)} sites"):
+    with recording, progress() as bar:
+        for _ in bar.track(range(steps), description=f"recording {len(recording.selection)} sites"):
             opened.run(inputs)
             recording.step()
     if json:

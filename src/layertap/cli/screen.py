@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from layertap.report.values import jsonable
 
@@ -24,6 +25,18 @@ def show_screen(view: RenderableType) -> None:
         out.print(view)
     else:
         Console(width=220).print(view)
+
+
+def progress() -> Progress:
+    """A bar for long work, on the error stream; gone when the work is done."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*parts, console=err, transient=True)
 
 
 def problem(text: str) -> None:

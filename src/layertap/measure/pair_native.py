@@ -10,7 +10,8 @@ from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 
-from layertap.measure.pair_plain import Task, Totals, float8_table
+from layertap.measure.float8 import float8_values
+from layertap.measure.pair_plain import Task, Totals
 
 LIBRARY = Path(__file__).with_name("_pair.dylib" if sys.platform == "darwin" else "_pair.so")
 THREADED = 1 << 18
@@ -52,7 +53,7 @@ def measure(task: Task) -> Totals:
     """Goes over the pair once and adds to the task's rows, columns and histogram."""
     library = _library()
     assert library is not None, "ask available() first"
-    tables = [float8_table(name) if name not in _KINDS else None for name in (task.dtype_a, task.dtype_b)]
+    tables = [float8_values(name) if name not in _KINDS else None for name in (task.dtype_a, task.dtype_b)]
     pair = _Pair(
         a=task.a.ctypes.data,
         b=task.b.ctypes.data,

@@ -6,10 +6,11 @@ Here is also what both share: which element types there are, and the totals that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+
+from layertap.measure.float8 import float8_values
 
 Floats = npt.NDArray[np.float64]
 BLOCK = 1 << 17
@@ -155,28 +156,8 @@ def values(raw: npt.NDArray[np.uint8], dtype: str) -> Floats:
     if dtype == "bfloat16":
         flat = (raw.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
     elif dtype.startswith("float8_"):
-        flat = float8_table(dtype)[raw]
+        flat = float8_values(dtype)[raw]
     else:
         flat = raw.view("|u1" if dtype == "bool" else np.dtype(dtype).newbyteorder("<"))
     with np.errstate(invalid="ignore"):  # a NaN of the signalling kind
         return flat.astype(np.float64)
-
-
-@cache
-def float8_table(dtype: str) -> npt.NDArray[np.float32]:
-    """What each of the 256 bytes means; store/dtype.py, a room above, has the same table for its own readers."""
-    codes = np.arange(256)
-    if dtype == "float8_e8m0fnu":
-        return np.where(codes == 255, np.nan, np.exp2(codes - 127.0)).astype(np.float32)
-    bits, lowest = MANTISSA[dtype]
-    exponent, fraction = (codes & 0x7F) >> bits, (codes & ((1 << bits) - 1)) / (1 << bits)
-    table: Floats = np.where(exponent == 0, fraction, 1 + fraction) * np.exp2(lowest + np.maximum(exponent - 1.0, 0))
-    if dtype.endswith("fnuz"):
-        table[0x80] = np.nan  # where -0 would be
-    elif dtype == "float8_e4m3fn":
-        table[[0x7F, 0xFF]] = np.nan
-    else:
-        table[[0x7C, 0xFC]] = np.inf
-        table[[0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]] = np.nan
-    signed: npt.NDArray[np.float32] = np.where(codes >= 0x80, -table, table).astype(np.float32)
-    return signed
