@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import nn
-
 from benchmarks.faultbench.faults import Around, Plant, fault, replaced, rewrite
+from torch import nn
 
 
 def attend(

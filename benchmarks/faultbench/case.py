@@ -9,9 +9,8 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 import torch
-from torch import nn
-
 from benchmarks.faultbench.families import Built, Inputs
+from torch import nn
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

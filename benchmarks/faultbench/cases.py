@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
-
 from benchmarks.faultbench.case import Case
 from benchmarks.faultbench.clean import CLEAN
 from benchmarks.faultbench.families import Built, build
 from benchmarks.faultbench.kinds import FAULTS
 from benchmarks.faultbench.serving import build_serving, late_positions, lost_slot, stale_cache
+from torch import nn
 
 __all__ = ["CASES", "CLEAN", "Case", "listed"]
 

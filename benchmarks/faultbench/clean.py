@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
-
 from benchmarks.faultbench.attention import inside
 from benchmarks.faultbench.case import Case, nothing
 from benchmarks.faultbench.families import FAMILIES, build, chaos
 from benchmarks.faultbench.faults import Around, rewrite
 from benchmarks.faultbench.roles import roles
 from benchmarks.faultbench.serving import build_serving
+from torch import nn
 
 
 def eager_attention(model: nn.Module) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
-
 from benchmarks.faultbench.faults import Around, fault, map_first, on_output, rewrite
+from torch import nn
 
 
 def _clip(value: torch.Tensor, size: float, generator: torch.Generator) -> torch.Tensor:

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-CAUSES = frozenset(
-    "weights config skipped scale offset sign permutation transpose shift mask clipping quantization precision "
-    "nonfinite structure cache unknown".split()
-)
+_CAUSES = """weights config skipped scale offset sign permutation transpose shift mask clipping quantization precision
+nonfinite structure cache unknown"""
+CAUSES = frozenset(_CAUSES.split())
 """The closed list of the design."""
 
 Plant = Callable[[nn.Module, str, float, torch.Generator], None]

@@ -8,7 +8,7 @@ LAYERS = ("layers.", "h.", "block.", "blocks.")
 
 
 def roles(model: nn.Module) -> dict[str, list[str]]:
-    """Role → module paths, in `named_modules()` order. Only modules that the forward really calls, inside the layers."""
+    """Role → module paths, in `named_modules()` order; inside the layers, with few exceptions."""
     found: dict[str, list[str]] = {}
     for path, module in model.named_modules():
         for role in _roles_of(path, module):

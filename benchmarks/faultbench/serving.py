@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
-
 from benchmarks.faultbench.families import Built, build
 from benchmarks.faultbench.faults import Around, rewrite
+from torch import nn
 
 
 class Decoder(nn.Module):

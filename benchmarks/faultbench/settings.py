@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
-
 from benchmarks.faultbench.faults import fault
+from torch import nn
 
 
 def _eps(model: nn.Module, path: str, size: float, generator: torch.Generator) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
-
 from benchmarks.faultbench.faults import Plant, fault
+from torch import nn
 
 
 def _weight(change: Callable[[torch.Tensor, float, torch.Generator], torch.Tensor], name: str = "weight") -> Plant:
