@@ -122,8 +122,6 @@ Sides = tuple[Array | None, Array | None]
 def _by_masks(ids: Sides, masks: Sides, lengths: tuple[int, int]) -> Spans:
     if masks[0] is None and masks[1] is None:
         return None, ""
-    if lengths[0] == lengths[1] and (masks[0] is None or masks[1] is None):
-        return None, ""  # a mask on one side alone is a difference, not a proof
     spans = _span(masks[0], lengths[0]), _span(masks[1], lengths[1])
     if spans == ((0, lengths[0]), (0, lengths[1])) or spans[0][1] - spans[0][0] != spans[1][1] - spans[1][0]:
         return None, ""
