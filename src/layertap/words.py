@@ -28,7 +28,7 @@ _CHINESE = {
     ),
     # the lines below the verdict
     "first departure: {site} ({kind}), relative error {error}": "首个偏离：{site}（{kind}），相对误差 {error}",
-    "from there to the last site the error grows {growth} ×": "从该处到最后一个位置，误差变为 {growth} 倍",
+    "at the last site the error is {growth} × that": "到最后一个位置，误差为该处的 {growth} 倍",
     "closest to a fault: {site}, {why}": "最接近错误的位置：{site}，{why}",
     "how sure: {why}. {hint}": "把握：{why}。{hint}",
     "Recorded runs show where an error is first seen, not which layer made it: that takes the two models themselves.": (

@@ -29,14 +29,8 @@ def show_screen(view: RenderableType) -> None:
 
 def progress() -> Progress:
     """A bar for long work, on the error stream; gone when the work is done."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    return Progress(*parts, console=err, transient=True)
+    shown = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*shown, console=err, transient=True)
 
 
 def problem(text: str) -> None:

@@ -87,7 +87,7 @@ def headline(report: Report) -> list[tuple[str, str]]:
         lines.append((say(template, site=pair_name(first), kind=first.kind, error=error), style))
         lines.append((say("how sure: {why}. {hint}", why=first.why, hint=say(HINT)), ""))
         if report.growth is not None:
-            template = "from there to the last site the error grows {growth} ×"
+            template = "at the last site the error is {growth} × that"
             lines.append((say(template, growth=number(report.growth, 3)), ""))
     elif report.rows:
         if worst is not None and worst.ratio and not math.isnan(worst.ratio):
