@@ -110,6 +110,12 @@ def test_recording_while_compiling_does_not_break_the_graph():
     assert rec.receipt.sites[0].fired == 1, "the compiled graph calls no module"
 
 
+def test_a_compiled_model_says_why_its_modules_are_silent():
+    compiled = torch.compile(nn.Sequential(nn.Linear(3, 3)), backend="eager")
+    with pytest.raises(lt.errors.NothingCaptured, match=r"torch\.compile"), lt.record(compiled, sites="**.0"):
+        compiled(X)
+
+
 def test_pause_and_resume():
     model = nn.Sequential(nn.Identity())
     with lt.record(model, sites="0") as rec:

@@ -90,8 +90,9 @@ def _why_not_called(tap: ModuleTap, by_path: dict[str, ModuleTap]) -> str:
     if isinstance(tap.module, _CONTAINERS):
         return f"{tap.kind} is a container, which torch never calls; ask for its children"
     above = _nearest_called(tap.path, by_path)
+    # By name: asking torch._dynamo for the class would import all of it.
     if getattr(tap.module, "_compiled_call_impl", None) is not None or any(
-        isinstance(other.module, torch._dynamo.OptimizedModule) for other in by_path.values()
+        other.kind == "OptimizedModule" for other in by_path.values()
     ):
         return "it runs inside a torch.compile'd graph, where no module is called; record the model before compiling"
     if above is None:
