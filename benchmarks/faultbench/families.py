@@ -1,8 +1,8 @@
 """Eight families of small seeded models, each in eval mode, float32, on the CPU, with inputs.
 
 Fresh transformers models have biases of 0, norm weights of 1 and weights so small that a layer hardly moves the
-residual stream: in such a model a doubled bias or a permuted norm is no fault at all. So weights are drawn larger, and biases,
-norm weights and running statistics at random.
+residual stream: in such a model a doubled bias or a permuted norm is no fault at all. So weights are drawn larger, and
+biases, norm weights and running statistics at random.
 """
 
 from __future__ import annotations

@@ -61,11 +61,14 @@ def msprobe(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> str |
 
 
 def ttrace(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> str | None:
-    """The first module above 4 × what a perturbation of the embedding by the candidate's machine epsilon does there."""
+    """The first module above 4 × what a perturbation of the embedding by the candidate's machine epsilon does there.
+
+    In its favour: a module that the embedding does not reach (a rotary embedding) may be off by 4 epsilon.
+    """
     eps = torch.finfo(next(p.dtype for p in candidate.parameters() if p.is_floating_point())).eps
     base = watch(reference, inputs)
     moved = watch(reference, inputs, nudge=eps)
-    limits = {path: 4 * _relative(base[path].output, moved[path].output) for path in base if path in moved}
+    limits = {path: 4 * max(eps, _relative(base[path].output, moved[path].output)) for path in base if path in moved}
     return next(
         (
             path
@@ -92,14 +95,14 @@ def watch(model: nn.Module, inputs: Inputs, nudge: float = 0.0) -> dict[str, See
 
     def hook(path: str) -> Callable[..., Any]:
         def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+            if path == first and isinstance(output, torch.Tensor):
+                noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0))
+                output = (output * (1 + nudge * noise)).to(output.dtype)
             value = _tensor(output)
             if value is not None and path not in seen:
                 given = _tensor((*args, *kwargs.values()))
                 seen[path] = Seen(input=None if given is None else given.double(), output=value.double())
-            if path == first and isinstance(output, torch.Tensor):
-                noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0))
-                return output * (1 + nudge * noise)
-            return None
+            return output if path == first else None
 
         return after
 
