@@ -8,7 +8,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -16,14 +15,14 @@ import torch
 
 CASES = [
     ("float32", "float32", (70, 96)),
-    ("float32", "float32", (3, 17, 130)),
+    ("float32", "float32", (2, 9, 66)),
     ("float32", "float32", (1003,)),
-    ("bfloat16", "bfloat16", (70, 192)),
-    ("bfloat16", "bfloat16", (4, 9, 264)),
-    ("bfloat16", "bfloat16", (4099, 1)),
-    ("bfloat16", "float16", (37, 64)),
-    ("float16", "float16", (33, 72)),
-    ("float32", "bfloat16", (20, 100)),
+    ("bfloat16", "bfloat16", (70, 72)),
+    ("bfloat16", "bfloat16", (2, 9, 136)),
+    ("bfloat16", "bfloat16", (519, 1)),
+    ("bfloat16", "float16", (17, 64)),
+    ("float16", "float16", (17, 72)),
+    ("float32", "bfloat16", (20, 66)),
     ("float32", "float32", (0, 64)),
 ]
 FLAVOURS = ("plain", "holes", "far", "tiny", "huge", "dead", "same", "zeros")
@@ -112,7 +111,9 @@ def differences(found: Any, reference: torch.Tensor, candidate: torch.Tensor) ->
     """What the result gets wrong, in words."""
     want, wrong = expected(reference, candidate), []
     exact = ("finite", "nan_mismatch", "inf_mismatch", "nonfinite")
-    wrong += [f"{name}: {getattr(found, name)} for {want[name]}" for name in exact if getattr(found, name) != want[name]]
+    wrong += [
+        f"{name}: {getattr(found, name)} for {want[name]}" for name in exact if getattr(found, name) != want[name]
+    ]
     for name in ("max_abs", "mean_abs", "max_relative", "mean_relative", "mse", "reference_square", "reference_abs"):
         if not abs(getattr(found, name) - want[name]) <= 2e-6 * abs(want[name]):
             wrong.append(f"{name}: {getattr(found, name)} for {want[name]}")
@@ -130,7 +131,9 @@ def differences(found: Any, reference: torch.Tensor, candidate: torch.Tensor) ->
             continue
         relative, share = want[name]
         flat = 0
-        for size, index in zip(reference.shape[:-1] if name == "row" else reference.shape[-1:], part.index, strict=True):
+        for size, index in zip(
+            reference.shape[:-1] if name == "row" else reference.shape[-1:], part.index, strict=True
+        ):
             flat = flat * size + index
         close = abs(part.relative - relative.max().item()) <= 1e-5 * relative.max().item()
         if not close or abs(part.relative - relative[flat].item()) > 1e-5 * part.relative:
@@ -149,13 +152,9 @@ def main() -> None:
     pair_kernel._CHUNK = 1  # so that small tensors have several chunks a program, some to be read again
     found: dict[str, list[str]] = {}
     for number, (one, two, shape) in enumerate(CASES):
-        for flavour in FLAVOURS if number in (0, 3) else FLAVOURS[1:2] if number != 7 else ("plain",):
-            if flavour in ("tiny", "huge") and "float16" in (one, two):
-                continue
+        for flavour in FLAVOURS if number in (0, 3) else FLAVOURS[1:2]:
             a, b = pair(one, two, shape, flavour)
-            begin = time.perf_counter()
             found[f"{one}, {two} {shape} {flavour}"] = differences(pair_kernel.compare_cuda(a, b), a, b)
-            print(one, two, shape, flavour, time.perf_counter() - begin, found[f"{one}, {two} {shape} {flavour}"], flush=True)
     print(json.dumps(found))
 
 
@@ -173,10 +172,6 @@ def test_the_pair_kernel_computes_the_definitions_for_all_dtypes_and_shapes() ->
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) > len(CASES)
     assert {case: wrong for case, wrong in found.items() if wrong} == {}
-
-
-def test_one_dead_row_in_four_thousand_stands_out_of_a_decoded_slab() -> None:
-    pytest.importorskip("triton")
 
 
 if __name__ == "__main__":

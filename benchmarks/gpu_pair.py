@@ -1,0 +1,153 @@
+"""The pair kernel on a CUDA device: is it right, how near to the read limit is it, which settings are best.
+
+    PYTHONPATH=src:benchmarks python3 benchmarks/gpu_pair.py          # checks, then the table
+    PYTHONPATH=src:benchmarks python3 benchmarks/gpu_pair.py --tune   # the same, then many settings
+
+The read limit is half the time of a device-to-device copy of the bytes of both tensors, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from gpu_kernel import milliseconds, read_limit
+
+from layertap.measure import pair_kernel
+from layertap.measure.pair_fold import PAIR_SLAB_BYTES
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "measure"))
+from test_pair_kernel import FLAVOURS, differences, pair  # type: ignore[import-not-found]
+
+WIDTH = 4096
+SIZES = (1 << 29, 1 << 30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    dtype: str
+    bytes: int
+    """Of each tensor."""
+    ms: float
+    """All metrics but percentiles, worst row and column included."""
+    limit_ms: float
+    """One read of both tensors, at the speed of a copy."""
+    formulas_ms: float
+    """A handful of the metrics, as people write them."""
+
+    @property
+    def share(self) -> float:
+        return self.limit_ms / self.ms
+
+
+def pair_table(kinds: tuple[str, ...] = ("float32", "bfloat16", "float16"), width: int = WIDTH) -> list[Row]:
+    """A row a dtype and size, for tensors that are many times the size of the cache."""
+    rows = []
+    for kind in kinds:
+        for size in SIZES:
+            a, b = large(kind, size, width)
+            slab = new_slab()
+            rows.append(
+                Row(
+                    dtype=kind,
+                    bytes=a.nbytes,
+                    ms=milliseconds(lambda a=a, b=b, slab=slab: pair_kernel.launch_pair(a, b, slab)),  # type: ignore[misc]
+                    limit_ms=2 * read_limit(a),
+                    formulas_ms=milliseconds(lambda a=a, b=b: formulas(a, b), 3),  # type: ignore[misc]
+                )
+            )
+            del a, b
+            torch.cuda.empty_cache()
+    return rows
+
+
+def formulas(a: torch.Tensor, b: torch.Tensor) -> None:
+    """The comparison as it is usually written."""
+    d = (a.float() - b.float()).abs()
+    d.max(), d.mean()
+    r = d / (a.float().abs() + 1e-8)
+    r.max(), r.mean()
+    torch.nn.functional.cosine_similarity(a.float().flatten(), b.float().flatten(), dim=0)
+
+
+KINDS = (("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float16"), ("float32", "bfloat16"))
+
+
+def check_pair(kinds: tuple[tuple[str, str], ...] = KINDS) -> list[str]:
+    """What the kernel gets wrong on fresh numbers, holes and odd sizes included; empty if nothing."""
+    wrong = []
+    shapes = ((7, 64), (300, 256), (1001, 1000), (5, 77, 130), (100_003,), (64, 9000), (333, 4096), (4096, 2880))
+    for one, two in kinds:
+        for shape in shapes:
+            for flavour in FLAVOURS if one == two and shape[-1] in (256, 1000) else FLAVOURS[:2]:
+                if flavour in ("tiny", "huge") and one == "float16":
+                    continue
+                a, b = (side.cuda() for side in pair(one, two, shape, flavour))
+                slabs = [new_slab(), new_slab()]
+                for slab in slabs:
+                    pair_kernel.launch_pair(a, b, slab)
+                found = pair_kernel.decode_pair(slabs[0].cpu().numpy(), shape, a.dtype, b.dtype)
+                where = f"{one}, {two} {shape} {flavour}"
+                wrong += [f"{where}: {text}" for text in differences(found, a, b)]
+                if not torch.equal(*slabs):
+                    wrong.append(f"{where}: two launches differ")
+    for (kind, two), flavour in itertools.product(kinds, ("plain", "dead", "holes")):
+        a, b = (side.cuda() for side in pair(kind, two, (4096, 4096), flavour))
+        found = pair_kernel.compare_cuda(a, b)
+        wrong += [f"{kind}, 4096 rows, {flavour}: {text}" for text in differences(found, a, b)]
+        row = found.row
+        if flavour == "dead" and not (row and row.index == (1365,) and min(row.share, row.relative) > 0.98):
+            wrong.append(f"{kind}: the dead row was not found: {found.row}")
+    return wrong
+
+
+def tune() -> None:
+    """Prints the share of the read limit for many settings, best first; the names are the module's own."""
+    names = ("_BLOCKS", "_WARPS", "_REGISTERS", "_PER_SM")
+    kept = {name: getattr(pair_kernel, name) for name in names}
+    print(f"{'dtype':10}{'blocks':>7}{'warps':>6}{'regs':>6}{'per SM':>7}{'ms':>9}{'share':>7}")
+    for kind, words in (("bfloat16", True), ("float32", False)):
+        (a, b), slab = large(kind, SIZES[0], WIDTH), new_slab()
+        limit, found = 2 * read_limit(a), []
+        for blocks, warps, (registers, most) in itertools.product(
+            (1, 2, 4, 8), (2, 4, 8), ((None, 8), (168, 12), (128, 16))
+        ):
+            for name, value in zip(names, (blocks, warps, registers, most // warps), strict=True):
+                setattr(pair_kernel, name, {words: value})
+            ms = milliseconds(lambda: pair_kernel.launch_pair(a, b, slab), 15)  # noqa: B023
+            found.append((ms, blocks, warps, registers or 0, most // warps))
+        for ms, blocks, warps, registers, per_sm in sorted(found)[:12]:
+            print(f"{kind:10}{blocks:7}{warps:6}{registers:6}{per_sm:7}{ms:9.4f}{limit / ms:7.3f}", flush=True)
+    for name, value in kept.items():
+        setattr(pair_kernel, name, value)
+
+
+def large(kind: str, size: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype = getattr(torch, kind)
+    a = (torch.randn(size // dtype.itemsize // width, width, device="cuda") * 3).to(dtype)
+    return a, (a.float() + 0.01 * torch.randn(a.shape, device="cuda")).to(dtype)
+
+
+def new_slab() -> torch.Tensor:
+    return torch.full((PAIR_SLAB_BYTES,), 0xAA, dtype=torch.uint8, device="cuda")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tune", action="store_true")
+    arguments = parser.parse_args()
+    wrong = check_pair()
+    print("\n".join(wrong[:40]) or "check: everything right", flush=True)
+    for row in pair_table():
+        print(f"{row.dtype:10}{row.bytes:12}{row.ms:9.4f} ms {row.share:6.3f} of the read limit, formulas", end=" ")
+        print(f"{row.formulas_ms:8.3f} ms", flush=True)
+    if arguments.tune:
+        tune()
+
+
+if __name__ == "__main__":
+    main()
