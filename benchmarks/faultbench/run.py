@@ -126,8 +126,9 @@ def _misses(title: str, score: Total) -> list[str]:
     found = []
     if score.faults and score.exact < exact:
         found.append(f"exact module {score.exact:.1%} < {exact:.0%}")
-    if score.faults and score.cause < cause:
-        found.append(f"cause {score.cause:.1%} < {cause:.0%}")
+    right = 0.0 if math.isnan(score.cause) else score.cause  # a finder that never names a cause is never right
+    if score.faults and right < cause:
+        found.append(f"cause {right:.1%} < {cause:.0%}")
     if score.alarms > alarms * score.clean:
         found.append(f"{score.alarms} false alarms on {score.clean} clean pairs")
     return found
