@@ -34,7 +34,7 @@ def main() -> None:
     run = lt.Run(folder)  # from here on no torch is needed
     for site in run.sites:
         stats = run[site].statistics
-        print(f"{str(site):20} mean {stats.mean:+.4f}  std {stats.std:.4f}  max |x| {stats.abs_max:.3f}")
+        print(f"{site!s:20} mean {stats.mean:+.4f}  std {stats.std:.4f}  max |x| {stats.abs_max:.3f}")
     print("layer 2 as numpy:", run["model.layers.2"].numpy().shape)
     print(run.table(["site", "shape", "l2", "fingerprint"]).to_pandas().tail(3))
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from layertap import cli
 
-MODEL = '''
+MODEL = """
 import torch
 from torch import nn
 
@@ -24,7 +24,7 @@ def poisoned():
     with torch.no_grad():
         model[3][0].bias[2] = float("nan")
     return model, inputs
-'''
+"""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_record_then_show_in_order_of_depth(target):
     text = call("record", target, "-o", "run", "--sites", "*", "--keep", "tensor")
     assert re.search(r"recorded 13 tensors from 12 of 12 sites in 1 step", text)
     shown = call("show", "run")
-    names = re.findall(r"^(\d+) ", shown, re.M)
+    names = re.findall(r"^(\d+) ", shown, re.MULTILINE)
     assert names == [str(i) for i in range(12)], "10 comes after 9"
     assert "Δ" in shown
 

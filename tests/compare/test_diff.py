@@ -23,7 +23,7 @@ def recorded(model, inputs, path=None, **options):
 
 @pytest.fixture(scope="module")
 def minimax():
-    """Tiny MiniMax-M2 with 62 layers: in float32, in bfloat16, and in bfloat16 with one weight row of one layer gone."""
+    """Tiny MiniMax-M2 with 62 layers: in float32, in bfloat16, and in bfloat16 with one weight row of a layer gone."""
     model, inputs = models.minimax_m2(layers=62)
     low = copy.deepcopy(model).bfloat16()
     broken = copy.deepcopy(low)

@@ -257,7 +257,7 @@ def compare_pair(  # type: ignore[no-untyped-def]
             f_reference += c_reference
             if SHIFT:  # places outside came as zeros, which are not zero when shifted; one thread takes that back
                 outside = (tl.cast(visits, tl.int64) * (ROWS * SPAN) - within).to(tl.float64)
-                sa, sb = shift_a.to(tl.float64), shift_b.to(tl.float64)
+                sa, sb = shift_a.to(tl.float64), shift_b.to(tl.float64)  # type: ignore[attr-defined]
                 one = (mine + eight == 0).to(tl.float64) * outside
                 f_a += one * sa
                 f_b += one * sb
