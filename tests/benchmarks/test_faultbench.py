@@ -119,6 +119,7 @@ def test_a_fault_below_rounding_is_called_tiny():
     assert not is_tiny(listed("llama", "bf16", ("weight-scaled", path, 0.3)))
     assert not is_tiny(listed("llama", "fp32", ("weight-scaled", path, 1e-4)))
     assert not is_tiny(listed("llama", "bf16", ("dead-channel", path)))
+    assert not is_tiny(listed("minimax_m2", "fp32", ("router-top-k", "model.layers.2.mlp.gate")))
 
 
 def test_the_rules_name_a_plain_fault_and_leave_twins_alone():
