@@ -38,16 +38,22 @@ class Block(nn.Module):
         return x + self.down(F.silu(self.up(self.norm2(x))))
 
 
-def passes(model: nn.Module, x: torch.Tensor, call: Callable[[], object]) -> float:
+def passes(
+    model: nn.Module, x: torch.Tensor, call: Callable[[], object], recorder: lt.capture.Recorder | None = None
+) -> float:
     """Milliseconds of one pass among many: a card that has just idled runs at a higher clock, so none may idle."""
     took = []
     for _ in range(PASSES):
         model(x)
         torch.cuda.synchronize()
+        if recorder is not None:
+            recorder.resume()
         start = time.perf_counter()
         call()
         torch.cuda.synchronize()
         took.append(1000 * (time.perf_counter() - start))
+        if recorder is not None:
+            recorder.pause()
     return statistics.median(took[PASSES // 3 :])
 
 
@@ -63,13 +69,7 @@ def forward_table(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
             handle.remove()
 
     def recorded(recorder: lt.capture.Recorder) -> float:
-        def once() -> None:
-            recorder.resume()
-            model(x)
-            recorder.step()
-            recorder.pause()
-
-        took = passes(model, x, once)
+        took = passes(model, x, lambda: (model(x), recorder.step()), recorder)
         recorder.flush()
         return took
 

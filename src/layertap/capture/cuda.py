@@ -1,8 +1,8 @@
 """The way from a CUDA device to the host, without one synchronisation in the calling thread.
 
-In the tap: one kernel on the model's own stream leaves the numbers in a slab on the device, and a tensor that is kept
-is cloned there. In the writer's thread: a side stream waits for that, copies into pinned memory, and only this thread
-waits for the copy. Slabs of statistics are gathered and cross over together, since a copy costs more than a slab.
+In the tap: one kernel on the model's own stream leaves the numbers in a slab on the device; a tensor that is kept is
+cloned there instead. In the writer's thread: a side stream waits for that, copies into pinned memory, and only this
+thread waits for the copy. Slabs are gathered and cross over together, since a copy costs more than a slab.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from layertap.capture.buffers import Buffers
 from layertap.capture.keep import Level
 from layertap.capture.parcel import Draft, Parcel
-from layertap.measure import kernel, measure
+from layertap.measure import kernel, measure, native
 from layertap.measure.result import Measurement
 from layertap.measure.slab import SLAB_BYTES, decode
 
@@ -42,7 +42,10 @@ class CudaLane:
         """Measures a tensor and clones what is kept of it, all on the current stream."""
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         with torch.cuda.device(tensor.device):
-            if not (kernel.available(tensor.device) and kernel.supported(real.dtype)):
+            if kept is tensor and native.available():
+                # The whole of it comes to the host anyway, and the CPU measures the very bytes that are written.
+                self._carry_whole(draft, tensor, level, nbytes)
+            elif not (kernel.available(tensor.device) and kernel.supported(real.dtype)):
                 self._measure_on_host(draft, tensor, kept, level, nbytes)
             elif kept is None:
                 self._gather(draft, real.contiguous(), level)
@@ -73,6 +76,16 @@ class CudaLane:
             batch.waiting.append(Parcel(draft, level, lambda: (batch.row(index, count), None)))
         if index + 1 == BATCH:
             self.seal()
+
+    def _carry_whole(self, draft: Draft, tensor: torch.Tensor, level: Level, nbytes: int) -> None:
+        copy = _clone(tensor)
+        done = torch.cuda.current_stream().record_event()
+
+        def arrive() -> tuple[Measurement, torch.Tensor]:
+            host = self._fetch_kept(copy, done)
+            return measure(host), host
+
+        self._send(Parcel(draft, level, arrive, nbytes))
 
     def _carry(self, draft: Draft, real: torch.Tensor, kept: torch.Tensor, level: Level, nbytes: int) -> None:
         slab = torch.empty(SLAB_BYTES, dtype=torch.uint8, device=real.device)
