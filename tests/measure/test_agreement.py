@@ -41,15 +41,30 @@ def test_every_dtype(way, dtype, make):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64], **by_name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64], **by_name)
 def test_statistics_only_are_the_same_statistics(way, dtype):
+    # Of 16-bit floats sixteen at a time are added up in a float32, when nothing but statistics is wanted.
+    rtol = 1e-6 if dtype.itemsize == 2 else 1e-9
     for make in (some, every_bit):
         tensor = make(dtype, 20 * LANES + 3)
         found, expected = way(tensor, statistics_only=True), reference(tensor)
         assert (found.fingerprint, found.sketch) == (0, b"")
-        agree(
-            Measurement(statistics=found.statistics, fingerprint=expected.fingerprint, sketch=expected.sketch), expected
-        )
+        whole = Measurement(statistics=found.statistics, fingerprint=expected.fingerprint, sketch=expected.sketch)
+        agree(whole, expected, rtol=rtol)
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e-6, 1e4, 1e30])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], **by_name)
+def test_statistics_only_of_tiny_and_huge_16_bit_floats(dtype, scale):
+    values = torch.randn(100_003, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * scale
+    tensor = values.to(dtype)
+    found, expected = measure(tensor, statistics_only=True).statistics, measure(tensor).statistics
+    assert (found.zero, found.pos_inf, found.min, found.max) == pytest.approx(
+        (expected.zero, expected.pos_inf, expected.min, expected.max), nan_ok=True
+    )
+    assert (found.std, found.l2, found.abs_mean) == pytest.approx(
+        (expected.std, expected.l2, expected.abs_mean), rel=1e-6, nan_ok=True
+    )
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")

@@ -246,6 +246,7 @@ INLINE D4 NAME(high_int)(I8 x) { return _mm256_cvtepi32_pd(_mm256_extracti128_si
 INLINE Q4 NAME(low_wide)(U8 x) { return (Q4)_mm256_cvtepu32_epi64(_mm256_castsi256_si128((__m256i)x)); }
 INLINE Q4 NAME(high_wide)(U8 x) { return (Q4)_mm256_cvtepu32_epi64(_mm256_extracti128_si256((__m256i)x, 1)); }
 INLINE D4 NAME(fma)(D4 a, D4 b, D4 c) { return _mm256_fmadd_pd(a, b, c); }
+INLINE F8 NAME(fma8)(F8 a, F8 b, F8 c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE U8 NAME(words16)(const char *p) { return (U8)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)); }
 INLINE U8 NAME(words8)(const char *p) { return (U8)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
 INLINE Q4 NAME(products)(U8 a, U8 b) {
@@ -264,6 +265,7 @@ INLINE D4 NAME(high_int)(I8 x) { D4 y; EACH(4) y[j] = x[j + 4]; return y; }
 INLINE Q4 NAME(low_wide)(U8 x) { Q4 y; EACH(4) y[j] = x[j]; return y; }
 INLINE Q4 NAME(high_wide)(U8 x) { Q4 y; EACH(4) y[j] = x[j + 4]; return y; }
 INLINE D4 NAME(fma)(D4 a, D4 b, D4 c) { return a * b + c; }
+INLINE F8 NAME(fma8)(F8 a, F8 b, F8 c) { return a * b + c; }
 INLINE U8 NAME(words16)(const char *p) { uint16_t v[8]; U8 y; memcpy(v, p, 16); EACH(8) y[j] = v[j]; return y; }
 INLINE U8 NAME(words8)(const char *p) { U8 y; EACH(8) y[j] = (unsigned char)p[j]; return y; }
 INLINE Q4 NAME(products)(U8 a, U8 b) {
@@ -315,12 +317,48 @@ INLINE void NAME(add)(NAME(Moments) *m, F8 x, int full, int centered) {
     }
 }
 
+/* Statistics alone of 16-bit floats: sixteen of them are added up in a float, whose 24 bits hold them and their squares,
+ * before a double takes over. Two at a time, so that no sum waits for itself; two bfloat16 come in one word.
+ * `chunk` sees to it that no square leaves a float's range. Returns how many elements were taken. */
+INLINE int64_t NAME(light_tile)(enum kind kind, Tile t, NAME(Moments) *m) {
+    const int64_t end = t.width & ~15LL;
+    F8 least0 = m->least, least1 = least0, most0 = m->most, most1 = most0;
+    U8 zero0 = {0}, zero1 = {0};
+    D4 sums = {0}, squares = {0}, sizes = {0};
+    for (int64_t l = 0; l < end;) {
+        F8 sum0 = {0}, sum1 = {0}, square0 = {0}, square1 = {0}, size0 = {0}, size1 = {0};
+        for (int64_t stop = end - l < 256 ? end : l + 256; l < stop; l += 16) {
+            const char *p = t.x + l * 2;
+            F8 x0, x1;
+            if (kind == BF16) {
+                U8 w = NAME(words32)(p);
+                x0 = (F8)(w << 16), x1 = (F8)(w & 0xFFFF0000u);
+            } else {
+                x0 = NAME(floats)(kind, NAME(words16)(p), t.table);
+                x1 = NAME(floats)(kind, NAME(words16)(p + 16), t.table);
+            }
+            sum0 += x0, square0 = NAME(fma8)(x0, x0, square0), size0 += (F8)((U8)x0 & 0x7FFFFFFFu);
+            sum1 += x1, square1 = NAME(fma8)(x1, x1, square1), size1 += (F8)((U8)x1 & 0x7FFFFFFFu);
+            least0 = NAME(min8)(x0, least0), most0 = NAME(max8)(x0, most0), zero0 -= (U8)(x0 == 0);
+            least1 = NAME(min8)(x1, least1), most1 = NAME(max8)(x1, most1), zero1 -= (U8)(x1 == 0);
+        }
+        sum0 += sum1, square0 += square1, size0 += size1;
+        sums += NAME(low)(sum0) + NAME(high)(sum0);
+        squares += NAME(low)(square0) + NAME(high)(square0);
+        sizes += NAME(low)(size0) + NAME(high)(size0);
+    }
+    m->sum = sums, m->square = squares, m->abs = sizes, m->zero = zero0 + zero1;
+    m->least = NAME(min8)(least0, least1), m->most = NAME(max8)(most0, most1);
+    return end;
+}
+
 INLINE void NAME(narrow_tile)(enum kind kind, int centered, int full, Tile t, Sums *s, double *part) {
     NAME(Moments) m = {.center = s->center - (D4){0}, .least = INFINITY - (F8){0}, .most = -INFINITY - (F8){0}};
     Q4 fingerprint = {0};
     uint32_t row[ROWS];
     for (int64_t r = 0; r < t.rows; r++) row[r] = row_hash(t.row + r);
-    for (int64_t l = 0; l + 8 <= t.width; l += 8) {
+    int64_t l = !full && !centered && (kind == BF16 || kind == F16) ? NAME(light_tile)(kind, t, &m) : 0;
+    for (; l + 8 <= t.width; l += 8) {
         U8 lane = NAME(words32)(lane_hashes + (full ? t.lane + l : 0));
         F8 sketch = {0};
         const char *p = t.x + l * SIZE[kind];
@@ -439,9 +477,11 @@ static void NAME(chunk)(enum kind kind, const float *table, const char *x, int64
         size = t.rows * t.width;
         Sums s = {.center = center_of(kind, table, x, size), .min = INFINITY, .max = -INFINITY}, fresh = s;
         NAME(vector_tile)(kind, t, &s, part);
-        double limit = kind < F64 ? 0x1p120 : 1e300;
+        int light = !full && (kind == BF16 || kind == F16);
+        double limit = light ? 0x1p60 : kind < F64 ? 0x1p120 : 1e300;
         int64_t done = t.width & ~7LL;
-        if (s.finite && !(isfinite(s.sum) && s.max < limit && s.min > -limit)) s = fresh, done = 0;
+        int tiny = light && s.max < 0x1p-40 && s.min > -0x1p-40 && s.abs_sum != 0;
+        if (s.finite && (tiny || !(isfinite(s.sum) && s.max < limit && s.min > -limit))) s = fresh, done = 0;
         if (full) memset(part + done, 0, (size_t)(t.width - done) * sizeof *part);
         if (done < t.width) scalar_tile(kind, t, done, &s, part);
         double shift = s.sum / (double)s.finite, mean = s.center + shift, m2 = s.square - s.sum * shift;
