@@ -42,7 +42,7 @@ def call(*args, code=0):
     return result.stdout
 
 
-def test_record_then_show_in_order_of_depth(target):
+def test_b6_record_then_show_in_order_of_depth(target):
     text = call("record", target, "-o", "run", "--sites", "*", "--keep", "tensor")
     assert re.search(r"recorded 13 tensors from 12 of 12 sites in 1 step", text)
     shown = call("show", "run")
@@ -51,7 +51,7 @@ def test_record_then_show_in_order_of_depth(target):
     assert "Δ" in shown
 
 
-def test_show_names_the_first_non_finite_site(target):
+def test_b7_show_names_the_first_non_finite_site(target):
     call("record", "nets.py:poisoned", "-o", "run", "--sites", "**.0")
     assert "first non-finite values: 3.0 (2 NaN, 0 Inf)" in call("show", "run")
 

@@ -39,7 +39,7 @@ def test_f1_other_precision_is_noise_beside_a_measured_floor(minimax):
     assert not report.unmatched
 
 
-def test_f1_a_zeroed_weight_row_is_a_fault_and_its_layer_comes_first(minimax):
+def test_a3_b7_f1_a_zeroed_weight_row_is_a_fault_and_its_layer_comes_first(minimax):
     report = lt.diff(minimax["fp32"], minimax["broken"], floor=minimax["bf16"])
     assert (report.verdict, report.exit_code) == ("fault", 1)
     assert report.first.site == "model.layers.30"
@@ -176,7 +176,7 @@ def test_a_floor_on_another_input_is_refused():
         lt.diff(run, run, floor=recorded(model, other))
 
 
-def test_f2_json_holds_every_metric_and_keeps_infinities(minimax, tmp_path):
+def test_e5_f2_json_holds_every_metric_and_keeps_infinities(minimax, tmp_path):
     report = lt.diff(minimax["fp32"], minimax["broken"], floor=minimax["bf16"])
     report.to_json(tmp_path / "report.json")
     data = json.loads((tmp_path / "report.json").read_text())

@@ -114,7 +114,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     # and it is read, changed and replaced. The lock is on the folder itself, so no lock file is left behind; where it
     # cannot be had within two seconds, writing without it is the smaller evil.
     fd = -1
-    try:
+    with suppress(ImportError, OSError):
         import fcntl
 
         fd = os.open(folder, os.O_RDONLY)
@@ -124,8 +124,6 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 time.sleep(0.01)
-    except (ImportError, OSError):
-        pass
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ import math
 import mmap
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,11 +97,9 @@ class TensorFileWriter:
 
     def abandon(self) -> None:
         """Removes the file; what cannot be removed is left, since nothing refers to it."""
-        try:
+        with suppress(OSError):
             self._close()
             self.path.unlink()
-        except OSError:
-            pass
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1
