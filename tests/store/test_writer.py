@@ -125,8 +125,8 @@ def test_a_run_is_never_overwritten_unasked(tmp_path: Path) -> None:
     with pytest.raises(RunExists) as caught:
         RunWriter(tmp_path, info={})
     assert str(caught.value) == (
-        f"{tmp_path} already holds a run; pass exists='append' to continue it, exists='replace' to remove it, "
-        f"or give another folder"
+        f"{tmp_path} already holds a run; exists='append' (--append) continues it, "
+        f"exists='replace' (--replace) removes it, or give another folder"
     )
     (tmp_path / "run.json").unlink()
     with pytest.raises(RunExists):

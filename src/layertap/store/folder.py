@@ -36,8 +36,8 @@ def prepare(folder: Path, rank: int, world_size: int | None, exists: str) -> Non
         return
     if runs or any(not path.name.startswith(".") for path in files):
         raise RunExists(
-            f"{folder} already holds a run; pass exists='append' to continue it, exists='replace' to remove it, "
-            f"or give another folder"
+            f"{folder} already holds a run; exists='append' (--append) continues it, "
+            f"exists='replace' (--replace) removes it, or give another folder"
         )
 
 
