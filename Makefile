@@ -4,7 +4,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench faultbench clean
 
 demo: $(READY)
 	$(BIN)/layertap demo
@@ -27,6 +27,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/diff.py
+
+faultbench: $(READY)
+	$(BIN)/python -m benchmarks.faultbench
 
 # torch goes first and alone: where the configured index offers a CPU build it is taken, and what is installed next is
 # content with it, so no CUDA packages come.

@@ -119,6 +119,17 @@ def test_putting_the_reference_back_explains_the_error(qwen3):
     assert find_fault(reference, candidate, inputs).explained > 0.99
 
 
+def test_it_says_so_in_words(qwen3):
+    reference, inputs = qwen3
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        candidate.model.layers[1].mlp.down_proj.weight.mul_(1.25)
+    lines = str(find_fault(reference, candidate, inputs)).splitlines()
+    assert lines[0].startswith("model.layers.1.mlp.down_proj is wrong: weights: weight: scaled by 1.25; ")
+    assert lines[1].startswith("Putting the reference's output back removes 100.0% of the final error.")
+    assert lines[4].startswith("model.layers.1.mlp.down_proj")
+
+
 def test_the_same_model_is_identical_and_left_alone(qwen3):
     reference, inputs = qwen3
     before = copy.deepcopy(reference.state_dict())

@@ -7,7 +7,7 @@
     why          the cause, from the two modules and the error's form
     result       Finding, ModuleRow
 
-Not finished: systematic errors of quantised models, gradients, compiled candidates, drill-down to operators, repro and
+Not finished: gradients, compiled candidates, drill-down to operators, repro and
 a memory budget are still to come.
 """
 
@@ -24,7 +24,7 @@ from torch import nn
 from layertap.capture.leaves import leaves
 from layertap.compare.result import Verdict
 from layertap.fault.contrast import contrast
-from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events
+from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events, systematic
 from layertap.fault.replay import Call, Held, Place, graft, hold, write_down
 from layertap.fault.result import CAUSES, Finding, ModuleRow
 from layertap.fault.why import explain
@@ -51,7 +51,7 @@ def find_fault(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> Fi
         rounding = _output_error(right, run(low)) if low is not reference else 0.0
     forwards = {"reference": 4, "candidate": 2}
     judged = judge_events(held, floors_of(clean), str(dtype).removeprefix("torch."))
-    table = by_module(judged, candidate)
+    table, shared = systematic(by_module(judged, candidate))
     notes = tuple(f"differs in form, not judged: {place}" for place in dict.fromkeys(held.unforced))
     guilty = [row for row in table if row.ratio > LIMIT]
     # What a guilty module did not call is part of what it did wrong.
@@ -60,7 +60,16 @@ def find_fault(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> Fi
     if not guilty and not missing:
         same = total == 0 and all(one.event.found.exact for one in judged)
         verdict: Verdict = "identical" if same else "noise"
-        return Finding(verdict=verdict, total=total, table=tuple(table), notes=notes, forwards=forwards)
+        cause, evidence = _of_all(shared, candidate)
+        return Finding(
+            verdict=verdict,
+            cause=cause,
+            evidence=evidence,
+            total=total,
+            table=tuple(table),
+            notes=notes,
+            forwards=forwards,
+        )
     keep = frozenset(row.place for row in guilty)
     with torch.no_grad():
         kept = hold(candidate, run, book, keep=keep).kept
@@ -147,6 +156,15 @@ def _output_error(right: Any, found: Any) -> float:
         if measured is not None:
             worst = max(worst, math.inf if measured.nonfinite else measured.error)
     return worst
+
+
+def _of_all(shared: tuple[str, ...], candidate: nn.Module) -> tuple[str, tuple[str, ...]]:
+    """What most modules of some kinds do alike: quantised, or computed in lower precision than they say."""
+    if not shared:
+        return "", ()
+    quantised = any(type(p) not in (torch.Tensor, nn.Parameter) for p in candidate.parameters())
+    what = "quantization" if quantised else "precision"
+    return what, (f"most modules of kind {', '.join(shared)} are above the floor alike: {what}, not one fault",)
 
 
 def _explained(before: float, after: float, rounding: float) -> float:

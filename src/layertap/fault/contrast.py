@@ -28,6 +28,8 @@ class Contrast:
     nonfinite: int = 0
     """Places that are NaN or Inf on one side only."""
     count: int = 0
+    shape: bool = False
+    """Whether the two have as many axes but not the same shape."""
     exact: bool = False
     """Whether the two are equal, bit for bit but for their dtype."""
 
@@ -48,8 +50,10 @@ class Contrast:
 @torch.no_grad()
 def contrast(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
     """None where the two differ in form: then there is nothing to measure."""
-    if reference.shape != candidate.shape or reference.is_complex() != candidate.is_complex():
+    if reference.is_complex() != candidate.is_complex() or reference.ndim != candidate.ndim:
         return None
+    if reference.shape != candidate.shape:
+        return Contrast(error=math.inf, shape=True, count=reference.numel())
     candidate = candidate.to(reference.device)
     if reference.is_complex():
         reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)

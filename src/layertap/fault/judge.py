@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -17,6 +18,8 @@ LIMIT = 6.0
 """A module whose error is this many times its floor is guilty; clean pairs in other precisions stay below 3."""
 LEAST = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-12, "bfloat16": 2.0**-9}
 """Below about one rounding of its dtype nothing is a fault, however small the measured floor is by luck."""
+MANY = 4
+"""Modules of one kind that it takes to speak of a system."""
 TIES = 0.05
 """A router or an argmax flips where two values are nearly equal; up to this share of places, that is rounding."""
 
@@ -58,8 +61,10 @@ def judge_events(held: Held, floors: Mapping[Key, Contrast], dtype: str) -> list
 def _ratio(found: Contrast, floor: Contrast, least: float) -> tuple[float, str]:
     if found.exact:
         return 0.0, "exact"
-    if found.nonfinite > floor.nonfinite:
-        return math.inf, "nonfinite"
+    if found.shape:
+        return math.inf, "shape"
+    if found.nonfinite:
+        return math.inf, "nonfinite"  # the reference is finite there: no rounding does that, only a range too small
     if found.mismatched:
         return found.mismatched / max(floor.mismatched, TIES), "mismatched"
     # Rounding has no direction: a slope or an offset shows long before the norm does. Chance alone gives a slope of
@@ -74,6 +79,29 @@ def _ratio(found: Contrast, floor: Contrast, least: float) -> tuple[float, str]:
     }
     sign = max(signs, key=lambda name: signs[name])
     return signs[sign], sign
+
+
+def systematic(rows: list[ModuleRow]) -> tuple[list[ModuleRow], tuple[str, ...]]:
+    """Where most modules of a kind are above their floor together, that is how this model computes, not a fault of one.
+
+    Then the kind's own median is the floor, and only what stands out from it is guilty. Returns the kinds as well.
+    """
+    kinds: defaultdict[str, list[ModuleRow]] = defaultdict(list)
+    for row in rows:
+        kinds[row.kind].append(row)
+    shared = {}
+    for kind, alike in kinds.items():
+        above = [row for row in alike if row.ratio > LIMIT]
+        if len(alike) >= MANY and len(above) > len(alike) / 2:
+            finite = [row.ratio for row in alike if math.isfinite(row.ratio)]
+            shared[kind] = statistics.median(finite) if finite else 1.0
+    adjusted = [
+        replace(row, ratio=row.ratio / shared[row.kind], floor=row.floor * shared[row.kind])
+        if row.kind in shared
+        else row
+        for row in rows
+    ]
+    return adjusted, tuple(shared)
 
 
 def by_module(judged: Iterable[Judged], model: nn.Module) -> list[ModuleRow]:

@@ -62,3 +62,8 @@ class Finding:
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.verdict]
+
+    def __str__(self) -> str:
+        from layertap.report.finding import finding_text
+
+        return finding_text(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,18 +24,36 @@ def explain(
     kept: dict[tuple[str, int, str, str], torch.Tensor],
 ) -> Explanation:
     """Names the cause of one module's error, with evidence."""
-    ours, theirs = _module(candidate, row.path), _module(reference, row.path)
-    if ours is not None and theirs is not None:
-        for look in (_weights, _config):
-            found = look(theirs, ours)
-            if found is not None:
-                return found
     path, call, end, leaf = row.place
     was = book[path, call]
     right = (was.returned if end == "exit" else was.entered)[leaf]
-    given = list(was.entered.values()) if end == "exit" else []
-    cause, evidence = _form(right, kept[row.place], given)
-    return cause, (*evidence, f"seen at {row.where}")
+    found = kept[row.place]
+    ours, theirs = _module(candidate, row.path), _module(reference, row.path)
+    called = {name for name, _ in book}
+    told = None
+    if ours is not None and theirs is not None:
+        told = _weights(theirs, ours, row.path, called)
+    told = told or _certain(right, found, list(was.entered.values()) if end == "exit" else [])
+    if told is None and ours is not None and theirs is not None:
+        told = _config(theirs, ours)
+    told = told or _form(right, found, _around(row.path, book), row.floor)
+    if told is not None:
+        return told[0], (*told[1], f"seen at {row.where}")
+    error = f"relative error {row.local:.3g}"
+    if any(name.startswith(f"{row.path}." if row.path else "") and name != row.path for name in called):
+        return "structure", (f"its children are right, what it makes of them is not: {error}", f"seen at {row.where}")
+    return "unknown", (error, f"seen at {row.where}")
+
+
+def _around(path: str, book: dict[Place, Call]) -> dict[str, torch.Tensor]:
+    """What a module had at hand: its input, and what its children returned."""
+    found: dict[str, torch.Tensor] = {}
+    for (name, call), was in book.items():
+        if call == 0 and name == path:
+            found |= {f"its input {leaf}".strip(): value for leaf, value in was.entered.items()}
+        elif call == 0 and name.rpartition(".")[0] == path:
+            found |= {f"{name}'s output {leaf}".strip(): value for leaf, value in was.returned.items()}
+    return found
 
 
 def _module(model: nn.Module, path: str) -> nn.Module | None:
@@ -44,14 +63,17 @@ def _module(model: nn.Module, path: str) -> nn.Module | None:
         return None
 
 
-def _own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from module.named_parameters(recurse=False)
-    yield from module.named_buffers(recurse=False)
+def _tensors(module: nn.Module, path: str, called: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Its own parameters and buffers, and those of children that are never called: it uses them directly."""
+    for name, child in module.named_modules():
+        if not name or (f"{path}.{name}" if path else name) not in called:
+            for own, tensor in (*child.named_parameters(recurse=False), *child.named_buffers(recurse=False)):
+                yield (f"{name}.{own}" if name else own), tensor
 
 
-def _weights(reference: nn.Module, candidate: nn.Module) -> Explanation | None:
-    right = dict(_own_tensors(reference))
-    for name, tensor in _own_tensors(candidate):
+def _weights(reference: nn.Module, candidate: nn.Module, path: str, called: set[str]) -> Explanation | None:
+    right = dict(_tensors(reference, path, called))
+    for name, tensor in _tensors(candidate, path, called):
         wanted = right.get(name)
         if wanted is None:
             return "weights", (f"{name} is in the candidate alone",)
@@ -63,7 +85,10 @@ def _weights(reference: nn.Module, candidate: nn.Module) -> Explanation | None:
         found = contrast(wanted.detach().to(plain.dtype), plain)
         if found is None or found.exact or (quantised and found.error < QUANTISED):
             continue
-        return ("quantization" if quantised else "weights"), (f"{name}: {_how(wanted, plain, found.error)}",)
+        how = _how(wanted, plain, found.error)
+        # Bad scales leave the values recognisable, only coarse or cut off; other values are other weights.
+        coarse = quantised and how.startswith("relative error") and _cosine(wanted, plain) > 0.5
+        return ("quantization" if coarse else "weights"), (f"{name}: {how}",)
     return None
 
 
@@ -78,20 +103,25 @@ def _plain(tensor: torch.Tensor) -> tuple[torch.Tensor | None, bool]:
     return (tensor.dequantize() if hasattr(tensor, "dequantize") else None), True
 
 
+def _cosine(a: torch.Tensor, b: torch.Tensor) -> float:
+    return torch.nn.functional.cosine_similarity(a.double().flatten(), b.double().flatten(), dim=0).item()
+
+
 def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
     r, c = wanted.detach().double(), found.detach().double()
     slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
     if not torch.isfinite(c).all():
         return f"{int((~torch.isfinite(c)).sum())} values are not finite"
-    if (c - slope * r).norm() <= 1e-3 * c.norm() and c.any():
+    if (c - slope * r).norm() <= 0.02 * c.norm() and abs(slope - 1) > 0.02 and c.any():
         return f"scaled by {slope:.4g}"
     if r.ndim == 2 and r.shape[0] == r.shape[1] and torch.allclose(r.t(), c, rtol=1e-2, atol=1e-6):
         return "transposed"
     wrong = (c - r).abs() > 3e-2 * r.abs().clamp_min(r.abs().mean())
     if r.ndim == 2:
         rows = wrong.any(1).nonzero().flatten().tolist()
-        if rows and len(rows) <= len(r) // 2:
-            what = "are zero" if not c[rows].any() else "differ"
+        zero = [row for row in rows if not c[row].any()]
+        if zero or (rows and len(rows) <= len(r) // 2):
+            rows, what = (zero, "are zero") if zero else (rows, "differ")
             return f"{len(rows)} of {len(r)} rows {what} (first: {rows[0]})"
     if torch.allclose(r.flatten().sort().values, c.flatten().sort().values, rtol=1e-2, atol=1e-6):
         return "the same values in another order"
@@ -99,7 +129,7 @@ def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
 
 
 def _config(reference: nn.Module, candidate: nn.Module) -> Explanation | None:
-    if type(reference) is not type(candidate) and not list(reference.parameters()):
+    if type(reference).__name__ != type(candidate).__name__ and not list(reference.parameters()):
         return "config", (f"is a {type(candidate).__name__}, expected a {type(reference).__name__}",)
     right = dict(_settings(reference))
     for name, value in _settings(candidate):
@@ -118,52 +148,74 @@ def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, tuple(value)
 
 
-def _form(right: torch.Tensor, found: torch.Tensor, given: list[torch.Tensor]) -> Explanation:
-    """The cause by the form of the error; the surest forms first."""
+def _certain(right: torch.Tensor, found: torch.Tensor, given: list[torch.Tensor]) -> Explanation | None:
+    """Forms that leave no doubt."""
+    if right.shape != found.shape:
+        return "structure", (f"shape {tuple(found.shape)}, expected {tuple(right.shape)}",)
     if not found.is_floating_point():
-        return "unknown", ("integers differ",)
+        return None
     broken = ~torch.isfinite(found) & torch.isfinite(right)
     if broken.any():
         return "nonfinite", (f"{int(broken.sum())} values are not finite, where the reference's are",)
-    r, c = (torch.nan_to_num(t.double(), 0.0, 0.0, 0.0) for t in (right, found))
-    for value in given:
-        if value.shape == found.shape and _near(value.double(), c):
-            return "skipped", ("returns its input unchanged",)
-    if not c.any():
+    if any(value.shape == found.shape and _near(value.double(), found.double()) for value in given):
+        return "skipped", ("returns its input unchanged",)
+    if not found.any():
         return "skipped", ("returns zeros",)
-    slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
-    rest = (c - slope * r).norm().item()
+    return None
+
+
+def _form(
+    right: torch.Tensor, found: torch.Tensor, around: dict[str, torch.Tensor], floor: float
+) -> Explanation | None:
+    """The cause by the form of the error; the surest forms first. `floor` is the noise that the form stands in."""
+    if not found.is_floating_point():
+        return None
+    r, c = (torch.nan_to_num(t.double(), 0.0, 0.0, 0.0) for t in (right, found))
     d = c - r
-    if rest < 0.05 * d.norm().item():
-        if slope < 0:
-            return "sign", (f"its output is {slope:.4g} × what it should be",)
-        return "scale", (f"its output is {slope:.4g} × what it should be",)
+    size, error = d.norm().item(), (d.norm() / r.norm()).item()
+    noise = math.hypot(0.05 * size, 2 * floor * r.norm().item())
+    for name, value in around.items():
+        if value.shape == d.shape and value.is_floating_point():
+            for sign, cause, verb in ((1, "skipped", "is missing"), (-1, "structure", "is added once too often")):
+                if (d + sign * value.double()).norm().item() < noise < 0.5 * size:
+                    return cause, (f"{name} {verb}",)
+    slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
+    if (c - slope * r).norm().item() < noise and abs(slope - 1) > 4 * floor / math.sqrt(r.numel()):
+        return ("sign" if slope < 0 else "scale"), (f"its output is {slope:.4g} × what it should be",)
     mean = d.mean().item()
-    if (d - mean).norm().item() < 0.05 * d.norm().item():
+    if (d - mean).norm().item() < noise < 0.7 * size:
         return "offset", (f"{mean:+.4g} is added to every value",)
-    shifted = _shift(r, c)
-    if shifted:
-        return shifted
+    if d.ndim > 1 and (d - d.reshape(-1, d.shape[-1]).mean(0)).norm().item() < noise < 0.7 * size:
+        return "offset", ("the same vector is added to every row",)
+    return _shift(r, c) or _clipping(r, c, d) or _region(d, r, floor) or _order(r, c, error) or _coarse(c, error, slope)
+
+
+def _clipping(r: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> Explanation | None:
     limit = c.abs().max().item()
-    at_limit = c.abs() >= limit * (1 - 1e-3)
-    if at_limit.double().mean() > 2 * (r.abs() >= limit * (1 - 1e-3)).double().mean() / 3 and bool(at_limit.sum() > 3):
-        others = d[~at_limit].norm().item()
-        if others < 0.05 * d.norm().item():
-            return "clipping", (f"values are cut off at {limit:.4g}",)
-    region = _region(r, d)
-    if region:
-        return region
+    at = c.abs() >= limit * (1 - 1e-3)
+    before = (r.abs() >= limit * (1 - 1e-3)).double().mean()
+    if at.sum() > 3 and at.double().mean() > 2 * before / 3 and d[~at].norm() < 0.05 * d.norm():
+        return "clipping", (f"values are cut off at {limit:.4g}",)
+    return None
+
+
+def _order(r: torch.Tensor, c: torch.Tensor, error: float) -> Explanation | None:
+    if error < 0.1:
+        return None
     if r.ndim >= 2 and r.shape[-1] == r.shape[-2] and _near(r.transpose(-1, -2), c):
         return "transpose", ("its last two axes are swapped",)
     if _near(r.flatten().sort().values, c.flatten().sort().values):
         return "permutation", ("the same values in another order",)
+    return None
+
+
+def _coarse(c: torch.Tensor, error: float, slope: float) -> Explanation | None:
     unique = torch.unique(c).numel()
     if unique <= 256 < c.numel():
         return "quantization", (f"only {unique} different values",)
-    error = (d.norm() / r.norm()).item()
     if error < 0.02 and abs(slope - 1) < error / 4:
         return "precision", (f"incoherent error of {error:.2g}, as lower precision makes",)
-    return "unknown", (f"relative error {error:.3g}, slope {slope:.4g}",)
+    return None
 
 
 def _shift(r: torch.Tensor, c: torch.Tensor) -> Explanation | None:
@@ -175,8 +227,8 @@ def _shift(r: torch.Tensor, c: torch.Tensor) -> Explanation | None:
     return None
 
 
-def _region(r: torch.Tensor, d: torch.Tensor) -> Explanation | None:
-    """A few rows or channels that carry all of the error."""
+def _region(d: torch.Tensor, r: torch.Tensor, floor: float) -> Explanation | None:
+    """A few rows or channels that carry all of the error, or rows that are right among rows that are wrong."""
     if r.ndim < 2:
         return None
     flat = d.reshape(-1, d.shape[-1]).square()
@@ -186,6 +238,11 @@ def _region(r: torch.Tensor, d: torch.Tensor) -> Explanation | None:
         if len(line) >= 4 and order.values[:few].sum() > 0.98 * line.sum():
             count = int((line > 0.01 * order.values[0]).sum())
             return "mask", (f"{count} of {len(line)} {name} carry the error (first: {int(order.indices[0])})",)
+    sizes = r.reshape(-1, r.shape[-1]).square().sum(1).clamp_min(1e-300)
+    relative = (flat.sum(1) / sizes).sqrt()
+    clean = relative <= 2 * floor
+    if clean.any() and (relative > 20 * floor).any():
+        return "mask", (f"{int(clean.sum())} of {len(clean)} rows are right, the others are not",)
     return None
 
 
