@@ -40,9 +40,8 @@ def finding_view(finding: Finding) -> Group:
 def _words(finding: Finding) -> list[str]:
     if finding.verdict != "fault":
         more = f" ({finding.cause}: {'; '.join(finding.evidence)})" if finding.cause else ""
-        return [
-            f"{finding.verdict.upper()}: no module does more than rounding explains{more}; output error {number(finding.total, 3)}"
-        ]
+        error = number(finding.total, 3)
+        return [f"{finding.verdict.upper()}: no module does more than rounding explains{more}; output error {error}"]
     lines = [f"{finding.site or 'the model'} is wrong: {finding.cause}: {'; '.join(finding.evidence)}."]
     lines.append(
         f"Putting the reference's output back removes {finding.explained:.1%} of the final error. "
