@@ -12,7 +12,7 @@ from layertap.compare.padding import Trim
 from layertap.compare.result import Pair
 from layertap.measure.difference import Difference
 from layertap.measure.pair import Array, compare
-from layertap.measure.sketch import cosine, relative_l2
+from layertap.measure.sketch import relative_l2
 from layertap.site import Record
 from layertap.store import Run
 
@@ -48,14 +48,13 @@ def measure_pair(reference: Run, candidate: Run, pair: Pair, trim: Trim | None =
     return Measured(how="neither tensors nor sketches were kept")
 
 
-def estimated_cosine(pair: Pair) -> float:
-    """The cosine of two records by their sketches; NaN without."""
-    a, b = pair.reference, pair.candidate
-    return cosine(a.sketch, b.sketch) if a.sketch and b.sketch else math.nan
+def array_of(run: Run, record: Record) -> Array:
+    """What was kept of a record, mapped and not read."""
+    return Array(raw=np.asarray(run.kept_bytes(record)), dtype=record.kept_dtype, shape=record.kept_shape)
 
 
 def _exact(reference: Run, candidate: Run, pair: Pair, trim: Trim | None) -> Measured:
-    a, b = _array(reference, pair.reference), _array(candidate, pair.candidate)
+    a, b = array_of(reference, pair.reference), array_of(candidate, pair.candidate)
     if pair.layout is not None:
         b = _changed(b, pair.layout.apply(_elements(b)))
     if trim is not None and not pair.reference.site.role.startswith("param"):
@@ -72,11 +71,6 @@ def _same(a: Record, b: Record) -> bool:
     # A foreign folder without tensors has no fingerprints; its zeros must not look like agreement.
     known = bool(a.sketch and b.sketch) or not a.statistics.count
     return known and (a.fingerprint, a.dtype, a.shape) == (b.fingerprint, b.dtype, b.shape)
-
-
-def _array(run: Run, record: Record) -> Array:
-    raw = run.kept_bytes(record)
-    return Array(raw=np.asarray(raw), dtype=record.kept_dtype, shape=record.kept_shape)
 
 
 def _elements(array: Array) -> npt.NDArray[np.uint8]:

@@ -46,7 +46,7 @@ class Event:
 
 @dataclass(slots=True)
 class Held:
-    """A held run: what was measured, what could not be, and what the model returned."""
+    """A held run: what was measured, and what could not be."""
 
     events: list[Event] = field(default_factory=list)
     unforced: list[str] = field(default_factory=list)
@@ -54,7 +54,6 @@ class Held:
     calls: dict[str, int] = field(default_factory=dict)
     kept: dict[tuple[str, int, str, str], torch.Tensor] = field(default_factory=dict)
     """The candidate's own tensors at the places that were asked for."""
-    output: Any = None
 
 
 def write_down(model: nn.Module, run: Callable[[nn.Module], Any]) -> tuple[dict[Place, Call], Any]:
@@ -77,7 +76,7 @@ def hold(
     held = Held()
     watchers = {module: _Teacher(held, book, path, nudge, keep) for path, module in model.named_modules()}
     with watching(watchers):
-        held.output = run(model)
+        run(model)
     return held
 
 

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from layertap.compare.measuring import array_of
+from layertap.measure.pair import compare
 from layertap.measure.sketch import relative_l2
 from layertap.report.values import number, sparkline
 from layertap.site import Record
@@ -137,16 +138,10 @@ def _change(run: Run, before: Record | None, record: Record) -> dict[str, Any]:
     if before is None:
         return {}
     if before.kept == record.kept == "tensor":
-        now, then = (run[r.site].at(step=r.step, rank=r.rank).numpy().astype(np.float64) for r in (record, before))
-        gap = np.abs(now - then)
-        base = float(np.linalg.norm(then))
-        relative = float(np.linalg.norm(gap)) / base if base else math.inf
-        return {
-            "max": float(gap.max(initial=0.0)),
-            "mean": float(gap.mean()) if gap.size else 0.0,
-            "relative": relative,
-            "exact": True,
-        }
+        found = compare(array_of(run, before), array_of(run, record))  # streamed: a run may be larger than memory
+        if found.finite < found.count:
+            return {"max": math.nan, "mean": math.nan, "relative": math.nan, "exact": True}
+        return {"max": found.max_abs, "mean": found.mean_abs, "relative": found.relative_l2, "exact": True}
     if before.sketch and record.sketch and before.statistics.l2:
         return {"relative": relative_l2(before.sketch, record.sketch, before.statistics.l2), "exact": False}
     return {}
