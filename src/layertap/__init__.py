@@ -4,6 +4,7 @@
     Run          a run on disk: its sites, its table, its tensors
     open_target  anything that can be run with taps: `file.py:factory`, `hf:PATH`
     diff         two runs, one verdict: identical, noise, fault or inconclusive
+    find_fault   two live models, one culprit: the module that goes wrong, and why
     Site         where a tensor comes from, `path:role.leaf@call`
 
 Read `site.py` first. Nothing here imports torch until a name that needs it is used: a laptop reads a cluster's run.
@@ -15,17 +16,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layertap.capture import record
     from layertap.compare import diff
+    from layertap.fault import find_fault
     from layertap.site import Site
     from layertap.store import Run
     from layertap.targets import open_target
 
-__all__ = ["Run", "Site", "diff", "open_target", "record"]
+__all__ = ["Run", "Site", "diff", "find_fault", "open_target", "record"]
 __version__ = "0.1.0"
 
 _ROOMS = {
     "Run": "layertap.store",
     "Site": "layertap.site",
     "diff": "layertap.compare",
+    "find_fault": "layertap.fault",
     "open_target": "layertap.targets",
     "record": "layertap.capture",
 }

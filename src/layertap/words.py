@@ -50,6 +50,22 @@ _CHINESE = {
     "row {index} carries {share} of the error": "第 {index} 行占误差的 {share}",
     "channel {index} carries {share} of the error": "通道 {index} 占误差的 {share}",
     "a measured floor= would tell": "提供实测的 floor= 即可判定",
+    # a finding
+    "{site} is wrong ({cause}): {evidence}.": "{site} 有错误（{cause}）：{evidence}。",
+    "the model itself": "模型本身",
+    "The two sides part at {op}.": "两侧从此处开始不同：{op}。",
+    "Putting the reference's output back removes {share} of the final error. "
+    "Rounding explains {floor} of the {local} seen.": (
+        "换回参考模型在此处的输出后，最终误差消除 {share}。所见误差 {local} 中，舍入只能解释 {floor}。"
+    ),
+    "also: {site} ({cause}): {evidence}": "另外：{site}（{cause}）：{evidence}",
+    "{verdict}: every module returns the same bits on both sides": "{verdict}：每个模块两侧输出逐位相同",
+    "{verdict}: no module does more than rounding explains; output error {error}, rounding alone {floor}": (
+        "{verdict}：没有模块超出舍入误差的范围；输出误差 {error}，仅舍入为 {floor}"
+    ),
+    "{verdict}: {reasons}": "{verdict}：{reasons}",
+    "note: {text}": "注意：{text}",
+    "… and {count} more notes (finding.notes)": "……另有 {count} 条说明（finding.notes）",
     # the receipt
     "recorded {records} tensors from {fired} of {sites} sites in {steps} step(s), {kept}; {seconds} s, of which "
     "{overhead} s ({share}) inside layertap": (

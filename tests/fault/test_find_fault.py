@@ -125,9 +125,13 @@ def test_it_says_so_in_words(qwen3):
     with torch.no_grad():
         candidate.model.layers[1].mlp.down_proj.weight.mul_(1.25)
     lines = str(find_fault(reference, candidate, inputs)).splitlines()
-    assert lines[0].startswith("model.layers.1.mlp.down_proj is wrong: weights: weight: scaled by 1.25; ")
-    assert lines[1].startswith("Putting the reference's output back removes 100.0% of the final error.")
-    assert lines[4].startswith("model.layers.1.mlp.down_proj")
+    assert lines[0].startswith(
+        "model.layers.1.mlp.down_proj is wrong (weights): weight: scaled by 1.25; "
+        "its output is 1.25 × what it should be (slope ± "
+    )
+    assert lines[1].startswith("The two sides part at aten.mm.default at linear.py:")
+    assert lines[2].startswith("Putting the reference's output back removes 100.0% of the final error.")
+    assert lines[5].startswith("model.layers.1.mlp.down_proj")
 
 
 def test_the_same_model_is_identical_and_left_alone(qwen3):

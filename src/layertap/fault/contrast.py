@@ -1,11 +1,19 @@
-"""One tensor of the candidate against the reference's: how far, in which way, and where."""
+"""One tensor of the candidate against the reference's: how far, in which way, and where.
+
+A measurement is begun where the tensor is at hand and read when the run is over, all of them at once: on a GPU, reading
+a number waits for everything before it.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+
+BLOCK = 1 << 22
+"""Elements at a time, in float64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,57 +55,95 @@ class Contrast:
         )
 
 
-@torch.no_grad()
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A measurement that is under way: its numbers lie on the tensors' device."""
+
+    numbers: torch.Tensor
+    count: int
+
+
 def contrast(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
     """None where the two differ in form: then there is nothing to measure."""
+    begun = begin(reference, candidate)
+    return settle([begun])[0] if isinstance(begun, Pending) else begun
+
+
+@torch.no_grad()
+def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contrast | None:
+    """Starts a measurement on the candidate's device; what needs no measuring is returned at once."""
     if reference.is_complex() != candidate.is_complex() or reference.ndim != candidate.ndim:
         return None
     if reference.shape != candidate.shape:
         return Contrast(error=math.inf, shape=True, count=reference.numel())
-    candidate = candidate.to(reference.device)
-    if reference.is_complex():
-        reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)
+    if reference.is_floating_point() != candidate.is_floating_point():
+        return None
     if not reference.numel():
         return Contrast(exact=True)
+    device = torch.device("cpu") if candidate.device.type == "mps" else candidate.device  # MPS has no float64
+    reference, candidate = reference.detach().to(device), candidate.detach().to(device)
+    if reference.is_complex():
+        reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)
     if not reference.is_floating_point():
-        if candidate.is_floating_point():
-            return None
-        share = (reference != candidate).double().mean().item()
-        return Contrast(mismatched=share, count=reference.numel(), exact=share == 0)
-    if not candidate.is_floating_point():
-        return None
-    r, c = reference.double(), candidate.double()
-    # Equal infinities (masks) are no error; a value that is finite on one side only is the worst there is.
-    alike = torch.isfinite(r) & torch.isfinite(c)
-    same = (r == c) | (torch.isnan(r) & torch.isnan(c))
-    nonfinite = int((~alike & ~same).sum().item())
-    r, c = torch.where(alike, r, 0.0), torch.where(alike, c, 0.0)
-    d = c - r
-    square = r.square().sum().item()
-    wrong = d.square().sum().item()
-    width = r.shape[-1] if r.ndim else 1
-    row, row_index = _worst_line(r.reshape(-1, width), d.reshape(-1, width), 1)
-    column, column_index = _worst_line(r.reshape(-1, width), d.reshape(-1, width), 0)
-    rms = math.sqrt(square / r.numel())
+        return Pending((reference != candidate).sum(dtype=torch.float64).reshape(1), reference.numel())
+    return Pending(_measure(reference, candidate), reference.numel())
+
+
+def settle(begun: Sequence[Pending]) -> list[Contrast]:
+    """Reads the numbers of many measurements, one transfer for each device."""
+    found: list[Contrast | None] = [None] * len(begun)
+    for device in {one.numbers.device for one in begun}:
+        here = [i for i, one in enumerate(begun) if one.numbers.device == device]
+        read = torch.cat([begun[i].numbers for i in here]).tolist()
+        for i in here:
+            size = begun[i].numbers.numel()
+            found[i] = _read(read[:size], begun[i].count)
+            read = read[size:]
+    return [one for one in found if one is not None]
+
+
+def _measure(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
+    width = reference.shape[-1] if reference.ndim else 1
+    left, right = reference.reshape(-1, width), candidate.reshape(-1, width)
+    rows, columns, sums = [], torch.zeros(2, width, dtype=torch.float64, device=left.device), []
+    step = max(1, BLOCK // width)
+    for start in range(0, len(left), step):
+        r, c = left[start : start + step].double(), right[start : start + step].double()
+        d = c - r
+        # Equal infinities (masks) are no error; a value that is finite on one side only is the worst there is.
+        finite = torch.isfinite(d)
+        nonfinite = (~finite & ~((r == c) | (torch.isnan(r) & torch.isnan(c)))).sum()
+        r, d = torch.where(finite, r, 0.0), torch.where(finite, d, 0.0)
+        squares = torch.stack([d.square(), r.square()])
+        rows.append(squares.sum(2))
+        columns += squares.sum(1)
+        sums.append(torch.stack([(r * d).sum(), d.sum(), nonfinite]))
+    by_row = torch.cat(rows, dim=1)
+    return torch.cat([by_row.sum(1), torch.stack(sums).sum(0), *map(_worst_line, (by_row, columns))])
+
+
+def _worst_line(sums: torch.Tensor) -> torch.Tensor:
+    wrong, size = sums
+    value, index = (wrong / torch.maximum(size, size.mean()).clamp_min(1e-300)).max(0)
+    return torch.stack([value.sqrt(), index.double()])
+
+
+def _read(numbers: list[float], count: int) -> Contrast:
+    if len(numbers) == 1:
+        return Contrast(mismatched=numbers[0] / count, count=count, exact=numbers[0] == 0)
+    wrong, square, product, total, nonfinite, row, row_index, column, column_index = numbers
     return Contrast(
         error=_over(math.sqrt(wrong), math.sqrt(square)),
-        slope=(r * d).sum().item() / square if square else 0.0,
-        offset=_over(d.mean().item(), rms) if wrong else 0.0,
+        slope=product / square if square else 0.0,
+        offset=_over(total / count, math.sqrt(square / count)) if wrong else 0.0,
         row=row,
-        row_index=row_index,
+        row_index=int(row_index),
         column=column,
-        column_index=column_index,
-        nonfinite=nonfinite,
-        count=r.numel(),
+        column_index=int(column_index),
+        nonfinite=int(nonfinite),
+        count=count,
         exact=wrong == 0 and nonfinite == 0,
     )
-
-
-def _worst_line(r: torch.Tensor, d: torch.Tensor, axis: int) -> tuple[float, int]:
-    size, wrong = r.square().sum(axis), d.square().sum(axis)
-    relative = wrong / torch.maximum(size, size.mean()).clamp_min(1e-300)
-    worst = int(relative.argmax().item())
-    return math.sqrt(relative[worst].item()), worst
 
 
 def _over(a: float, b: float) -> float:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from torch import nn
-
+from layertap.compare.floor import ROUNDOFF
 from layertap.fault.contrast import Contrast
-from layertap.fault.replay import Event, Held
+from layertap.fault.pairing import Pairing
+from layertap.fault.replay import Event, Key, Played
 from layertap.fault.result import ModuleRow
 
 LIMIT = 6.0
 """A module whose error is this many times its floor is guilty; clean pairs in other precisions stay below 3."""
-LEAST = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-12, "bfloat16": 2.0**-9}
-"""Below about one rounding of its dtype nothing is a fault, however small the measured floor is by luck."""
 MANY = 4
 """Modules of one kind that it takes to speak of a system."""
 TIES = 0.05
@@ -34,31 +32,34 @@ class Judged:
     floor: float
 
 
-Key = tuple[str, int, str, str]
-
-
-def floors_of(runs: Iterable[Held]) -> dict[Key, Contrast]:
+def floors_of(runs: Iterable[Played]) -> dict[Key, Contrast]:
     """The largest of what clean runs showed at each place."""
     floors: dict[Key, Contrast] = {}
-    for held in runs:
-        for event in held.events:
-            key = (event.path, event.call, event.end, event.leaf)
-            floors[key] = event.found.worst(floors[key]) if key in floors else event.found.worst(Contrast())
+    for played in runs:
+        for event in played.events:
+            floors[event.key] = event.found.worst(floors.get(event.key, Contrast()))
     return floors
 
 
-def judge_events(held: Held, floors: Mapping[Key, Contrast], dtype: str) -> list[Judged]:
+def least_of(dtype: str) -> float:
+    """About one rounding of a dtype: below it nothing is a fault, however small the measured floor is by luck."""
+    roundoff = ROUNDOFF.get(dtype, ROUNDOFF["float32"])
+    return roundoff if roundoff > 1e-6 else 2 * roundoff  # sums in float32 and float64 go in other orders
+
+
+def judge_events(played: Played, floors: Mapping[Key, Contrast], dtype: str) -> list[Judged]:
     """The ratio of every measurement to its floor."""
-    least = LEAST.get(dtype, LEAST["float32"])
+    least = least_of(dtype)
     judged = []
-    for event in held.events:
-        floor = floors.get((event.path, event.call, event.end, event.leaf), Contrast())
-        ratio, sign = _ratio(event.found, floor, least)
+    for event in played.events:
+        floor = floors.get(event.key, Contrast())
+        ratio, sign = ratio_of(event.found, floor, least)
         judged.append(Judged(event=event, ratio=ratio, sign=sign, floor=max(floor.error, least)))
     return judged
 
 
-def _ratio(found: Contrast, floor: Contrast, least: float) -> tuple[float, str]:
+def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str]:
+    """How many times the floor an error is, and in which sense it is that."""
     if found.exact:
         return 0.0, "exact"
     if found.shape:
@@ -79,6 +80,68 @@ def _ratio(found: Contrast, floor: Contrast, least: float) -> tuple[float, str]:
     }
     sign = max(signs, key=lambda name: signs[name])
     return signs[sign], sign
+
+
+def by_module(judged: Sequence[Judged], free: Played, pairing: Pairing) -> list[ModuleRow]:
+    """Each module by its worst measurement, in order of execution."""
+    owned: defaultdict[str, list[tuple[int, Judged]]] = defaultdict(list)
+    arrives: dict[str, float] = {}
+    returns: dict[str, float] = {}
+    for order, one in enumerate(judged):
+        page, _, end, _ = one.event.key
+        here = {"entry": arrives, "exit": returns}.get(end)
+        if here is not None:
+            here[page] = max(here.get(page, 0.0), one.event.found.error)
+        if one.event.owner is not None:
+            owned[one.event.owner[0]].append((order, one))
+    totals: dict[str, float] = {}
+    for event in free.events:
+        if event.key[2] == "exit":
+            seen = math.inf if event.found.nonfinite else max(event.found.error, event.found.mismatched)
+            totals[event.key[0]] = max(totals.get(event.key[0], 0.0), seen)
+    leaves_at = Counter(one.event.key[:3] for one in judged)
+    rows = []
+    for page, ones in owned.items():
+        above = [(order, one) for order, one in ones if one.ratio > LIMIT]
+        order, worst = above[0] if above else max(ones, key=lambda pair: pair[1].ratio)
+        key = worst.event.key
+        rows.append(
+            ModuleRow(
+                path=pairing.name(page),
+                page=page,
+                kind=type(pairing.candidate[page]).__name__ if page in pairing.candidate else "",
+                order=order,
+                where=_where(worst.event, pairing, leaves_at[key[:3]] > 1),
+                total=totals.get(page, math.nan),
+                entry=arrives.get(page, math.nan),
+                exit=returns.get(page, math.nan),
+                local=worst.event.found.error if not worst.event.found.mismatched else worst.event.found.mismatched,
+                floor=worst.floor,
+                ratio=worst.ratio,
+                sign=worst.sign,
+                place=key,
+                call=worst.event.owner[1] if worst.event.owner is not None else 0,
+                found=worst.event.found,
+            )
+        )
+    return sorted(rows, key=lambda row: row.order)
+
+
+_ENDS = {
+    "entry": "the input of {}",
+    "exit": "its output",
+    "grad_output": "the gradient that arrives at {}",
+    "grad_input": "the gradient of its input",
+    "param_grad": "the gradient of its parameter",
+}
+
+
+def _where(event: Event, pairing: Pairing, several: bool) -> str:
+    page, call, end, leaf = event.key
+    text = _ENDS[end].format(pairing.name(page))
+    if leaf and (several or end == "param_grad"):
+        text += f" ({leaf})"
+    return text + (f", call {call}" if call else "")
 
 
 def systematic(rows: list[ModuleRow]) -> tuple[list[ModuleRow], tuple[str, ...]]:
@@ -102,38 +165,3 @@ def systematic(rows: list[ModuleRow]) -> tuple[list[ModuleRow], tuple[str, ...]]
         for row in rows
     ]
     return adjusted, tuple(shared)
-
-
-def by_module(judged: Iterable[Judged], model: nn.Module) -> list[ModuleRow]:
-    """Each module by its worst measurement; an entry's error belongs to the module that prepared it."""
-    kinds = {path: type(module).__name__ for path, module in model.named_modules()}
-    owned: defaultdict[str, list[Judged]] = defaultdict(list)
-    for one in judged:
-        path = one.event.path
-        if one.event.end == "entry":
-            if not path:
-                continue  # the caller's own input
-            path = path.rpartition(".")[0]
-            while path and path not in kinds:
-                path = path.rpartition(".")[0]
-        owned[path].append(one)
-    rows = []
-    for path, ones in owned.items():
-        above = [one for one in ones if one.ratio > LIMIT]
-        worst = above[0] if above else max(ones, key=lambda one: one.ratio)
-        event = worst.event
-        where = "its output" if event.end == "exit" and event.path == path else f"the input of {event.path}"
-        rows.append(
-            ModuleRow(
-                path=path,
-                kind=kinds.get(path, ""),
-                order=event.order,
-                where=where + (f".{event.leaf}" if event.leaf else ""),
-                local=event.found.error,
-                floor=worst.floor,
-                ratio=worst.ratio,
-                sign=worst.sign,
-                place=(event.path, event.call, event.end, event.leaf),
-            )
-        )
-    return sorted(rows, key=lambda row: row.order)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from layertap.compare.result import EXIT_CODES, Verdict
+from layertap.errors import LayertapError
+
+if TYPE_CHECKING:
+    from layertap.fault.contrast import Contrast
 
 CAUSES = (
     *("weights", "config", "skipped", "scale", "offset", "sign", "permutation", "transpose", "shift", "mask"),
@@ -18,13 +27,22 @@ class ModuleRow:
     """One module of the candidate, held to the reference."""
 
     path: str
+    """The candidate's name for it."""
+    page: str
+    """The reference's."""
     kind: str
     order: int
     """The place of its worst measurement in the order of execution."""
     where: str
     """Where that was: at its own exit, or at the entry of one of its children."""
+    total: float
+    """The error of its output in a free run: what it was given, and what it did to it."""
+    entry: float
+    """The error of what it is given by a caller that computes from right values: the caller's doing."""
+    exit: float
+    """The error of what it returns when it computes from right values: its own."""
     local: float
-    """Its own relative error, computed from right values."""
+    """Its own error at the worst place."""
     floor: float
     """The error that rounding makes there."""
     ratio: float
@@ -32,7 +50,11 @@ class ModuleRow:
     sign: str
     """Which of these it was."""
     place: tuple[str, int, str, str]
-    """The measurement behind it: module, call, entry or exit, leaf."""
+    """The measurement behind it: page, call, which end, leaf."""
+    call: int
+    """Which of the module's own calls it was in."""
+    found: Contrast
+    """All numbers of that measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +64,8 @@ class Finding:
     verdict: Verdict
     site: str = ""
     """The path of the smallest guilty module."""
+    op: str = ""
+    """The operator inside it where the two part, with its source line; empty where that was not found."""
     cause: str = ""
     """One of `CAUSES`; empty without a fault."""
     evidence: tuple[str, ...] = ()
@@ -56,12 +80,31 @@ class Finding:
     """Further faults, in order of execution."""
     table: tuple[ModuleRow, ...] = ()
     notes: tuple[str, ...] = ()
+    """What was not forced, not judged or could not be known."""
     forwards: dict[str, int] = field(default_factory=dict)
     """How many passes each side was run."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """Bytes of the reference's tensors on the device, in memory and on disk."""
+    write_repro: Callable[[Path], Path] | None = field(default=None, repr=False, compare=False)
 
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.verdict]
+
+    def repro(self, path: str | os.PathLike[str]) -> Path:
+        """Writes a folder with the culprit on both sides, its inputs, both outputs, and a script that shows it."""
+        if self.write_repro is None:
+            raise LayertapError(f"nothing to reproduce: the verdict is {self.verdict}, and no module is accused")
+        return self.write_repro(Path(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the repro, ready for JSON."""
+        from layertap.report.finding import finding_dict
+
+        return finding_dict(self)
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False), encoding="utf-8")
 
     def __str__(self) -> str:
         from layertap.report.finding import finding_text

@@ -4,63 +4,104 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from layertap.fault.contrast import contrast
-from layertap.fault.replay import Call, Place
+from layertap.fault.drill import Departure
+from layertap.fault.operators import by_operator
+from layertap.fault.replay import Book
 from layertap.fault.result import ModuleRow
 
 Explanation = tuple[str, tuple[str, ...]]
 
 
-def explain(
-    row: ModuleRow,
-    reference: nn.Module,
-    candidate: nn.Module,
-    book: dict[Place, Call],
-    kept: dict[tuple[str, int, str, str], torch.Tensor],
-) -> Explanation:
-    """Names the cause of one module's error, with evidence."""
-    path, call, end, leaf = row.place
-    was = book[path, call]
-    right = (was.returned if end == "exit" else was.entered)[leaf]
-    found = kept[row.place]
-    ours, theirs = _module(candidate, row.path), _module(reference, row.path)
-    called = {name for name, _ in book}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clues:
+    """What is known of one guilty module."""
+
+    row: ModuleRow
+    book: Book
+    found: torch.Tensor | None
+    """The candidate's tensor at the place of the worst measurement."""
+    departure: Departure | None
+    absent: tuple[str, ...]
+    """What it should have called and did not."""
+
+
+def explain(clues: Clues, reference: nn.Module | None, candidate: nn.Module | None) -> Explanation:
+    """Names the cause of one module's error, with evidence; the cheapest and surest proofs first."""
+    row, book = clues.row, clues.book
+    seen = f"seen at {row.where}"
+    cause, evidence = _cause(clues, reference, candidate) or ("", ())
+    if cause:
+        return cause, (*evidence, *_slope(row, evidence), seen)
+    error = f"relative error {row.local:.3g}"
+    if any(page.startswith(f"{row.page}." if row.page else "") and page != row.page for page in book.calls):
+        return "structure", (f"its children are right, what it makes of them is not: {error}", seen)
+    return "unknown", (error, seen)
+
+
+def _slope(row: ModuleRow, told: tuple[str, ...]) -> tuple[str, ...]:
+    """Where the error is a multiple of what is right, that says it best."""
+    found = row.found
+    if not 0.99 * found.error < abs(found.slope) < math.inf or any("what it should be" in text for text in told):
+        return ()
+    rest = math.sqrt(max(found.error**2 - found.slope**2, 0.0))
+    margin = max(rest, row.floor) / math.sqrt(max(found.count, 1))
+    return (f"{_subject(row)} is {1 + found.slope:.4g} × what it should be (slope ± {margin:.1g})",)
+
+
+def _subject(row: ModuleRow) -> str:
+    return row.where.split(" (")[0].split(",")[0]
+
+
+def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Explanation | None:
+    row, book = clues.row, clues.book
+    page, call, end, _ = row.place
+    if clues.absent:
+        cause, _, text = clues.absent[0].partition(": ")
+        return cause, (text,)
     told = None
     if ours is not None and theirs is not None:
-        told = _weights(theirs, ours, row.path, called)
-    told = told or _certain(right, found, list(was.entered.values()) if end == "exit" else [])
+        told = _weights(theirs, ours, row.page, set(book.calls))
+    if told is not None or clues.found is None:
+        return told
+    right, found = book.slots[row.place].get(clues.found.device), clues.found
+    told = _certain(right, found, list(book.at(page, call, "entry").values()) if end == "exit" else [])
     if told is None and ours is not None and theirs is not None:
         told = _config(theirs, ours)
-    told = told or _form(right, found, _around(row.path, book), row.floor)
-    if told is not None:
-        return told[0], (*told[1], f"seen at {row.where}")
-    error = f"relative error {row.local:.3g}"
-    if any(name.startswith(f"{row.path}." if row.path else "") and name != row.path for name in called):
-        return "structure", (f"its children are right, what it makes of them is not: {error}", f"seen at {row.where}")
-    return "unknown", (error, f"seen at {row.where}")
+    if not found.is_floating_point():
+        return told or _whole(right, found)
+    departure = clues.departure
+    if told is None and departure is not None:
+        told = by_operator(departure, sure=True)
+    told = told or _cache(row, book) or _form(right, found, _around(row, book), row)
+    if told is None and departure is not None:
+        told = by_operator(departure, sure=False)
+    return told or _faint(right, found, row.floor)
 
 
-def _around(path: str, book: dict[Place, Call]) -> dict[str, torch.Tensor]:
+def _cache(row: ModuleRow, book: Book) -> Explanation | None:
+    """Right when it was called first, wrong when it is called with what was kept from then."""
+    held = [key for key in book.slots if key[:3] == (row.page, row.call, "entry") and "past_key" in key[3]]
+    if not row.call or not held:
+        return None
+    return "cache", (f"right in its first call, wrong in call {row.call}, which reads the cache",)
+
+
+def _around(row: ModuleRow, book: Book) -> dict[str, torch.Tensor]:
     """What a module had at hand: its input, and what its children returned."""
     found: dict[str, torch.Tensor] = {}
-    for (name, call), was in book.items():
-        if call == 0 and name == path:
-            found |= {f"its input {leaf}".strip(): value for leaf, value in was.entered.items()}
-        elif call == 0 and name.rpartition(".")[0] == path:
-            found |= {f"{name}'s output {leaf}".strip(): value for leaf, value in was.returned.items()}
+    for (page, call, end, leaf), slot in book.slots.items():
+        if end == "entry" and (page, call) == (row.page, row.call):
+            found[f"its input {leaf}".strip()] = slot.get()
+        elif end == "exit" and call == 0 and page and page.rpartition(".")[0] == row.page:
+            found[f"{page}'s output {leaf}".strip()] = slot.get()
     return found
-
-
-def _module(model: nn.Module, path: str) -> nn.Module | None:
-    try:
-        return model.get_submodule(path)
-    except AttributeError:
-        return None
 
 
 def _tensors(module: nn.Module, path: str, called: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -140,7 +181,7 @@ def _config(reference: nn.Module, candidate: nn.Module) -> Explanation | None:
 
 def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
-        if name == "training" or name.startswith("_"):
+        if name.startswith("_"):
             continue
         if value is None or isinstance(value, (bool, int, float, str)):
             yield name, value
@@ -165,11 +206,10 @@ def _certain(right: torch.Tensor, found: torch.Tensor, given: list[torch.Tensor]
 
 
 def _form(
-    right: torch.Tensor, found: torch.Tensor, around: dict[str, torch.Tensor], floor: float
+    right: torch.Tensor, found: torch.Tensor, around: dict[str, torch.Tensor], row: ModuleRow
 ) -> Explanation | None:
-    """The cause by the form of the error; the surest forms first. `floor` is the noise that the form stands in."""
-    if not found.is_floating_point():
-        return None
+    """The cause by the form of the error; the surest forms first. The floor is the noise that the form stands in."""
+    floor = row.floor
     r, c = (torch.nan_to_num(t.double(), 0.0, 0.0, 0.0) for t in (right, found))
     d = c - r
     size, error = d.norm().item(), (d.norm() / r.norm()).item()
@@ -181,13 +221,30 @@ def _form(
                     return cause, (f"{name} {verb}",)
     slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
     if (c - slope * r).norm().item() < noise and abs(slope - 1) > 4 * floor / math.sqrt(r.numel()):
-        return ("sign" if slope < 0 else "scale"), (f"its output is {slope:.4g} × what it should be",)
+        return ("sign" if slope < 0 else "scale"), (f"{_subject(row)} is {slope:.4g} × what it should be",)
     mean = d.mean().item()
     if (d - mean).norm().item() < noise < 0.7 * size:
         return "offset", (f"{mean:+.4g} is added to every value",)
     if d.ndim > 1 and (d - d.reshape(-1, d.shape[-1]).mean(0)).norm().item() < noise < 0.7 * size:
         return "offset", ("the same vector is added to every row",)
-    return _shift(r, c) or _clipping(r, c, d) or _region(d, r, floor) or _order(r, c, error) or _coarse(c, error, slope)
+    return _shift(r, c) or _clipping(r, c, d) or _few(d) or _order(r, c, error)
+
+
+def _faint(right: torch.Tensor, found: torch.Tensor, floor: float) -> Explanation | None:
+    """Forms that other causes have as well."""
+    r, c = (torch.nan_to_num(t.double(), 0.0, 0.0, 0.0) for t in (right, found))
+    slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
+    return _untouched(c - r, r, floor) or _coarse(c, ((c - r).norm() / r.norm()).item(), slope)
+
+
+def _whole(right: torch.Tensor, found: torch.Tensor) -> Explanation | None:
+    """Whole numbers: positions, ids, masks."""
+    if found.dtype == torch.bool:
+        return "mask", (f"{int((found != right).sum())} of {found.numel()} places differ",)
+    apart = (found.long() - right.long()).flatten()
+    if bool((apart == apart[0]).all()):
+        return "shift", (f"every number is {int(apart[0]):+d} off",)
+    return _shift(right.double(), found.double())
 
 
 def _clipping(r: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> Explanation | None:
@@ -227,9 +284,9 @@ def _shift(r: torch.Tensor, c: torch.Tensor) -> Explanation | None:
     return None
 
 
-def _region(d: torch.Tensor, r: torch.Tensor, floor: float) -> Explanation | None:
-    """A few rows or channels that carry all of the error, or rows that are right among rows that are wrong."""
-    if r.ndim < 2:
+def _few(d: torch.Tensor) -> Explanation | None:
+    """A few rows or channels that carry all of the error."""
+    if d.ndim < 2:
         return None
     flat = d.reshape(-1, d.shape[-1]).square()
     for name, line in (("rows", flat.sum(1)), ("channels", flat.sum(0))):
@@ -238,8 +295,15 @@ def _region(d: torch.Tensor, r: torch.Tensor, floor: float) -> Explanation | Non
         if len(line) >= 4 and order.values[:few].sum() > 0.98 * line.sum():
             count = int((line > 0.01 * order.values[0]).sum())
             return "mask", (f"{count} of {len(line)} {name} carry the error (first: {int(order.indices[0])})",)
+    return None
+
+
+def _untouched(d: torch.Tensor, r: torch.Tensor, floor: float) -> Explanation | None:
+    """Rows that are right among rows that are wrong."""
+    if r.ndim < 2:
+        return None
     sizes = r.reshape(-1, r.shape[-1]).square().sum(1).clamp_min(1e-300)
-    relative = (flat.sum(1) / sizes).sqrt()
+    relative = (d.reshape(-1, d.shape[-1]).square().sum(1) / sizes).sqrt()
     clean = relative <= 2 * floor
     if clean.any() and (relative > 20 * floor).any():
         return "mask", (f"{int(clean.sum())} of {len(clean)} rows are right, the others are not",)

@@ -3,49 +3,102 @@
 from __future__ import annotations
 
 import io
+from dataclasses import fields
+from typing import Any
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from layertap.fault.result import Finding
-from layertap.report.values import number
+from layertap.fault.result import Finding, ModuleRow
+from layertap.report.diff import STYLES
+from layertap.report.values import jsonable, number
+from layertap.words import say
 
 SHOWN = 8
+NOTES = 5
 
 
-def finding_text(finding: Finding) -> str:
+def finding_text(finding: Finding, *, verbose: bool = False) -> str:
     """As plain text, for `print`."""
     out = io.StringIO()
-    Console(file=out, width=200, color_system=None).print(finding_view(finding))
+    Console(file=out, width=200, color_system=None).print(finding_view(finding, verbose=verbose))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def finding_view(finding: Finding) -> Group:
-    """For a terminal."""
-    lines = [
-        Text(line, style="bold red" if finding.verdict == "fault" and not i else "")
-        for i, line in enumerate(_words(finding))
-    ]
+def finding_view(finding: Finding, *, verbose: bool = False) -> Group:
+    """For a terminal; `verbose` shows all modules and all notes."""
+    words = _words(finding)
+    lines = [Text(line, style=STYLES[finding.verdict] if not i else "") for i, line in enumerate(words)]
+    notes = finding.notes if verbose else finding.notes[:NOTES]
+    lines += [Text(say("note: {text}", text=note), style="yellow") for note in notes]
+    left = len(finding.notes) - len(notes)
+    if left:
+        lines.append(Text(say("… and {count} more notes (finding.notes)", count=left), style="yellow"))
+    return Group(*lines, Text(""), _table(finding, verbose)) if finding.table else Group(*lines)
+
+
+def finding_dict(finding: Finding) -> dict[str, Any]:
+    """The same content for programs; NaN and infinities as strings."""
+    found: dict[str, Any] = {"exit_code": finding.exit_code}
+    for name in (field.name for field in fields(finding)):
+        value = getattr(finding, name)
+        if name == "others":
+            found[name] = [finding_dict(other) for other in value]
+        elif name == "table":
+            found[name] = [_row_dict(row) for row in value]
+        elif name != "write_repro":
+            found[name] = jsonable(value)
+    return found
+
+
+def _row_dict(row: ModuleRow) -> dict[str, Any]:
+    inner = ("place", "call", "found")
+    return {field.name: jsonable(getattr(row, field.name)) for field in fields(row) if field.name not in inner}
+
+
+def _table(finding: Finding, verbose: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("module", overflow="fold")
-    for title in ("kind", "own error", "floor", "ratio", "where"):
+    table.add_column("kind")
+    for title in ("total error", "own error", "floor", "ratio"):
         table.add_column(title, justify="right")
-    for row in sorted(finding.table, key=lambda row: -row.ratio)[:SHOWN]:
-        cells = (row.kind, number(row.local, 3), number(row.floor, 3), number(row.ratio, 3), row.where)
-        table.add_row(row.path or "the model", *cells)
-    return Group(*lines, Text(""), table)
+    table.add_column("where")
+    rows = sorted(finding.table, key=lambda row: -row.ratio)
+    for row in rows if verbose else rows[:SHOWN]:
+        numbers = (number(value, 3) for value in (row.total, row.local, row.floor, row.ratio))
+        style = "bold" if row.path == finding.site and finding.verdict == "fault" else ""
+        table.add_row(row.path or "(the model)", row.kind, *numbers, row.where, style=style)
+    return table
 
 
 def _words(finding: Finding) -> list[str]:
+    told = "; ".join(finding.evidence)
+    if finding.verdict == "inconclusive":
+        return [say("{verdict}: {reasons}", verdict=say("INCONCLUSIVE"), reasons=told)]
     if finding.verdict != "fault":
-        more = f" ({finding.cause}: {'; '.join(finding.evidence)})" if finding.cause else ""
-        error = number(finding.total, 3)
-        return [f"{finding.verdict.upper()}: no module does more than rounding explains{more}; output error {error}"]
-    lines = [f"{finding.site or 'the model'} is wrong: {finding.cause}: {'; '.join(finding.evidence)}."]
+        line = {
+            "identical": "{verdict}: every module returns the same bits on both sides",
+            "noise": "{verdict}: no module does more than rounding explains; output error {error}, "
+            "rounding alone {floor}",
+        }[finding.verdict]
+        sizes = {"error": number(finding.total, 3), "floor": number(finding.floor, 3)}
+        lines = [say(line, verdict=say(finding.verdict.upper()), **sizes)]
+        return lines + ([f"{finding.cause}: {told}"] if finding.cause else [])
+    site = finding.site or say("the model itself")
+    lines = [say("{site} is wrong ({cause}): {evidence}.", site=site, cause=finding.cause, evidence=told)]
+    if finding.op:
+        lines.append(say("The two sides part at {op}.", op=finding.op))
     lines.append(
-        f"Putting the reference's output back removes {finding.explained:.1%} of the final error. "
-        f"Rounding explains {number(finding.floor, 3)} of the {number(finding.local, 3)} seen."
+        say(
+            "Putting the reference's output back removes {share} of the final error. "
+            "Rounding explains {floor} of the {local} seen.",
+            share=f"{finding.explained:.1%}",
+            floor=number(finding.floor, 3),
+            local=number(finding.local, 3),
+        )
     )
-    lines += [f"also: {other.site}: {other.cause}: {'; '.join(other.evidence)}" for other in finding.others]
-    return lines + [f"note: {note}" for note in finding.notes[:3]]
+    for other in finding.others:
+        told = "; ".join(other.evidence)
+        lines.append(say("also: {site} ({cause}): {evidence}", site=other.site, cause=other.cause, evidence=told))
+    return lines

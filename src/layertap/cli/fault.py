@@ -1,0 +1,46 @@
+"""`layertap fault REF CAND`: two models, one culprit; its exit code is the verdict's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layertap.cli.screen import err, show_json, show_screen
+
+
+def fault(
+    reference: Annotated[str, typer.Argument(help="file.py:factory, or hf:PATH")],
+    candidate: Annotated[str, typer.Argument(help="the same, of the variant in question")],
+    prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
+    input: Annotated[Path | None, typer.Option(help=".npz, .safetensors, .json or .pt with the inputs")] = None,  # noqa: A002
+    seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
+    seed: Annotated[int, typer.Option(help="seed of random ids")] = 0,
+    mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
+    budget: Annotated[str, typer.Option(help="memory for the reference's tensors; beyond it they go to disk")] = "8GiB",
+    repro: Annotated[Path | None, typer.Option(help="also write the culprit into a folder of its own")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show all modules and notes")] = False,
+    json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
+) -> None:
+    """Find the module that goes wrong, and why: identical or noise (0), fault (1), inconclusive (3)."""
+    from layertap.fault import find_fault
+    from layertap.report.finding import finding_view
+    from layertap.targets import make_inputs, open_target
+
+    with err.status(f"opening {reference}") as status:
+        ours = open_target(reference)
+        status.update(f"opening {candidate}")
+        theirs = open_target(candidate)
+        # The reference decides what both are run on.
+        inputs = make_inputs(ours, prompt=prompt, input=input, seq_len=seq_len, seed=seed)
+        finding = find_fault(ours.model, theirs.model, inputs, mapping=mapping, budget=budget, progress=status.update)
+    if repro is not None and finding.verdict == "fault":
+        finding.repro(repro)
+    if json:
+        show_json(finding.to_dict())
+    else:
+        show_screen(finding_view(finding, verbose=verbose))
+        if repro is not None and finding.verdict == "fault":
+            print(f"wrote {repro}; next: python {repro / 'repro.py'}")
+    raise typer.Exit(finding.exit_code)

@@ -1,0 +1,162 @@
+"""Inside a guilty module: its operators on both sides, in order, up to the first whose result is out of line.
+
+Only the module's own operators are seen, not those of the modules that it calls, which return right values. Up to the
+first departure both sides compute from the same numbers, so the operator there is where the two part.
+"""
+
+from __future__ import annotations
+
+import difflib
+import linecache
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from layertap.fault.contrast import Contrast, contrast
+from layertap.fault.judge import LIMIT, ratio_of
+from layertap.fault.replay import Place, Stage
+from layertap.fault.shelf import Shelf, Slot
+
+_PACKAGE, _TORCH = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operator as it was called."""
+
+    name: str
+    result: Slot | None
+    """Its first result; None where that is no tensor of plain numbers."""
+    settings: tuple[str, ...]
+    """Its arguments that are no tensors."""
+    place: str
+    """Where in the source."""
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.place}" if self.place else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """Where two lists of operators part."""
+
+    op: Op
+    kind: str
+    """`differs` (the same operator, another result), `extra`, `missing` or `other` (another operator in its place)."""
+    instead: Op | None = None
+    """The reference's operator."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Arguments that differ: the candidate's, the reference's."""
+
+
+class OpLog(TorchDispatchMode):
+    """Writes down the operators of some module calls while it is on."""
+
+    def __init__(self, stage: Stage, wanted: Iterable[Place], shelf: Shelf) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._stage, self._wanted, self._shelf = stage, frozenset(wanted), shelf
+        self.ops: dict[Place, list[Op]] = {place: [] for place in self._wanted}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        place = self._stage.inside[-1] if self._stage.inside and not self._stage.measuring else None
+        if place in self._wanted and place is not None:
+            first = next((leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)), None)
+            plain = first is not None and type(first) in (torch.Tensor, torch.nn.Parameter)
+            given = tree_leaves((args, kwargs or {}))
+            op = Op(
+                name=str(func),
+                result=self._shelf.put(first) if first is not None and plain else None,
+                settings=tuple(str(value) for value in given if not isinstance(value, torch.Tensor)),
+                place=_source(),
+            )
+            self.ops[place].append(op)
+        return result
+
+
+def depart(reference: Sequence[Op], candidate: Sequence[Op], floor: Sequence[Op], least: float) -> Departure | None:
+    """The first operator that is out of line; `floor` are the reference's own in the candidate's dtype."""
+    right = [op for op in reference if _counts(op)]
+    ours = [op for op in candidate if _counts(op)]
+    floors = {i: op for i, _, op in _matched(right, [op for op in floor if _counts(op)])}
+    last = -1, -1
+    for i, j, op in _matched(right, ours):
+        wanted = right[i]
+        found, under = _compare(wanted, op), _compare(wanted, floors[i]) if i in floors else None
+        if found is not None and ratio_of(found, under or Contrast(), least)[0] > LIMIT:
+            departure = _between(right, ours, last, (i, j))
+            if departure.kind != "differs" or departure.settings or not op.name.startswith(_MOVES):
+                return departure
+            continue  # a weight that differs is seen here first, but this is not where it is used
+        last = i, j
+    rest = ours[last[1] + 1 :], right[last[0] + 1 :]
+    if rest[0]:
+        return Departure(op=rest[0][0], kind="other" if rest[1] else "extra", instead=next(iter(rest[1]), None))
+    return Departure(op=rest[1][0], kind="missing", instead=rest[1][0]) if rest[1] else None
+
+
+def _between(right: Sequence[Op], ours: Sequence[Op], last: tuple[int, int], now: tuple[int, int]) -> Departure:
+    """What happened since the two last agreed: another operator, one too many, one too few, or this one itself."""
+    mine, theirs = ours[last[1] + 1 : now[1]], right[last[0] + 1 : now[0]]
+    if mine:
+        return Departure(op=mine[0], kind="other" if theirs else "extra", instead=theirs[0] if theirs else None)
+    if theirs:
+        return Departure(op=theirs[0], kind="missing", instead=theirs[0])
+    op, wanted = ours[now[1]], right[now[0]]
+    pairs = zip(op.settings, wanted.settings, strict=False)
+    return Departure(op=op, kind="differs", instead=wanted, settings=tuple((a, b) for a, b in pairs if a != b))
+
+
+def _matched(ours: Sequence[Op], theirs: Sequence[Op]) -> Iterator[tuple[int, int, Op]]:
+    matcher = difflib.SequenceMatcher(None, [op.name for op in ours], [op.name for op in theirs], autojunk=False)
+    for block in matcher.get_matching_blocks():
+        for k in range(block.size):
+            yield block.a + k, block.b + k, theirs[block.b + k]
+
+
+def _compare(right: Op, found: Op) -> Contrast | None:
+    if right.result is None or found.result is None:
+        return None
+    return contrast(right.result.get(), found.result.get())
+
+
+_FORM = ("aten.view", "aten.detach", "aten.alias", "aten.lift_fresh", "aten._unsafe_view", "aten.clone", "aten.empty")
+"""Operators that move no numbers, and come and go with the layout."""
+
+_MOVES = ("aten.t.", "aten.transpose", "aten.permute", "aten.expand", "aten.unsqueeze", "aten.slice", "aten.select")
+"""Operators that only move numbers."""
+
+
+def _counts(op: Op) -> bool:
+    return not op.name.startswith(_FORM)
+
+
+def _source() -> str:
+    """The line of the model's code that called the operator: the nearest frame that is neither torch's nor ours.
+
+    A module of torch's own has no such line before its caller's; then it is the line in torch.
+    """
+    frame, inner = sys._getframe(2), None
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(_PACKAGE):
+            if frame.f_code.co_name != "__torch_dispatch__":
+                break  # the module's call begins here
+        elif name.startswith(_TORCH):
+            inner = inner if inner is not None or "/nn/" not in name else frame
+        else:
+            return _told(frame)
+        frame = frame.f_back  # type: ignore[assignment]
+    return _told(inner) if inner is not None else ""
+
+
+def _told(frame: Any) -> str:
+    name, line = frame.f_code.co_filename, frame.f_lineno
+    text = linecache.getline(name, line).strip()
+    return f"{Path(name).name}:{line}" + (f" `{text}`" if text else "")

@@ -1,0 +1,121 @@
+"""Which module of the candidate is which of the reference's: by name, by what the user says, by order."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from layertap.compare.align.mapping import read_rules
+from layertap.compare.align.names import PREFIXES, WRAPPERS
+from layertap.errors import BadArgument
+
+Mapped = Mapping[str, Any] | str | os.PathLike[str]
+
+
+class Pairing:
+    """Modules are known by the reference's path, their page; each page has at most one module on either side.
+
+    >>> plain = nn.Sequential(nn.Linear(2, 2))
+    >>> Pairing(plain, nn.ModuleDict({"module": plain})).names
+    {'': 'module', '0': 'module.0'}
+    """
+
+    def __init__(self, reference: nn.Module, candidate: nn.Module, mapping: Mapped | None = None) -> None:
+        self.reference = dict(reference.named_modules())
+        theirs = dict(candidate.named_modules())
+        self.notes: list[str] = []
+        self.names: dict[str, str] = {}
+        """The candidate's own path for each page."""
+        taken: dict[str, str] = {}
+        for page, path in (*self._told(theirs, mapping), *_by_name(self.reference, theirs)):
+            if page not in self.names and path not in taken:
+                self.names[page], taken[path] = path, page
+        if "" not in self.names:
+            self.names = {"": "", **self.names} if "" not in taken else self.names
+        for page, path in _by_order(self.reference, theirs, self.names, set(taken)):
+            self.names[page], taken[path] = path, page
+            self.notes.append(f"paired by order and shape: {page} with {path}")
+        self.candidate = {page: theirs[path] for page, path in self.names.items()}
+        self.missing = [page for page in self.reference if page not in self.names]
+        """Modules that the reference alone has."""
+        self.extra = [path for path in theirs if path not in taken]
+        """Modules that the candidate alone has, by its own paths."""
+
+    def name(self, page: str) -> str:
+        """What the candidate calls it, or the reference's name where the candidate has none."""
+        return self.names.get(page, page)
+
+    def _told(self, theirs: Mapping[str, nn.Module], mapping: Mapped | None) -> list[tuple[str, str]]:
+        if mapping is None:
+            return []
+        found, nowhere = [], []
+        rules = read_rules(mapping)
+        for path in theirs:
+            pages = [page for rule in reversed(rules) if (page := rule.rename(path)) is not None]
+            if pages and pages[0] in self.reference:
+                found.append((pages[0], path))
+            elif pages:
+                nowhere.append(f"{path} → {pages[0]}")
+        if not found:
+            hint = f" ({nowhere[0]}, which the reference has not)" if nowhere else ""
+            raise BadArgument(f"mapping: no rule leads from a module of the candidate to one of the reference{hint}")
+        return found
+
+
+def _by_name(ours: Mapping[str, nn.Module], theirs: Mapping[str, nn.Module]) -> list[tuple[str, str]]:
+    """The same path, after dropping from either side what wrappers put in front; the drop that pairs most wins."""
+    left, right = [_clean(path) for path in ours], [_clean(path) for path in theirs]
+    best: list[tuple[str, str]] = []
+    drops = [(a, b) for a in _chains(left) for b in _chains(right)]
+    for a, b in sorted(drops, key=lambda drop: (len(drop[0]) + len(drop[1]), drop)):
+        pages = dict(_dropped(left, list(ours), a))
+        found = [(pages[key], path) for key, path in _dropped(right, list(theirs), b) if key in pages]
+        if len(found) > len(best):
+            best = found
+    return best
+
+
+def _clean(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split(".") if part and part not in WRAPPERS)
+
+
+def _chains(paths: list[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    found: set[tuple[str, ...]] = {()}
+    for parts in paths:
+        for length, part in enumerate(parts, start=1):
+            if part not in PREFIXES:
+                break
+            found.add(parts[:length])
+    return found
+
+
+def _dropped(
+    clean: list[tuple[str, ...]], paths: list[str], drop: tuple[str, ...]
+) -> list[tuple[tuple[str, ...], str]]:
+    found: dict[tuple[str, ...], str] = {}
+    for parts, path in zip(clean, paths, strict=True):
+        if parts[: len(drop)] == drop:
+            found[parts[len(drop) :]] = path  # of a wrapper and what it wraps, the inner one
+    return list(found.items())
+
+
+def _by_order(
+    ours: Mapping[str, nn.Module], theirs: Mapping[str, nn.Module], names: Mapping[str, str], taken: set[str]
+) -> list[tuple[str, str]]:
+    """Among those left, modules with parameters of the same shapes, in the same order."""
+    left = [(page, shapes) for page, m in ours.items() if page not in names and (shapes := _shapes(m))]
+    right = [(path, shapes) for path, m in theirs.items() if path not in taken and (shapes := _shapes(m))]
+    matcher = difflib.SequenceMatcher(None, [s for _, s in left], [s for _, s in right], autojunk=False)
+    return [
+        (left[block.a + k][0], right[block.b + k][0])
+        for block in matcher.get_matching_blocks()
+        for k in range(block.size)
+    ]
+
+
+def _shapes(module: nn.Module) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(p.shape) for p in module.parameters(recurse=False))

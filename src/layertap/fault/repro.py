@@ -1,0 +1,147 @@
+"""The culprit in a folder of its own: the module on both sides, what it was given, both outputs, and a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from layertap.errors import LayertapError
+from layertap.fault.result import ModuleRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """What is needed to show one fault again, without the rest of the models."""
+
+    row: ModuleRow
+    reference: nn.Module | None
+    candidate: nn.Module | None
+    arguments: tuple[Any, Any] | None
+    """What the candidate's module is called with: the reference's values."""
+    right: dict[str, torch.Tensor]
+    """What the reference's returned."""
+    cause: str
+    evidence: tuple[str, ...]
+
+
+def writer(witness: Witness) -> Callable[[Path], Path]:
+    """A function that writes the folder when it is wanted."""
+    return lambda path: _write(witness, path)
+
+
+def _write(witness: Witness, path: Path) -> Path:
+    if witness.candidate is None or witness.arguments is None:
+        raise LayertapError(f"{witness.row.path or 'the model'} was never called, so there is no call to show again")
+    if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
+        raise LayertapError(f"{path} is there already; give a new folder")
+    path.mkdir(parents=True, exist_ok=True)
+    torch.save(witness.arguments, path / "arguments.pt")
+    torch.save(witness.right, path / "expected.pt")
+    notes = [_save(side, path, witness) for side in ("candidate", "reference")]
+    about = {
+        "module": witness.row.path,
+        "class": witness.row.kind,
+        "cause": witness.cause,
+        "evidence": list(witness.evidence),
+        "local": witness.row.local,
+        "floor": witness.row.floor,
+        "saved": {"candidate": notes[0], "reference": notes[1]},
+        "torch": torch.__version__,
+    }
+    (path / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
+    (path / "repro.py").write_text(SCRIPT, encoding="utf-8")
+    return path
+
+
+def _save(side: str, path: Path, witness: Witness) -> str:
+    """As a pickled module where its class can be found again, else as an exported program, which needs no class."""
+    module = witness.candidate if side == "candidate" else witness.reference
+    assert witness.arguments is not None
+    if module is None:
+        return "absent"
+    try:
+        torch.save(module, path / f"{side}.pt")
+        torch.load(path / f"{side}.pt", weights_only=False)
+    except Exception as error:  # noqa: BLE001  pickle fails with what it likes; there is a second way
+        (path / f"{side}.pt").unlink(missing_ok=True)
+        args, kwargs = witness.arguments
+        try:
+            torch.export.save(torch.export.export(module, args, kwargs, strict=False), path / f"{side}.pt2")
+        except Exception as second:  # noqa: BLE001  the same of export
+            (path / f"{side}.pt2").unlink(missing_ok=True)
+            return f"neither pickled ({_line(error)}) nor exported ({_line(second)})"
+        return "exported"
+    return "pickled"
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+SCRIPT = '''"""Shows one module's fault again: python repro.py"""
+
+import copy
+import json
+from pathlib import Path
+
+import torch
+
+here = Path(__file__).parent
+about = json.loads((here / "about.json").read_text())
+args, kwargs = torch.load(here / "arguments.pt", weights_only=False)
+expected = torch.load(here / "expected.pt", weights_only=True)
+
+
+def load(side):
+    if (here / f"{side}.pt").exists():
+        return torch.load(here / f"{side}.pt", weights_only=False)
+    if (here / f"{side}.pt2").exists():
+        return torch.export.load(here / f"{side}.pt2").module()
+    print(f"{side}: {about['saved'][side]}")
+    return None
+
+
+def first(value):
+    if isinstance(value, torch.Tensor):
+        return value
+    parts = value.values() if isinstance(value, dict) else value
+    return next(first(part) for part in parts if part is not None)
+
+
+def cast(value, dtype):
+    """A copy for one side: a cache among the arguments is written into."""
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype, copy=True) if value.is_floating_point() else value.clone()
+    if isinstance(value, (tuple, list)):
+        return type(value)(cast(part, dtype) for part in value)
+    if isinstance(value, dict):
+        return {key: cast(part, dtype) for key, part in value.items()}
+    if not isinstance(value, type) and hasattr(value, "__dict__"):
+        value = copy.copy(value)
+        vars(value).update({name: cast(part, dtype) for name, part in vars(value).items()})
+    return value
+
+
+def error(found, right):
+    found, right = found.double(), right.double()
+    return ((found - right).norm() / right.norm()).item()
+
+
+print(f"{about['module'] or 'the model'} ({about['class']}): {about['cause']}: {'; '.join(about['evidence'])}")
+right = next(iter(expected.values()))
+for side in ("reference", "candidate"):
+    module = load(side)
+    if module is None:
+        continue
+    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), right.dtype)
+    with torch.no_grad():
+        found = first(module(*cast(args, dtype), **cast(kwargs, dtype)))
+    print(f"{side}: relative error {error(found, right):.3g} against what the reference returned")
+print(f"rounding explains {about['floor']:.3g}")
+'''

@@ -1,0 +1,100 @@
+"""Where the reference's tensors wait: on their device, then in memory, then on disk, within a budget."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layertap.errors import LayertapError
+from layertap.fault.side import version
+
+
+class Slot:
+    """One tensor on the shelf."""
+
+    __slots__ = ("_file", "_tensor")
+
+    def __init__(self, tensor: torch.Tensor | None, file: Path | None = None) -> None:
+        self._tensor, self._file = tensor, file
+
+    def get(self, device: torch.device | None = None) -> torch.Tensor:
+        """The tensor; it belongs to the shelf, so nobody writes into it."""
+        tensor = self._tensor
+        if tensor is None:
+            assert self._file is not None
+            tensor = torch.load(self._file, weights_only=True)
+        return tensor if device is None else tensor.to(device)
+
+
+class Shelf:
+    """Copies of tensors; the same tensor, put twice, is kept once."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Slot]] = {}
+        self.on_device = self.in_memory = self.on_disk = 0
+        """Bytes in each place."""
+
+    def put(self, tensor: torch.Tensor) -> Slot:
+        """Keeps a copy of what the tensor holds now."""
+        known = self.slot_of(tensor)
+        if known is not None:
+            return known
+        slot = self._place(tensor.detach())
+        self.remember(tensor, slot)
+        return slot
+
+    def slot_of(self, tensor: torch.Tensor) -> Slot | None:
+        """The slot whose values this very tensor holds, unless somebody has written into it since."""
+        reference, when, slot = self._known.get(id(tensor), (None, 0, None))
+        if reference is None or reference() is not tensor or when != version(tensor):
+            return None
+        return slot
+
+    def remember(self, tensor: torch.Tensor, slot: Slot) -> None:
+        """Notes that a tensor holds what a slot holds."""
+        if not tensor.is_inference():  # those do not count their changes
+            self._known[id(tensor)] = (weakref.ref(tensor), version(tensor), slot)
+
+    def close(self) -> None:
+        """Gives everything back."""
+        self._known.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _place(self, tensor: torch.Tensor) -> Slot:
+        size = tensor.numel() * tensor.element_size()
+        if tensor.is_cuda:
+            free, _ = torch.cuda.mem_get_info(tensor.device)
+            if self.on_device + size <= min(self._budget, (self.on_device + free) // 2):
+                self.on_device += size
+                return Slot(tensor.clone())
+        if self.on_device + self.in_memory + size <= self._budget:
+            self.in_memory += size
+            return Slot(tensor.to("cpu", copy=True))
+        return self._write(tensor, size)
+
+    def _write(self, tensor: torch.Tensor, size: int) -> Slot:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="layertap-")
+        file = Path(self._folder.name) / f"{len(self._known)}-{self.on_disk}.pt"
+        try:
+            torch.save(tensor.cpu().clone(), file)  # a view would bring its whole storage along
+        except (OSError, RuntimeError) as error:
+            raise LayertapError(
+                f"the reference's tensors exceed the budget of {self._budget} bytes and {file.parent} cannot take "
+                f"them ({error}); set TMPDIR to a larger disk, or raise budget="
+            ) from error
+        self.on_disk += size
+        return Slot(None, file)
+
+
+def describe(shelf: Shelf) -> dict[str, Any]:
+    """How many bytes lie where."""
+    return {"device": shelf.on_device, "memory": shelf.in_memory, "disk": shelf.on_disk}

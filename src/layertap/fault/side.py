@@ -1,0 +1,155 @@
+"""One of the two models: run again and again from the same state on the same inputs, and left as it was."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from layertap.capture import taps
+from layertap.capture.leaves import map_tensors
+
+Inputs = Mapping[str, Any] | tuple[Any, ...] | Callable[[nn.Module], Any]
+"""Keywords, positional arguments, or a function that runs a model."""
+
+SEED = 20_240_229
+"""Both sides draw the same random numbers."""
+
+
+class Side:
+    """A model, what it is run on, and how often it was run."""
+
+    def __init__(self, model: nn.Module, inputs: Inputs) -> None:
+        self.model = model
+        self.dtype = main_dtype(model)
+        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.forwards = 0
+        self.draws = False
+        """Whether a run has used random numbers."""
+        self._inputs = inputs
+        self._training = {module: module.training for module in model.modules()}
+        self._grads = {parameter: parameter.grad for parameter in model.parameters()}
+        # Code that is not ours may take an optimizer's step; a plain forward pass changes buffers at most.
+        kinds = ("_parameters", "_buffers") if callable(inputs) else ("_buffers",)
+        self._state = [_Kept(own, name) for own in _own(model, kinds) for name in own]
+
+    @property
+    def trains(self) -> bool:
+        """Whether gradients may flow: only through a function of the user's."""
+        return callable(self._inputs)
+
+    def run(self, watchers: Mapping[nn.Module, taps.Tap] | None = None, within: Any = None) -> Any:
+        """Runs the model with taps on it; `within` is one more context to run it in."""
+        self._reset(grads=None)
+        self.forwards += 1
+        with ExitStack() as stack:
+            stack.enter_context(_seeded(self.device))
+            if watchers:
+                taps.attach(watchers)
+                stack.callback(taps.detach, watchers)
+            if within is not None:
+                stack.enter_context(within)
+            before = torch.get_rng_state()
+            cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+            output = self._call()
+            self.draws |= not torch.equal(before, torch.get_rng_state())
+            if cuda is not None:
+                self.draws |= not torch.equal(cuda, torch.cuda.get_rng_state(self.device))
+        return output
+
+    def like(self, model: nn.Module) -> Side:
+        """Another model, run on the same inputs."""
+        return Side(model, self._inputs)
+
+    def leave(self) -> None:
+        """Everything as it was found."""
+        self._reset(grads=self._grads)
+
+    def _call(self) -> Any:
+        if callable(self._inputs):
+            with torch.enable_grad():
+                return self._inputs(self.model)
+        with torch.no_grad():
+            if isinstance(self._inputs, Mapping):
+                return self.model(**{name: self._fit(value) for name, value in self._inputs.items()})
+            return self.model(*(self._fit(value) for value in self._inputs))
+
+    def _fit(self, value: Any) -> Any:
+        """Each run has its own copy, a cache included, on the model's device and in its dtype."""
+
+        def fit(tensor: torch.Tensor) -> torch.Tensor:
+            floating = tensor.is_floating_point() and self.dtype is not None
+            return tensor.detach().to(self.device, self.dtype if floating else tensor.dtype, copy=True)
+
+        fitted = map_tensors(value, fit)
+        return copy.deepcopy(value) if fitted is value else fitted
+
+    def _reset(self, grads: dict[nn.Parameter, torch.Tensor | None] | None) -> None:
+        for module, training in self._training.items():
+            module.training = training
+        for kept in self._state:
+            kept.restore()
+        for parameter in self._grads:
+            parameter.grad = grads[parameter] if grads is not None else None
+
+
+class _Kept:
+    """A parameter or buffer by its name, so that one that was exchanged comes back too."""
+
+    def __init__(self, own: dict[str, torch.Tensor | None], name: str) -> None:
+        self._own, self._name, self._tensor = own, name, own[name]
+        self._value = None if self._tensor is None else self._tensor.detach().clone()
+        self._version = version(self._tensor)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        self._own[self._name] = self._tensor
+        if self._tensor is not None and self._value is not None and version(self._tensor) != self._version:
+            self._tensor.copy_(self._value)
+            self._version = version(self._tensor)
+
+
+def _own(model: nn.Module, kinds: tuple[str, ...]) -> Iterator[dict[str, torch.Tensor | None]]:
+    for module in model.modules():
+        yield from (getattr(module, kind) for kind in kinds)
+
+
+def version(tensor: torch.Tensor | None) -> int:
+    """How often a tensor was written into; -1 where torch does not count it."""
+    return -1 if tensor is None or tensor.is_inference() else tensor._version
+
+
+def main_dtype(model: nn.Module) -> torch.dtype | None:
+    """The dtype that most of the parameters have; None where there are none."""
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in model.parameters():
+        if parameter.is_floating_point() and parameter.dtype.itemsize > 1:
+            sizes[parameter.dtype] += parameter.numel()
+    return sizes.most_common(1)[0][0] if sizes else None
+
+
+@contextmanager
+def _seeded(device: torch.device) -> Iterator[None]:
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  models draw from the global generator
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        seed(SEED)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+
+
+def seed(number: int) -> None:
+    """All generators that a model may draw from."""
+    torch.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)  # noqa: NPY002

@@ -1,0 +1,188 @@
+"""Inside the culprit: the operator and its line, a repro that runs by itself, the command line."""
+
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import models
+from layertap.errors import LayertapError
+from layertap.fault import CAUSES, find_fault
+
+
+class Attention(nn.Module):
+    """Everything between its projections is its own code."""
+
+    def __init__(self, fault=""):
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv = nn.Linear(16, 48)
+        self.out = nn.Linear(16, 16)
+        self.fault = fault
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.transpose(-1, -2)
+        scores = scores / (5.0 if self.fault == "scale" else 4.0)
+        keep = torch.ones(scores.shape[-2:]).tril(1 if self.fault == "mask" else 0)
+        scores = scores.masked_fill(keep == 0, float("-inf"))
+        if self.fault == "cast":
+            scores = scores.to(torch.bfloat16).to(torch.float32)
+        weights = scores.softmax(-1)
+        if self.fault == "clamp":
+            weights = weights.clamp(max=0.4)
+        return self.out(weights @ v)
+
+
+class Net(nn.Module):
+    def __init__(self, fault=""):
+        super().__init__()
+        self.first = Attention()
+        self.second = Attention(fault)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+X = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(1))
+FAULTS = {
+    "scale": ("config", "aten.div.Tensor", "scores / (5.0"),
+    "mask": ("mask", "aten.tril.default", ".tril(1 if"),
+    "cast": ("precision", "aten._to_copy.default", "scores.to(torch.bfloat16)"),
+    "clamp": ("clipping", "aten.clamp.default", "weights.clamp(max=0.4)"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_operator_and_its_line_are_named(fault):
+    cause, op, code = FAULTS[fault]
+    reference, candidate = Net(), Net(fault)
+    candidate.second.fault = fault
+    reference.second.fault = ""
+    candidate.second.__dict__["fault"] = _Hidden(fault)  # not a plain setting: only the operators tell
+    found = find_fault(reference, candidate, (X,))
+    assert (found.verdict, found.site, found.cause) == ("fault", "second", cause)
+    assert found.op.startswith(f"{op} at test_inside.py:")
+    assert code in found.op
+
+
+class _Hidden:
+    """Equal to a text, and not one."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def __eq__(self, other):
+        return self.text == other
+
+    __hash__ = None
+
+
+def test_all_causes_are_from_the_closed_list():
+    assert {cause for cause, _, _ in FAULTS.values()} <= set(CAUSES)
+
+
+@pytest.fixture(scope="module")
+def broken():
+    reference, inputs = models.qwen3()
+    candidate = copy.deepcopy(reference)
+    candidate.model.layers[1].self_attn.scaling *= 1.2
+    return find_fault(reference, candidate.to(torch.bfloat16), inputs)
+
+
+def test_a_repro_runs_by_itself(broken, tmp_path):
+    folder = broken.repro(tmp_path / "repro")
+    done = subprocess.run([sys.executable, folder / "repro.py"], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    about, reference, candidate, floor = done.stdout.splitlines()
+    assert about.startswith("model.layers.1.self_attn (Qwen3Attention): config: scaling is 0.42")
+    right, wrong = (float(line.split("relative error ")[1].split()[0]) for line in (reference, candidate))
+    assert right < 0.01 < 0.05 < wrong
+    assert floor.startswith("rounding explains ")
+
+
+def test_a_module_that_cannot_be_pickled_is_exported(tmp_path):
+    class Local(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    torch.manual_seed(0)
+    reference = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    candidate = copy.deepcopy(reference)
+    wrong = Local(4, 4)
+    wrong.load_state_dict(candidate[1].state_dict())
+    candidate[1] = wrong
+    folder = find_fault(reference, candidate, (torch.randn(3, 4),)).repro(tmp_path / "repro")
+    assert json.loads((folder / "about.json").read_text())["saved"] == {"candidate": "exported", "reference": "pickled"}
+    done = subprocess.run([sys.executable, folder / "repro.py"], capture_output=True, text=True, timeout=200)
+    assert "candidate: relative error 1 against" in done.stdout
+
+
+def test_a_repro_does_not_write_over_anything(broken, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(LayertapError, match="is there already; give a new folder"):
+        broken.repro(tmp_path)
+
+
+def test_without_a_fault_there_is_nothing_to_reproduce(tmp_path):
+    model = nn.Linear(2, 2)
+    with pytest.raises(LayertapError, match="nothing to reproduce: the verdict is identical"):
+        find_fault(model, copy.deepcopy(model), (torch.ones(1, 2),)).repro(tmp_path / "repro")
+
+
+def test_a_finding_as_json(broken, tmp_path):
+    broken.to_json(tmp_path / "finding.json")
+    read = json.loads((tmp_path / "finding.json").read_text())
+    assert (read["verdict"], read["exit_code"], read["site"]) == ("fault", 1, "model.layers.1.self_attn")
+    rows = {row["path"]: row for row in read["table"]}
+    row = rows["model.layers.1.self_attn"]
+    assert row["ratio"] > 6
+    assert row["total"] > row["floor"]
+    assert {"total", "entry", "exit", "local", "floor", "ratio"} <= set(row)
+    assert len(rows) > 40
+
+
+def test_in_chinese(broken, monkeypatch):
+    monkeypatch.setenv("LAYERTAP_LANG", "zh")
+    assert str(broken).startswith("model.layers.1.self_attn 有错误（config）：")
+
+
+FILE = """
+import torch
+from torch import nn
+
+def right():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    return model, (torch.randn(5, 8),)
+
+def wrong():
+    model, inputs = right()
+    with torch.no_grad():
+        model[2].weight[1] = 0
+    return model, inputs
+"""
+
+
+def layertap(*args, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "layertap", *args], cwd=cwd, capture_output=True, text=True, timeout=200
+    )
+
+
+def test_from_the_command_line(tmp_path):
+    (tmp_path / "net.py").write_text(FILE)
+    done = layertap("fault", "net.py:right", "net.py:wrong", "--repro", "repro", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("2 is wrong (weights): weight: 1 of 4 rows are zero (first: 1)")
+    assert done.stdout.rstrip().endswith("wrote repro; next: python repro/repro.py")
+    clean = layertap("fault", "net.py:right", "net.py:right", "--json", cwd=tmp_path)
+    assert clean.returncode == 0
+    assert json.loads(clean.stdout)["verdict"] == "identical"
+    bad = layertap("fault", "net.py:right", "net.py:nothing", cwd=tmp_path)
+    assert bad.returncode == 2
+    assert "nothing" in bad.stderr

@@ -1,0 +1,214 @@
+"""Models that are not two copies of one class: wrapped, renamed, written anew, with parts missing."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from layertap.errors import BadArgument
+from layertap.fault import find_fault
+from layertap.fault.pairing import Pairing
+
+
+class Block(nn.Module):
+    def __init__(self, width=16):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, hidden, mask=None):
+        return hidden + self.down(torch.relu(self.up(self.norm(hidden))))
+
+
+class Net(nn.Module):
+    def __init__(self, depth=3):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(Block() for _ in range(depth))
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Other(nn.Module):
+    """The same network under other names, with keywords where `Net` has positions."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ln = nn.LayerNorm(16)
+            self.fc1 = nn.Linear(16, 32)
+            self.fc2 = nn.Linear(32, 16)
+
+        def forward(self, hidden):
+            return hidden + self.fc2(self.fc1(self.ln(hidden)).clamp(min=0))
+
+    def __init__(self, net):
+        super().__init__()
+        self.layer = nn.ModuleList(Other.Layer() for _ in net.blocks)
+        self.classifier = nn.Linear(16, 5)
+        self.load_state_dict(dict(zip(self.state_dict(), net.state_dict().values(), strict=True)))
+
+    def forward(self, x):
+        for layer in self.layer:
+            x = layer(hidden=x)
+        return self.classifier(x)
+
+
+NAMES = {
+    r"^layer\.(\d+)$": r"blocks.\1",
+    r"^layer\.(\d+)\.ln$": r"blocks.\1.norm",
+    r"^layer\.(\d+)\.fc1$": r"blocks.\1.up",
+    r"^layer\.(\d+)\.fc2$": r"blocks.\1.down",
+    "classifier": "head",
+}
+
+
+@pytest.fixture
+def net():
+    return Net().eval()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(4, 7, 16, generator=torch.Generator().manual_seed(1))
+
+
+class Wrapper(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.module = model
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+
+class Adapter(nn.Module):
+    """As PEFT nests a model."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.base_model = nn.Module()
+        self.base_model.model = model
+
+    def forward(self, *args, **kwargs):
+        return self.base_model.model(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("wrap", "prefix"), [(Wrapper, "module."), (Adapter, "base_model.model.")])
+def test_a_wrapper_is_seen_through(net, x, wrap, prefix):
+    candidate = copy.deepcopy(net)
+    with torch.no_grad():
+        candidate.blocks[1].up.weight[2] = 0
+    found = find_fault(net, wrap(candidate), (x,))
+    assert (found.verdict, found.site, found.cause) == ("fault", f"{prefix}blocks.1.up", "weights")
+    assert find_fault(wrap(net), copy.deepcopy(net), (x,)).verdict == "identical"
+
+
+def test_ddp_is_seen_through(net, x):
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        candidate = copy.deepcopy(net)
+        candidate.blocks[2].norm.eps = 1e-2
+        found = find_fault(net, nn.parallel.DistributedDataParallel(candidate), (x,))
+    finally:
+        dist.destroy_process_group()
+    assert (found.site, found.cause) == ("module.blocks.2.norm", "config")
+
+
+def test_another_class_by_a_mapping(net, x):
+    other = Other(net).eval()
+    assert find_fault(net, other, (x,), mapping=NAMES).verdict == "identical"
+    with torch.no_grad():
+        other.layer[1].fc2.bias += 0.5
+    found = find_fault(net, other, (x,), mapping=NAMES)
+    assert (found.verdict, found.site, found.cause) == ("fault", "layer.1.fc2", "weights")
+
+
+def test_without_a_mapping_modules_are_paired_by_order_and_shape_and_that_is_said(net, x):
+    other = Other(net).eval()
+    with torch.no_grad():
+        other.layer[2].fc1.weight *= -1
+    found = find_fault(net, other, (x,))
+    assert (found.verdict, found.site) == ("fault", "layer.2.fc1")
+    assert "paired by order and shape: blocks.2.up with layer.2.fc1" in found.notes
+
+
+def test_a_mapping_that_leads_nowhere_is_an_error(net, x):
+    with pytest.raises(BadArgument, match="no rule leads from a module of the candidate to one of the reference"):
+        find_fault(net, Other(net), (x,), mapping={"layer": "stages"})
+
+
+def test_of_a_wrapper_and_what_it_wraps_the_inner_one_is_paired(net):
+    pairing = Pairing(net, Wrapper(copy.deepcopy(net)))
+    assert pairing.names[""] == "module"
+    assert pairing.extra == [""]
+
+
+def test_values_that_differ_in_form_are_listed_and_not_judged(x):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.inner = Block()
+
+    class AsBool(Masked):
+        def forward(self, x):
+            return self.inner(x, torch.ones(7, dtype=torch.bool))
+
+    class AsFloat(Masked):
+        def forward(self, x):
+            return self.inner(x, torch.zeros(7))
+
+    found = find_fault(AsBool(), AsFloat(), (x,))
+    assert found.verdict == "identical"
+    assert "differs in form, not forced, not judged: inner:entry.mask" in found.notes
+
+
+def test_a_module_that_is_never_called_is_skipped(net, x):
+    candidate = copy.deepcopy(net)
+    del candidate.blocks[1]
+    found = find_fault(net, candidate, (x,), mapping={r"blocks\.1": "blocks.2"})
+    assert (found.verdict, found.site, found.cause) == ("fault", "", "structure")
+    assert "the candidate has no blocks.1" in found.evidence[0]
+
+    class Lazy(Net):
+        def forward(self, x):
+            return self.head(self.blocks[2](self.blocks[0](x)))
+
+    found = find_fault(net, Lazy().eval(), (x,))
+    assert (found.verdict, found.site, found.cause) == ("fault", "", "skipped")
+    assert found.evidence[0] == "blocks.1 is never called, in the reference it is"
+
+
+def test_a_module_that_is_called_twice_is_a_matter_of_structure(net, x):
+    class Twice(Net):
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.blocks[2](x))
+
+    found = find_fault(net, Twice().eval(), (x,))
+    assert (found.verdict, found.site, found.cause) == ("fault", "", "structure")
+    assert "blocks.2 is called 2 ×, in the reference 1 ×" in found.evidence[0]
+
+
+def test_a_difference_of_structure_without_effect_is_only_said(net, x):
+    class Extra(Net):
+        def __init__(self):
+            super().__init__()
+            self.idle = nn.Identity()
+
+        def forward(self, x):
+            return super().forward(self.idle(x))
+
+    found = find_fault(Extra().eval(), net, (x,))
+    assert found.verdict == "identical"
+    assert "without effect: structure: the candidate has no idle" in found.notes
