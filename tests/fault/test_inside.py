@@ -96,7 +96,9 @@ def broken():
 
 def test_a_repro_runs_by_itself(broken, tmp_path):
     folder = broken.repro(tmp_path / "repro")
-    done = subprocess.run([sys.executable, folder / "repro.py"], capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, folder / "repro.py"], check=False, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, done.stderr
     about, reference, candidate, floor = done.stdout.splitlines()
     assert about.startswith("model.layers.1.self_attn (Qwen3Attention): config: scaling is 0.42")
@@ -118,7 +120,9 @@ def test_a_module_that_cannot_be_pickled_is_exported(tmp_path):
     candidate[1] = wrong
     folder = find_fault(reference, candidate, (torch.randn(3, 4),)).repro(tmp_path / "repro")
     assert json.loads((folder / "about.json").read_text())["saved"] == {"candidate": "exported", "reference": "pickled"}
-    done = subprocess.run([sys.executable, folder / "repro.py"], capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        [sys.executable, folder / "repro.py"], check=False, capture_output=True, text=True, timeout=200
+    )
     assert "candidate: relative error 1 against" in done.stdout
 
 
@@ -170,7 +174,7 @@ def wrong():
 
 def layertap(*args, cwd):
     return subprocess.run(
-        [sys.executable, "-m", "layertap", *args], cwd=cwd, capture_output=True, text=True, timeout=200
+        [sys.executable, "-m", "layertap", *args], check=False, cwd=cwd, capture_output=True, text=True, timeout=200
     )
 
 

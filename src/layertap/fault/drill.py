@@ -11,6 +11,7 @@ import linecache
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from layertap.fault.book import Place
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.judge import LIMIT, ratio_of
-from layertap.fault.replay import Place, Stage
 from layertap.fault.shelf import Shelf, Slot
+from layertap.fault.watchers import Stage
 
 _PACKAGE, _TORCH = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
+
+REWRITTEN = 8
+"""Where more operators than this differ in a row, the code is another, and no single one of them is to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,25 +96,26 @@ def depart(reference: Sequence[Op], candidate: Sequence[Op], floor: Sequence[Op]
         found, under = _compare(wanted, op), _compare(wanted, floors[i]) if i in floors else None
         if found is not None and ratio_of(found, under or Contrast(), least)[0] > LIMIT:
             departure = _between(right, ours, last, (i, j))
-            if departure.kind != "differs" or departure.settings or not op.name.startswith(_MOVES):
+            if departure is None or departure.kind != "differs" or departure.settings or not op.name.startswith(_MOVES):
                 return departure
-            continue  # a weight that differs is seen here first, but this is not where it is used
+            # A weight that differs is seen here first, but this is not where it is used.
         last = i, j
-    rest = ours[last[1] + 1 :], right[last[0] + 1 :]
-    if rest[0]:
-        return Departure(op=rest[0][0], kind="other" if rest[1] else "extra", instead=next(iter(rest[1]), None))
-    return Departure(op=rest[1][0], kind="missing", instead=rest[1][0]) if rest[1] else None
+    return _between(right, ours, last, (len(right), len(ours)))
 
 
-def _between(right: Sequence[Op], ours: Sequence[Op], last: tuple[int, int], now: tuple[int, int]) -> Departure:
+def _between(right: Sequence[Op], ours: Sequence[Op], last: tuple[int, int], now: tuple[int, int]) -> Departure | None:
     """What happened since the two last agreed: another operator, one too many, one too few, or this one itself."""
     mine, theirs = ours[last[1] + 1 : now[1]], right[last[0] + 1 : now[0]]
+    if max(len(mine), len(theirs)) > REWRITTEN:
+        return None
     if mine:
         return Departure(op=mine[0], kind="other" if theirs else "extra", instead=theirs[0] if theirs else None)
     if theirs:
         return Departure(op=theirs[0], kind="missing", instead=theirs[0])
+    if now[1] >= len(ours):
+        return None
     op, wanted = ours[now[1]], right[now[0]]
-    pairs = zip(op.settings, wanted.settings, strict=False)
+    pairs = zip_longest(op.settings, wanted.settings, fillvalue="(default)")
     return Departure(op=op, kind="differs", instead=wanted, settings=tuple((a, b) for a, b in pairs if a != b))
 
 

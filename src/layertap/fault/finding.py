@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,18 +11,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.capture.leaves import leaves
 from layertap.capture.schedule import parse_bytes
 from layertap.errors import BadArgument
+from layertap.fault.book import Book, Key, Place, Played
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.drill import Departure, OpLog, depart
 from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events, least_of, systematic
+from layertap.fault.outputs import output_error, same, size_of
 from layertap.fault.pairing import Mapped, Pairing
-from layertap.fault.replay import Book, Key, Place, Played, Stage, graft, parameter_names, play, write_down
+from layertap.fault.replay import graft, parameter_names, play, write_down
 from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
+from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.shelf import Shelf, describe
 from layertap.fault.side import Inputs, Side
+from layertap.fault.watchers import Stage
 from layertap.fault.why import Clues, explain
 
 CLOSELY = 4
@@ -88,9 +90,9 @@ class _Search:
         low, modules = self._lowered()
         clean = widened + [
             self._play(low, modules, book, hold=True, nudge=nudge)
-            for nudge in ((_one_ulp,) if low is self._ours else (None, _one_ulp))
+            for nudge in ((one_ulp,) if low is self._ours else (None, one_ulp))
         ]
-        drift = self._play(low, modules, book, hold=False, nudge=_one_ulp)
+        drift = self._play(low, modules, book, hold=False, nudge=one_ulp)
         floors = floors_of(clean)
         total, rounding = self._total(book, free), self._total(book, drift)
         judged = judge_events(held, floors, self._dtype)
@@ -121,8 +123,8 @@ class _Search:
         book = write_down(self._ours, self._pairing.reference, self._shelf, self._seeded)
         if self._seeded:
             self._notes.append("the model draws random numbers: both sides were seeded alike, module by module")
-        elif not _same(bare, book.output):
-            if _same(bare, self._ours.run()):
+        elif not same(bare, book.output):
+            if same(bare, self._ours.run()):
                 self._doubts.append("the reference computes something else while it is watched")
             else:
                 self._notes.append("the reference does not repeat itself: the floor is widened by what it does then")
@@ -136,9 +138,9 @@ class _Search:
     def _free(self, book: Book) -> Played:
         bare = None if self._seeded else self._theirs.run()
         free = self._play(self._theirs, self._pairing.candidate, book, hold=False)
-        if bare is not None and not _same(bare, free.output):
+        if bare is not None and not same(bare, free.output):
             again = self._theirs.run()
-            if _same(bare, again):
+            if same(bare, again):
                 self._doubts.append("the candidate computes something else while it is watched")
             else:
                 self._notes.append("the candidate does not repeat itself")
@@ -219,7 +221,7 @@ class _Search:
         ]
         first = found[0]
         patched = graft(self._theirs, self._pairing.candidate, book, self._names, {guilty[0].page}, self._seeded)
-        after = max(_output_error(book.output, patched), self._grad_error(book, skip=guilty[0].page))
+        after = max(output_error(book.output, patched), self._grad_error(book, skip=guilty[0].page))
         return replace(
             first,
             explained=_explained(total, after, rounding),
@@ -282,13 +284,11 @@ class _Search:
         if theirs.dtype in (ours.dtype, None) and theirs.device == ours.device:
             self._low = ours
             return ours, self._pairing.reference
-        try:
-            model = copy.deepcopy(ours.model)
-        except Exception as error:  # noqa: BLE001  models hold what they like; without a copy there is one floor less
-            self._notes.append(f"the reference cannot be copied ({error}): floors from nudged inputs alone")
+        model = lowered(ours.model, self._pairing, theirs)
+        if model is None:
+            self._notes.append("the reference cannot be copied: floors from nudged inputs alone")
             self._low = ours
             return ours, self._pairing.reference
-        _cast(model, self._pairing, theirs)
         self._low = ours.like(model)
         return self._low, dict(model.named_modules())
 
@@ -298,7 +298,7 @@ class _Search:
 
     def _total(self, book: Book, played: Played) -> float:
         grads = [event.found for event in played.events if event.key[2] == "param_grad"]
-        return max([_output_error(book.output, played.output), *map(_size, grads)])
+        return max([output_error(book.output, played.output), *map(size_of, grads)])
 
     def _grad_error(self, book: Book, skip: str) -> float:
         worst = 0.0
@@ -308,7 +308,7 @@ class _Search:
                 continue
             grad = getattr(module.get_parameter(name), "grad", None)
             found = contrast(slot.get(), grad) if grad is not None else None
-            worst = max(worst, _size(found)) if found is not None else worst
+            worst = max(worst, size_of(found)) if found is not None else worst
         return worst
 
     # ---- names
@@ -375,62 +375,6 @@ def _above(page: str, book: Book) -> str | None:
         if page in book.calls:
             return page
     return None
-
-
-def _cast(model: nn.Module, pairing: Pairing, theirs: Side) -> None:
-    """As the candidate holds them: parameters that it keeps in a wider dtype stay in that."""
-    for page, module in model.named_modules():
-        twin = pairing.candidate.get(page)
-        for own, other in ((module._parameters, "_parameters"), (module._buffers, "_buffers")):
-            for name, tensor in own.items():
-                if tensor is None:
-                    continue
-                wanted = getattr(twin, other).get(name) if twin is not None else None
-                dtype = _dtype_for(tensor, wanted, theirs)
-                tensor.data = tensor.data.to(theirs.device, dtype)
-
-
-def _dtype_for(tensor: torch.Tensor, wanted: torch.Tensor | None, theirs: Side) -> torch.dtype:
-    if not tensor.is_floating_point() or theirs.dtype is None:
-        return tensor.dtype
-    plain = wanted is not None and wanted.is_floating_point() and wanted.dtype.itemsize > theirs.dtype.itemsize
-    return wanted.dtype if plain and wanted is not None else theirs.dtype
-
-
-def _one_ulp(value: torch.Tensor) -> torch.Tensor:
-    if not value.is_floating_point() or value.dtype.itemsize < 2:
-        return value
-    up = torch.rand(value.shape, generator=torch.Generator().manual_seed(value.numel())) < 0.5
-    step = torch.where(up.to(value.device), 1.0, -1.0) * torch.finfo(value.dtype).eps
-    return (value.float() * (1 + step)).to(value.dtype) if value.dtype != torch.float64 else value * (1 + step.double())
-
-
-@torch.no_grad()
-def _same(one: Any, other: Any) -> bool:
-    """Whether two outputs are equal bit for bit (NaN equals NaN)."""
-    ours = {leaf.path: leaf.tensor for leaf in leaves(one) if leaf.tensor is not None}
-    theirs = {leaf.path: leaf.tensor for leaf in leaves(other) if leaf.tensor is not None}
-    if ours.keys() != theirs.keys():
-        return False
-    return all(
-        tensor.shape == theirs[path].shape and torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(theirs[path]))
-        for path, tensor in ours.items()
-    )
-
-
-def _output_error(right: Any, found: Any) -> float:
-    wanted = {leaf.path: leaf.tensor for leaf in leaves(right) if leaf.tensor is not None}
-    worst = 0.0
-    for leaf in leaves(found):
-        if leaf.tensor is None or leaf.path not in wanted or "past_key_values" in leaf.path:
-            continue
-        measured = contrast(wanted[leaf.path], leaf.tensor)
-        worst = max(worst, _size(measured)) if measured is not None else worst
-    return worst
-
-
-def _size(found: Contrast) -> float:
-    return math.inf if found.nonfinite else max(found.error, found.mismatched)
 
 
 def _of_all(shared: tuple[str, ...], candidate: nn.Module) -> tuple[str, tuple[str, ...]]:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from layertap.compare.floor import ROUNDOFF
+from layertap.fault.book import Event, Key, Played
 from layertap.fault.contrast import Contrast
 from layertap.fault.pairing import Pairing
-from layertap.fault.replay import Event, Key, Played
 from layertap.fault.result import ModuleRow
 
 LIMIT = 6.0
@@ -130,6 +130,7 @@ def by_module(judged: Sequence[Judged], free: Played, pairing: Pairing) -> list[
 _ENDS = {
     "entry": "the input of {}",
     "exit": "its output",
+    "after": "what it leaves in its arguments",
     "grad_output": "the gradient that arrives at {}",
     "grad_input": "the gradient of its input",
     "param_grad": "the gradient of its parameter",

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.fault.book import Book
 from layertap.fault.contrast import contrast
 from layertap.fault.drill import Departure
 from layertap.fault.operators import by_operator
-from layertap.fault.replay import Book
 from layertap.fault.result import ModuleRow
 
 Explanation = tuple[str, tuple[str, ...]]

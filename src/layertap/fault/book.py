@@ -1,0 +1,65 @@
+"""The nouns of a replay: the reference's book, and what a run against it showed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from layertap.fault.contrast import Contrast
+from layertap.fault.shelf import Shelf, Slot
+
+Key = tuple[str, int, str, str]
+"""Where a tensor was: the module's page, which call of it, which end, and the leaf there.
+
+The ends are `entry`, `exit`, `after` (what a call leaves in objects that it was given, a cache), `grad_output`,
+`grad_input` and `param_grad`.
+"""
+Place = tuple[str, int]
+"""A module's page, and which call of it."""
+
+
+@dataclass(slots=True)
+class Book:
+    """All that went in and out of the reference's modules, forward and back."""
+
+    shelf: Shelf
+    slots: dict[Key, Slot] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    output: Any = None
+
+    def at(self, page: str, call: int, end: str) -> dict[str, torch.Tensor]:
+        """The tensors of one end of one call, by leaf."""
+        return {key[3]: slot.get() for key, slot in self.slots.items() if key[:3] == (page, call, end)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One measurement of a run against the book."""
+
+    key: Key
+    caller: Place | None
+    """The call of a module that this one was made from; None for the user's own."""
+    found: Contrast
+
+    @property
+    def owner(self) -> Place | None:
+        """Whose doing it is: a value that arrives is the caller's, one that leaves is the module's own."""
+        return self.caller if self.key[2] in ("entry", "grad_output") else self.key[:2]
+
+
+@dataclass(slots=True)
+class Played:
+    """A run against the book: what was measured, and what could not be."""
+
+    output: Any = None
+    events: list[Event] = field(default_factory=list)
+    unforced: list[Key] = field(default_factory=list)
+    """Values that differ in form: not forced, not judged."""
+    calls: Counter[str] = field(default_factory=Counter)
+    kept: dict[Key, torch.Tensor] = field(default_factory=dict)
+    """The run's own tensors at the places that were asked for."""
+    arguments: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """What the modules that were asked for were called with, after forcing."""

@@ -1,0 +1,39 @@
+"""What two runs of a model return, side by side."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from layertap.capture.leaves import leaves
+from layertap.fault.contrast import Contrast, contrast
+
+
+@torch.no_grad()
+def same(one: Any, other: Any) -> bool:
+    """Whether two outputs are equal bit for bit (NaN equals NaN)."""
+    ours = {leaf.path: leaf.tensor for leaf in leaves(one) if leaf.tensor is not None}
+    theirs = {leaf.path: leaf.tensor for leaf in leaves(other) if leaf.tensor is not None}
+    if ours.keys() != theirs.keys():
+        return False
+    return all(
+        tensor.shape == theirs[path].shape and torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(theirs[path]))
+        for path, tensor in ours.items()
+    )
+
+
+def output_error(right: Any, found: Any) -> float:
+    wanted = {leaf.path: leaf.tensor for leaf in leaves(right) if leaf.tensor is not None}
+    worst = 0.0
+    for leaf in leaves(found):
+        if leaf.tensor is None or leaf.path not in wanted or "past_key_values" in leaf.path:
+            continue
+        measured = contrast(wanted[leaf.path], leaf.tensor)
+        worst = max(worst, size_of(measured)) if measured is not None else worst
+    return worst
+
+
+def size_of(found: Contrast) -> float:
+    return math.inf if found.nonfinite else max(found.error, found.mismatched)

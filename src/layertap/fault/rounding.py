@@ -1,0 +1,51 @@
+"""What honest arithmetic does: the reference in the candidate's dtype, and inputs moved by one rounding."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from layertap.fault.pairing import Pairing
+from layertap.fault.side import Side
+
+
+def lowered(reference: nn.Module, pairing: Pairing, theirs: Side) -> nn.Module | None:
+    """A copy of the reference on the candidate's device and in its dtype; None where no copy can be made."""
+    try:
+        model = copy.deepcopy(reference)
+    except Exception:  # noqa: BLE001  models hold what they like; without a copy there is one floor less, which is said
+        return None
+    _cast(model, pairing, theirs)
+    return model
+
+
+def _cast(model: nn.Module, pairing: Pairing, theirs: Side) -> None:
+    """As the candidate holds them: parameters that it keeps in a wider dtype stay in that."""
+    for page, module in model.named_modules():
+        twin = pairing.candidate.get(page)
+        for own, other in ((module._parameters, "_parameters"), (module._buffers, "_buffers")):
+            for name, tensor in own.items():
+                if tensor is None:
+                    continue
+                wanted = getattr(twin, other).get(name) if twin is not None else None
+                dtype = _dtype_for(tensor, wanted, theirs)
+                tensor.data = tensor.data.to(theirs.device, dtype)
+
+
+def _dtype_for(tensor: torch.Tensor, wanted: torch.Tensor | None, theirs: Side) -> torch.dtype:
+    if not tensor.is_floating_point() or theirs.dtype is None:
+        return tensor.dtype
+    plain = wanted is not None and wanted.is_floating_point() and wanted.dtype.itemsize > theirs.dtype.itemsize
+    return wanted.dtype if plain and wanted is not None else theirs.dtype
+
+
+def one_ulp(value: torch.Tensor) -> torch.Tensor:
+    """Moves about half of the values to a neighbour, up or down: what rounding somewhere before would do."""
+    if not value.is_floating_point() or value.dtype.itemsize < 2:
+        return value
+    wide = value.double() if value.dtype == torch.float64 else value.float()
+    up = torch.rand(value.shape, generator=torch.Generator().manual_seed(value.numel())) < 0.5
+    eps = torch.finfo(value.dtype).eps * (1.0 if value.dtype.itemsize >= 4 else 0.5)
+    return (wide * (1 + torch.where(up.to(value.device), eps, -eps))).to(value.dtype)
