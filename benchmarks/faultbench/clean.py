@@ -100,5 +100,5 @@ CLEAN: list[Case] = [
     _clean("chaos", "chaos", "bf16", build=functools.partial(chaos, layers=24, gain=2.0, seed=2)),
     _clean("chaos-12", "chaos", "bf16", build=functools.partial(chaos, layers=12, gain=3.0, seed=2)),
     _clean("chaos", "chaos", "fp16", build=functools.partial(chaos, layers=24, gain=3.0, seed=2)),
-    _clean("chaos", "chaos", "fp32", one_by_one, build=functools.partial(chaos, layers=48, gain=3.0, seed=2)),
+    _clean("chaos", "chaos", "fp32", one_by_one, build=functools.partial(chaos, layers=44, gain=3.0, seed=2)),
 ]

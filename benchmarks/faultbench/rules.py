@@ -6,6 +6,7 @@ order in which modules finish. None forces anything, so each sees total errors o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -50,14 +51,36 @@ def sglang(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> str | 
 
 
 def msprobe(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> str | None:
-    """The first module whose output error is ten times its input's, or above 1e-2 when its input is clean."""
+    """The first module that msprobe's comparison of tensors highlights, red or yellow.
+
+    That is: a NaN or Inf; or, from its input to its output, the share of values within a thousandth falls from above
+    0.9 to below 0.6 or by more than 0.1, the cosine falls by more than 0.1, or the largest absolute error, counted from
+    1, grows by a factor of ten.
+    """
 
     def fine(a: Seen, b: Seen) -> bool:
-        after = _relative(a.output, b.output)
-        before = 0.0 if a.input is None or b.input is None else _relative(a.input, b.input)
-        return after <= (1e-2 if before == 0 else 10 * before)
+        if not b.output.isfinite().all():
+            return False
+        if a.input is None or b.input is None or a.input.shape != b.input.shape:
+            return True
+        before, after = _within(a.input, b.input), _within(a.output, b.output)
+        turned = _cosine(a.input, b.input) - _cosine(a.output, b.output)
+        grown = _order(a.output, b.output) - _order(a.input, b.input)
+        return not (before > 0.9 and after < 0.6) and before - after <= 0.1 and turned <= 0.1 and grown < 1
 
     return _first(reference, candidate, inputs, fine)
+
+
+def _within(right: torch.Tensor, value: torch.Tensor) -> float:
+    return float(((value - right).abs() <= 1e-3 * right.abs()).double().mean())
+
+
+def _cosine(right: torch.Tensor, value: torch.Tensor) -> float:
+    return float(torch.nn.functional.cosine_similarity(right.flatten(), value.flatten(), dim=0))
+
+
+def _order(right: torch.Tensor, value: torch.Tensor) -> float:
+    return math.log10(max(1.0, float((value - right).abs().max())))
 
 
 def ttrace(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> str | None:
@@ -83,7 +106,7 @@ RULES: dict[str, Rule] = {
     "allclose(1e-3), first": allclose,
     "largest total error": largest,
     "SGLang rel ≤ 1e-3": sglang,
-    "msprobe, input-relative": msprobe,
+    "msprobe highlights": msprobe,
     "TTrace threshold": ttrace,
 }
 
