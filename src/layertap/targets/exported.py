@@ -89,8 +89,13 @@ class Exported(Reader):
         graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, Any] = {}
         own = graph.graph_copy(old.graph, copies)
+        for node, copy in copies.items():
+            # Copying gives new names to what is called like a builtin (`input`); the signature goes by the old ones.
+            copy.name = node.name
+            if node.op == "placeholder":
+                copy.target = node.target
         by_name = {node.name: copy for node, copy in copies.items()}
-        made = []
+        made: list[torch.fx.Node] = []
         taps: list[tuple[Call, str]] = []
         for call in self._scopes.calls:
             if call.path not in wanted:
@@ -99,7 +104,9 @@ class Exported(Reader):
                 node = by_name[value]
                 with graph.inserting_after(node):
                     # A clone: the next operation may write into the value itself.
-                    clone = graph.call_function(torch.ops.aten.clone.default, (node,))
+                    clone = graph.create_node(
+                        "call_function", torch.ops.aten.clone.default, (node,), name=f"layertap_tap_{len(made)}"
+                    )
                 clone.meta = {**node.meta}
                 made.append(clone)
                 taps.append((call, leaf))

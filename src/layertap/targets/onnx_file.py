@@ -38,7 +38,7 @@ class Onnx(Reader):
 
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
-        self._onnx, self._runtime = _libraries(name)
+        self._onnx, self._runtime = libraries(name)
         try:
             self.model = self._onnx.load(str(path), load_external_data=False)
         except Exception as error:
@@ -71,9 +71,9 @@ class Onnx(Reader):
         missing = [str(argument) for argument in self.contents.arguments if argument.name not in given]
         if missing:
             raise TypeError(f"input {', '.join(missing)} is missing")
-        feeds = {name: _ort_value(self._runtime, value) for name, value in given.items()}
+        feeds = {name: ort_value(self._runtime, value) for name, value in given.items()}
         names = [value.name for value in session.get_outputs()]
-        found = dict(zip(names, map(_tensor, session.run_with_ort_values(names, feeds)), strict=True))
+        found = dict(zip(names, map(tensor_of, session.run_with_ort_values(names, feeds)), strict=True))
         own = [found[value.name] for value in self.model.graph.output]
         output = own[0] if len(own) == 1 else {v.name: t for v, t in zip(self.model.graph.output, own, strict=True)}
         calls = [
@@ -225,7 +225,8 @@ def _listed(text: str | None) -> list[str]:
     return [str(item) for item in found] if isinstance(found, list) else []
 
 
-def _ort_value(runtime: Any, value: Any) -> Any:
+def ort_value(runtime: Any, value: Any) -> Any:
+    """A tensor for ONNX Runtime."""
     tensor = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.as_tensor(value)
     if tensor.dtype == torch.bfloat16:
         bits = tensor.view(torch.uint16).numpy()
@@ -233,13 +234,15 @@ def _ort_value(runtime: Any, value: Any) -> Any:
     return runtime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(tensor.numpy()))
 
 
-def _tensor(value: Any) -> torch.Tensor:
+def tensor_of(value: Any) -> torch.Tensor:
+    """A tensor from ONNX Runtime."""
     if "bfloat16" in value.data_type():
         return torch.utils.dlpack.from_dlpack(value._ortvalue.to_dlpack())
     return torch.from_numpy(value.numpy())
 
 
-def _libraries(name: str) -> tuple[Any, Any]:
+def libraries(name: str) -> tuple[Any, Any]:
+    """onnx and onnxruntime."""
     try:
         import onnx
         import onnxruntime

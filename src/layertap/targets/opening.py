@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from layertap.errors import BadArgument, TargetError
+from layertap.errors import BadArgument, NotARun, TargetError
+from layertap.store.layout import Layout
 from layertap.targets.file import factories_in, open_file
 from layertap.targets.hf import open_hf
 from layertap.targets.opaque import foreign_device, opaque, records_of
@@ -20,6 +21,7 @@ _KINDS = (
     "compiled file: TorchScript (.pt), torch.export (.pt2), .onnx, OpenVINO (.xml)"
 )
 ARTEFACTS = (".pt", ".pth", ".ts", ".pt2", ".onnx", ".xml")
+"""How a compiled file's name may end."""
 
 
 def open_target(spec: str | os.PathLike[str] | Any, *, config: Mapping[str, Any] | None = None) -> Target:
@@ -44,12 +46,25 @@ def open_target(spec: str | os.PathLike[str] | Any, *, config: Mapping[str, Any]
         return open_file(Path(name).expanduser(), factory, text)
     path = Path(text).expanduser()
     if path.is_file():
+        layout = layout_of(path)
+        if layout is not None:
+            from layertap.targets.baked import Baked
+
+            return _target(Baked(path, text, layout, config or {}), text)
         error = opaque(path, text)
         if error is not None:
             raise error
     if path.suffix in ARTEFACTS:
         return _open_artefact(path, text, config or {})
     raise TargetError(f"{text!r} is no target; {_way_out(text)}")
+
+
+def layout_of(path: Path) -> Layout | None:
+    """The layout of baked taps, inside or beside a file; None for a file without."""
+    try:
+        return Layout.load(path)
+    except NotARun:
+        return None
 
 
 def _open_artefact(path: Path, name: str, config: Mapping[str, Any]) -> Target:

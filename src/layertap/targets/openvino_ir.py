@@ -33,7 +33,7 @@ class OpenVino(Reader):
 
     def __init__(self, path: Path, name: str, config: Mapping[str, Any]) -> None:
         self._name, self._path = name, path
-        self._openvino = _library(name)
+        self._openvino = library(name)
         self._core = self._openvino.Core()
         self.model = self._read()
         nodes = list(_nodes(self.model))
@@ -205,7 +205,8 @@ def _natural(path: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdigit() else (1, part) for part in path.split(".")]
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """openvino."""
     try:
         import openvino
     except ImportError as error:

@@ -69,6 +69,8 @@ class Reader(ABC):
     format: str
     """What people call it: `TorchScript`."""
     contents: Contents
+    can_do_without = True
+    """Whether it can also be run without any tap; else its drift is not known."""
 
     @abstractmethod
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
