@@ -2,6 +2,7 @@
 
     record       record tensors of a model into a run, and hand back a receipt of what really came
     Run          a run on disk: its sites, its table, its tensors
+    bake         a model whose taps are outputs of its graph: trace, export, compile it
     open_target  anything that can be run with taps: `file.py:factory`, `hf:PATH`
     diff         two runs, one verdict: identical, noise, fault or inconclusive
     find_fault   two live models, one culprit: the module that goes wrong, and why
@@ -14,19 +15,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layertap.capture import record
+    from layertap.capture import bake, record
     from layertap.compare import diff
     from layertap.fault import find_fault
     from layertap.site import Site
     from layertap.store import Run
     from layertap.targets import open_target
 
-__all__ = ["Run", "Site", "diff", "find_fault", "open_target", "record"]
+__all__ = ["Run", "Site", "bake", "diff", "find_fault", "open_target", "record"]
 __version__ = "0.1.0"
 
 _ROOMS = {
     "Run": "layertap.store",
     "Site": "layertap.site",
+    "bake": "layertap.capture",
     "diff": "layertap.compare",
     "find_fault": "layertap.fault",
     "open_target": "layertap.targets",

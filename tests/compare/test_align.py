@@ -74,6 +74,15 @@ def test_the_first_of_a_tuple_is_a_bare_output():
     assert any("first tensor of a tuple" in line for line in found.plan)
 
 
+def test_the_only_tensor_of_a_value_is_a_bare_output():
+    found = align(
+        make_run(arrays("model:output.last_hidden_state", "two:output.a", "two:output.b")),
+        make_run(arrays("model", "two", seed=1)),
+    )
+    assert pairs(found)["model:output.last_hidden_state"] == "model"
+    assert "two:output.a" not in pairs(found), "of two leaves, neither is the whole"
+
+
 FILES = ["embedding", *(f"layer_{n}" for n in range(1, 63))]
 MODULES = ["model.embed_tokens", *(f"model.layers.{n}" for n in range(62)), "model.norm"]
 

@@ -7,8 +7,9 @@ thread waits for the copy. Slabs are gathered and cross over together, since a c
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from layertap.capture.buffers import Buffers
-from layertap.capture.keep import Level
+from layertap.capture.keep import STATS, Level
 from layertap.capture.parcel import Draft, Parcel
 from layertap.measure import kernel, measure, native
 from layertap.measure.result import Measurement
@@ -38,19 +39,44 @@ class CudaLane:
         self._lock = threading.Lock()
         self._batches: dict[tuple[int, int], _Batch] = {}
 
-    def put(self, draft: Draft, tensor: torch.Tensor, kept: torch.Tensor | None, level: Level, nbytes: int) -> None:
-        """Measures a tensor and clones what is kept of it, all on the current stream."""
+    def put(
+        self,
+        draft: Draft,
+        tensor: torch.Tensor,
+        kept: torch.Tensor | None,
+        level: Level,
+        nbytes: int,
+        *,
+        ours: bool = False,
+        ready: torch.cuda.Event | None = None,
+    ) -> None:
+        """Measures a tensor and clones what is kept of it (unless it is ours), all on the current stream."""
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         with torch.cuda.device(tensor.device):
             if kept is tensor and native.available():
                 # The whole of it comes to the host anyway, and the CPU measures the very bytes that are written.
-                self._carry_whole(draft, tensor, level, nbytes)
+                copy = tensor if ours and tensor.is_contiguous() else _clone(tensor)
+                early = ready if copy is tensor else None
+                self._carry_whole(draft, copy, early or torch.cuda.current_stream().record_event(), level, nbytes)
             elif not (kernel.available(tensor.device) and kernel.supported(real.dtype)):
                 self._measure_on_host(draft, tensor, kept, level, nbytes)
             elif kept is None:
                 self._gather(draft, real.contiguous(), level)
             else:
                 self._carry(draft, real.contiguous(), kept, level, nbytes)
+
+    def put_slabs(self, measured: Sequence[tuple[Draft, torch.Tensor]]) -> None:
+        """Takes slabs that a graph has filled, on the current stream of each device."""
+        for device in dict.fromkeys(slab.device for _, slab in measured):
+            here = [(draft, slab) for draft, slab in measured if slab.device == device]
+            with torch.cuda.device(device):
+                # Together: they cross over in one copy, and a CUDA graph may write to its own again.
+                batch = _Batch(torch.stack([slab for _, slab in here]), torch.cuda.current_stream(), self._courier)
+                for index, (draft, _) in enumerate(here):
+                    batch.waiting.append(Parcel(draft, STATS, batch.reader(index, math.prod(draft.shape))))
+                batch.ready = batch.stream.record_event()
+            for parcel in batch.waiting:
+                self._send(parcel)
 
     def seal(self) -> None:
         """Sends on what has been gathered."""
@@ -73,14 +99,11 @@ class CudaLane:
                 batch = self._batches[place] = _Batch(slabs, stream, self._courier)
             index = len(batch.waiting)
             kernel.launch(real, batch.slabs[index])
-            batch.waiting.append(Parcel(draft, level, lambda: (batch.row(index, count), None)))
+            batch.waiting.append(Parcel(draft, level, batch.reader(index, count)))
         if index + 1 == BATCH:
             self.seal()
 
-    def _carry_whole(self, draft: Draft, tensor: torch.Tensor, level: Level, nbytes: int) -> None:
-        copy = _clone(tensor)
-        done = torch.cuda.current_stream().record_event()
-
+    def _carry_whole(self, draft: Draft, copy: torch.Tensor, done: torch.cuda.Event, level: Level, nbytes: int) -> None:
         def arrive() -> tuple[Measurement, torch.Tensor]:
             host = self._fetch_kept(copy, done)
             return measure(host), host
@@ -124,6 +147,9 @@ class _Batch:
     waiting: list[Parcel] = field(default_factory=list)
     ready: torch.cuda.Event | None = None
     host: npt.NDArray[np.uint8] | None = None
+
+    def reader(self, index: int, count: int) -> Callable[[], tuple[Measurement, None]]:
+        return lambda: (self.row(index, count), None)
 
     def row(self, index: int, count: int) -> Measurement:
         """One result; the first to ask fetches them all (in the writer's thread)."""

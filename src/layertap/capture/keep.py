@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from layertap.errors import BadArgument
-from layertap.select import Selection, select
+from layertap.select import Choice, Selection, select
+from layertap.select.tree import Model
 from layertap.site import ROLES
 
 Reduction = Callable[[torch.Tensor], torch.Tensor]
@@ -60,7 +61,7 @@ def parse_level(level: Any) -> Level:
 class Keeper:
     """Which level each site has, from what the user said (one level, or one for each pattern; the last match wins)."""
 
-    def __init__(self, model: torch.nn.Module, keep: Any) -> None:
+    def __init__(self, model: Model, keep: Any) -> None:
         self._rules: list[tuple[Selection | None, Level]] = []
         if isinstance(keep, Mapping):
             # A bare pattern names a module and so means every role that is recorded there.
@@ -68,6 +69,11 @@ class Keeper:
         else:
             self._rules.append((None, parse_level(keep)))
         self._known: dict[tuple[str, str, str], Level] = {}
+
+    def rules(self, path: str) -> list[tuple[Choice | None, Level]]:
+        """What was said about one module: (for which of its roles and leaves, or None for all; level)."""
+        found = [(rule, level) for rule, level in self._rules if rule is None or path in rule]
+        return [(None if rule is None else rule.get(path), level) for rule, level in found]
 
     def level(self, path: str, role: str, leaf: str) -> Level:
         key = (path, role, leaf)

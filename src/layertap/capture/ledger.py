@@ -25,6 +25,7 @@ def receipt_of(
     overhead: float,
     lost: int,
     error: str,
+    notes: Sequence[str] = (),
 ) -> Receipt:
     """Balances the books of all taps."""
     by_path = {tap.path: tap for tap in taps}
@@ -55,6 +56,7 @@ def receipt_of(
         overhead=overhead,
         lost=lost,
         error=error,
+        notes=tuple(notes),
     )
 
 
@@ -69,6 +71,10 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap]) -> str:
     tally = tap.tallies[role]
     if tally.dropped:
         return f"dropped for the budget, {tally.dropped} times"
+    if tap.region is not None and not isinstance(tap.module, _CONTAINERS):
+        told = tap.region.why(role, tap.total)
+        if told:
+            return told
     if tally.skipped:
         return "no tensor that can be recorded: " + ", ".join(f"{why} × {n}" for why, n in tally.skipped.items())
     if role in ("param", "param_grad") and not any(True for _ in tap.module.parameters()):
@@ -81,22 +87,22 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap]) -> str:
         return "nothing it handled required a gradient"
     if role in ("grad_input", "grad_output", "param_grad"):
         return "no gradient reached it while recording; run backward() inside the block"
+    if hasattr(tap.module, "layertap_lost") and role != "param":
+        return "an artefact shows what leaves its modules, and its own inputs, but not what enters a module"
     if role == "param":
         return "its parameters were recorded at the modules below it"
     return "it was called, but handled no tensor in this role"
 
 
 def _why_not_called(tap: ModuleTap, by_path: dict[str, ModuleTap]) -> str:
+    lost = getattr(tap.module, "layertap_lost", "")
+    if lost:
+        return str(lost)
     if isinstance(tap.module, _CONTAINERS):
         return f"{tap.kind} is a container, which torch never calls; ask for its children"
     above = _nearest_called(tap.path, by_path)
-    # By name: asking torch._dynamo for the class would import all of it.
-    if getattr(tap.module, "_compiled_call_impl", None) is not None or any(
-        other.kind == "OptimizedModule" for other in by_path.values()
-    ):
-        return "it runs inside a torch.compile'd graph, where no module is called; record the model before compiling"
     if above is None:
-        return "the model was never called while recording"
+        return "the model was never called while recording; of torch.compile(model), record what it returned"
     name = above.path or "the model"
     if isinstance(above.module, nn.TransformerEncoderLayer):
         return f"{name} ran its fused fast path, which computes its children without calling them"

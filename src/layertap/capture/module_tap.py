@@ -15,6 +15,7 @@ from layertap.capture.taps import Args, Kwargs
 from layertap.measure import supported
 
 if TYPE_CHECKING:
+    from layertap.capture.compiled import Region
     from layertap.capture.recorder import Recorder
 
 
@@ -42,11 +43,18 @@ class ModuleTap:
         """Calls seen in all, recomputation included."""
         self.differentiable = 0
         """Tensors seen through which a gradient could come."""
+        self.region: Region | None = None
+        """The compiled part that it lies in."""
         self._recorder = recorder
         self._step = -1
         self._calls = 0
         self._recomputed = 0
         self._unasked = Tally()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it takes nothing, and is there to count calls for the receipt."""
+        return not self.tallies
 
     def enter(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Moment | None]:
         recorder = self._recorder
@@ -55,7 +63,7 @@ class ModuleTap:
             self.total += 1  # watched only so that the receipt can say who called whom
         elif recorder.live:
             with recorder.inside(self.path):
-                moment = self._begin(direct)
+                moment = self.begin(direct)
                 if not moment.recomputed:
                     self._take_input(args, kwargs, moment)
                     self._take_parameters(moment)
@@ -85,7 +93,8 @@ class ModuleTap:
                 seen = self._gradient_hook(name)
                 yield parameter.register_post_accumulate_grad_hook(seen)
 
-    def _begin(self, direct: bool) -> Moment:
+    def begin(self, direct: bool) -> Moment:
+        """Counts a call."""
         recorder = self._recorder
         if self._step != recorder.step_number:
             self._step, self._calls, self._recomputed = recorder.step_number, 0, 0

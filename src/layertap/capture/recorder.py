@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
 import logging
 import os
@@ -11,12 +10,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
 
 from layertap.capture import taps
+from layertap.capture.compiled import Uncompiled, doors_of
+from layertap.capture.info import rank, run_info
 from layertap.capture.keep import STATS, TENSOR, Keeper
 from layertap.capture.ledger import receipt_of, why_nothing
 from layertap.capture.module_tap import ModuleTap, Moment
@@ -36,8 +37,17 @@ SMALL = 1 << 20
 """A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
 
 
+class Runnable(Protocol):
+    """What `record` takes besides a module: an opened target, which holds one."""
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def name(self) -> str: ...
+
+
 def record(
-    model: nn.Module,
+    model: nn.Module | Runnable,
     path: str | os.PathLike[str] | None = None,
     *,
     sites: Any = None,
@@ -63,8 +73,11 @@ def record(
 
     `sites` and `exclude` are patterns (see `layertap.select`), `what` any of the six roles, `keep` is `"stats"`,
     `"tensor"`, a slice, a function, or `{pattern: level}`. Without a `path` the run stays in memory. `budget` bounds
-    the bytes under way to disk (or held in memory), `policy` says what happens past it.
+    the bytes under way to disk (or held in memory), `policy` says what happens past it. An opened target may stand in
+    place of the model: `with record(target, …): target.run(inputs)`.
     """
+    if not isinstance(model, nn.Module) and isinstance(getattr(model, "model", None), nn.Module):
+        model, meta = model.model, {"target": model.name, **(meta or {})}
     return Recorder(
         model,
         path,
@@ -86,7 +99,7 @@ class Recorder:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Any,
         path: str | os.PathLike[str] | None,
         *,
         sites: Any,
@@ -101,15 +114,16 @@ class Recorder:
         meta: Mapping[str, Any] | None,
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise BadArgument(f"record takes an nn.Module, got {type(model).__name__}")
+            raise BadArgument(f"record takes an nn.Module or an opened target, got {type(model).__name__}")
         roles = (what,) if isinstance(what, str) else tuple(what)
         if not roles or not set(roles) <= set(ROLES):
             raise BadArgument(f"what={what!r}: choose from {', '.join(ROLES)}")
         if policy not in POLICIES:
             raise BadArgument(f"policy={policy!r}: choose from {', '.join(POLICIES)}")
-        self.model = model
+        self.model: nn.Module = model
         self.path = None if path is None else Path(path)
-        self.selection: Selection = select(model, sites, exclude=exclude, what=roles)
+        named = Uncompiled(model)
+        self.selection: Selection = select(named, sites, exclude=exclude, what=roles)
         """The plan: which sites are recorded. Print it."""
         self.epoch: int | None = None
         self.batch: int | None = None
@@ -117,36 +131,26 @@ class Recorder:
         self.step_number = 0
         self.overhead = 0.0
         self.schedule = parse_schedule(schedule)
-        self._keeper = Keeper(model, keep)
+        self.keeper = Keeper(named, keep)
         self._budget, self._policy, self._exists = parse_bytes(budget), policy, exists
-        self._strict = strict
-        self._info = {
-            "model": type(model).__qualname__,
-            "arguments": {
-                "sites": _plain(sites),
-                "exclude": _plain(exclude),
-                "what": list(roles),
-                "keep": _plain(keep),
-                "schedule": str(self.schedule),
-                "budget": budget,
-                "policy": policy,
-            },
-            "torch": torch.__version__,
-            "parameter_dtypes": sorted({dtype_name(parameter.dtype) for parameter in model.parameters()}),
-            "meta": dict(meta or {}),
-        }
+        self.strict = strict
+        arguments = {"sites": sites, "exclude": exclude, "what": list(roles), "keep": keep}
+        arguments |= {"schedule": str(self.schedule), "budget": budget, "policy": policy}
+        self._info = run_info(model, kind=self.selection.model, arguments=arguments, meta=meta or {})
         chosen = {choice.path: choice.roles for choice in self.selection}
         self._taps = {
-            module: ModuleTap(self, module, name, chosen.get(name, ())) for name, module in model.named_modules()
+            module: ModuleTap(self, module, name, chosen.get(name, ())) for name, module in named.named_modules()
         }
+        self._doors, self._regions = doors_of(self, model, self._taps)
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
-        self._rank = _rank()
+        self._rank = rank()
         self._order = itertools.count()
         self._steps = 0
         self._last_step = -1
         self._ever_due = False
         self._paused = False
         self._error = ""
+        self._notes: list[str] = []
         self._state: Literal["new", "open", "closed"] = "new"
         self._attached = False
         self._handles: list[Any] = []
@@ -163,11 +167,15 @@ class Recorder:
             self._writer = MemoryWriter(info=self._info, rank=self._rank)
         else:
             self._writer = RunWriter(self.path, info=self._info, rank=self._rank, exists=self._exists)
-        self._sink = Sink(self._writer, budget=self._budget, policy=self._policy, retains=self.path is None)
+        self.sink = Sink(self._writer, budget=self._budget, policy=self._policy, retains=self.path is None)
         self._pid = os.getpid()
         self._began = time.perf_counter()
         self._state = "open"
         atexit.register(self.close)
+        for region in self._regions:
+            region.open()
+        if self._regions:
+            taps.attach(self._doors)  # for good: Dynamo traces through the doors, so coming and going would recompile
         self._arm()
         return self
 
@@ -175,7 +183,7 @@ class Recorder:
         """Ends a step: calls are counted anew, and the schedule decides about the next one."""
         if self._state != "open":
             return
-        self._sink.pause()
+        self.sink.pause()
         self.step_number += 1
         self._order = itertools.count()
         self._arm()
@@ -193,16 +201,20 @@ class Recorder:
     def flush(self) -> None:
         """Waits until everything recorded so far is written, and can be read."""
         if self._state == "open":
-            self._sink.flush()
+            self.sink.flush()
 
     def close(self) -> None:
         """Ends recording, writes what is left, and makes the receipt. Calling it again does nothing."""
         if self._state != "open" or os.getpid() != self._pid:
             return
         self._disarm()
+        if self._regions:
+            taps.detach(self._doors)
+        for region in self._regions:
+            region.close()
         self._state = "closed"
         atexit.unregister(self.close)
-        self._sink.close()
+        self.sink.close()
         self._receipt = self._make_receipt()
         self._writer.close(self._receipt)
 
@@ -258,9 +270,29 @@ class Recorder:
         asked: bool,
     ) -> None:
         """Takes one tensor of one call."""
+        draft = self.draft(tap, role, leaf, moment, tally, tensor, placements, asked)
+        if asked:
+            level = self.keeper.level(tap.path, role, leaf)
+        else:
+            exact = not (tensor.is_floating_point() or tensor.is_complex())
+            level = TENSOR if exact and tensor.numel() * tensor.element_size() <= SMALL else STATS
+        self.sink.put(draft, tensor, level)
+
+    def draft(
+        self,
+        tap: ModuleTap,
+        role: str,
+        leaf: str,
+        moment: Moment,
+        tally: Tally,
+        tensor: Any,
+        placements: str = "",
+        asked: bool = True,
+    ) -> Draft:
+        """All that is known of a tensor (or of what has the shape, dtype and device of one) before it is measured."""
         if moment.step > self._last_step:
             self._steps, self._last_step = self._steps + 1, moment.step
-        draft = Draft(
+        return Draft(
             site=Site(path=tap.path, role=role, leaf=leaf, call=moment.call),
             kind=tap.kind,
             order=next(self._order),
@@ -276,16 +308,16 @@ class Recorder:
             asked=asked,
             tally=tally,
         )
-        if asked:
-            level = self._keeper.level(tap.path, role, leaf)
-        else:
-            exact = not (tensor.is_floating_point() or tensor.is_complex())
-            level = TENSOR if exact and tensor.numel() * tensor.element_size() <= SMALL else STATS
-        self._sink.put(draft, tensor, level)
 
     def inside(self, path: str) -> _Inside:
         """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""
         return _Inside(self, path)
+
+    def tell(self, note: str) -> None:
+        """Says something once, in the log and in the receipt."""
+        if note not in self._notes:
+            self._notes.append(note)
+            log.warning("layertap: %s", note)
 
     def stop_on(self, error: Exception, path: str) -> bool:
         """Ends recording after an error of layertap's own; returns whether the user is spared it."""
@@ -293,7 +325,7 @@ class Recorder:
             self._error = f"{path or 'the model'}: {type(error).__name__}: {error}"
             log.error("layertap stopped recording: %s", self._error)
         self._disarm()
-        return not self._strict
+        return not self.strict
 
     # Arming and disarming.
 
@@ -301,7 +333,8 @@ class Recorder:
         due = self._state == "open" and not self._error and not self._paused and self.schedule.due(self.step_number)
         self._ever_due |= due
         if due and not self._attached:
-            taps.attach(self._taps)
+            if not self._regions:
+                taps.attach(self._doors)
             self._handles = [hook for tap in self._taps.values() for hook in tap.watch_parameter_gradients()]
             self._attached = True
         elif not due:
@@ -310,7 +343,8 @@ class Recorder:
     def _disarm(self) -> None:
         if self._attached:
             self._attached = False
-            taps.detach(self._taps)
+            if not self._regions:
+                taps.detach(self._doors)
             for handle in self._handles:
                 handle.remove()
             self._handles = []
@@ -324,8 +358,9 @@ class Recorder:
             nbytes=self._writer.bytes,
             seconds=time.perf_counter() - self._began,
             overhead=self.overhead,
-            lost=self._sink.taken - self._writer.records,
-            error=self._error or self._sink.error,
+            lost=self.sink.taken - self._writer.records,
+            error=self._error or self.sink.error,
+            notes=(*getattr(self.model, "layertap_notes", ()), *self._notes),
         )
 
 
@@ -346,22 +381,3 @@ class _Inside:
         spared = isinstance(error, Exception) and self._recorder.stop_on(error, self._path)
         self._recorder.overhead += time.perf_counter() - self._start
         return spared
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return getattr(value, "__name__", None) or repr(value)
-
-
-def _rank() -> int:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return int(torch.distributed.get_rank())
-    with contextlib.suppress(ValueError):
-        return int(os.environ.get("RANK", "0"))
-    return 0

@@ -8,9 +8,10 @@ waits for the writer, `stats` keeps the statistics alone, `drop` leaves the reco
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +22,8 @@ from layertap.capture.buffers import Buffers
 from layertap.capture.cuda import CudaLane
 from layertap.capture.keep import STATS, TENSOR, Level
 from layertap.capture.parcel import Draft, Parcel
-from layertap.measure import measure
+from layertap.measure import Measurement, measure
+from layertap.measure.slab import decode
 from layertap.site import Receipt, Record
 
 POLICIES = ("block", "stats", "drop")
@@ -64,8 +66,19 @@ class Sink:
         self._thread = threading.Thread(target=self._work, name="layertap-writer", daemon=True)
         self._thread.start()
 
-    def put(self, draft: Draft, tensor: torch.Tensor, level: Level) -> None:
-        """Takes one tensor; when this returns, the caller may overwrite it."""
+    def put(
+        self,
+        draft: Draft,
+        tensor: torch.Tensor,
+        level: Level,
+        *,
+        ours: bool = False,
+        ready: torch.cuda.Event | None = None,
+    ) -> None:
+        """Takes one tensor; when this returns, the caller may overwrite it, unless it is `ours` to keep.
+
+        `ready` is when a tensor of ours was complete, if that is known.
+        """
         kept = level.reduce(tensor) if level.reduce else tensor
         if not isinstance(kept, torch.Tensor):
             raise TypeError(f"{draft.site}: keep={level.name} returned {type(kept).__name__}, expected a tensor")
@@ -77,7 +90,7 @@ class Sink:
             level, nbytes = STATS, 0
         draft.tally.tensors += 1
         if tensor.is_cuda:
-            self._cuda.put(draft, tensor, kept if level.keeps else None, level, nbytes)
+            self._cuda.put(draft, tensor, kept if level.keeps else None, level, nbytes, ours=ours, ready=ready)
             return
         copy = self._buffers.copy_of(kept) if level.keeps else None
         if level is TENSOR and copy is not None:
@@ -86,6 +99,17 @@ class Sink:
         else:
             measured = measure(tensor)
             self._send(Parcel(draft, level, lambda: (measured, copy), nbytes))
+
+    def put_slabs(self, measured: Sequence[tuple[Draft, torch.Tensor]]) -> None:
+        """Takes what a graph has measured itself (measure/slab.py)."""
+        on_device = [(draft, slab) for draft, slab in measured if slab.is_cuda]
+        for draft, _ in measured:
+            draft.tally.tensors += 1
+        if on_device:
+            self._cuda.put_slabs(on_device)
+        for draft, slab in measured:
+            if not slab.is_cuda:
+                self._send(Parcel(draft, STATS, _read(slab, math.prod(draft.shape))))
 
     def pause(self) -> None:
         """The end of a forward pass or a step: what a device has gathered is sent on."""
@@ -158,6 +182,10 @@ class Sink:
             if not self.error:
                 self.error = f"{type(error).__name__}: {error}"
                 log.error("layertap could not write a record; going on without it: %s", self.error)
+
+
+def _read(slab: torch.Tensor, count: int) -> Callable[[], tuple[Measurement, None]]:
+    return lambda: (decode(slab.numpy(), count), None)
 
 
 def as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:

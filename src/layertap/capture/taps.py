@@ -51,7 +51,8 @@ def attach(taps: Mapping[nn.Module, Tap]) -> None:
         for module, tap in taps.items():
             _taps[id(module)] = (*_taps.get(id(module), ()), tap)
             _open(type(module))
-        nn.Module._call_impl = _tapped_call  # type: ignore[method-assign]
+        if _taps:
+            nn.Module._call_impl = _tapped_call  # type: ignore[method-assign]
 
 
 def detach(taps: Mapping[nn.Module, Tap]) -> None:
@@ -73,11 +74,16 @@ def attached() -> int:
     return len(_taps)
 
 
+def wanted(module: nn.Module) -> bool:
+    """Whether any tap takes tensors from this module; one that only counts calls says so by its `idle`."""
+    return any(not getattr(tap, "idle", False) for tap in _taps.get(id(module), ()))
+
+
 def _tapped_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     taps = _taps.get(id(self))
     if taps is None or _compiling():
         return _call_impl(self, *args, **kwargs)
-    return _around(self, taps, functools.partial(_call_impl, self), args, kwargs, direct=False)
+    return around(self, taps, functools.partial(_call_impl, self), args, kwargs, direct=False)
 
 
 def _compiling() -> bool:
@@ -85,9 +91,10 @@ def _compiling() -> bool:
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
-def _around(
+def around(
     module: nn.Module, taps: Iterable[Tap], call: Callable[..., Any], args: Args, kwargs: Kwargs, *, direct: bool
 ) -> Any:
+    """A call of the module, seen by these taps."""
     tokens = []
     for tap in taps:
         args, kwargs, token = tap.enter(args, kwargs, direct)
@@ -133,6 +140,6 @@ def _door(forward: Callable[..., Any]) -> Callable[..., Any]:
         taps = _taps.get(id(self))
         if taps is None or id(self) in _inside.modules or _compiling():
             return forward(self, *args, **kwargs)
-        return _around(self, taps, functools.partial(forward, self), args, kwargs, direct=True)
+        return around(self, taps, functools.partial(forward, self), args, kwargs, direct=True)
 
     return tapped_forward

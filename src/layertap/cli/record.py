@@ -13,16 +13,17 @@ from layertap.report.receipt import receipt_view
 
 
 def record(
-    target: Annotated[str, typer.Argument(help="file.py:factory, or hf:PATH")],
+    target: Annotated[str, typer.Argument(help="file.py:factory, hf:PATH, or a compiled file: .pt, .pt2, .onnx, .xml")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="the run's folder")] = None,
     sites: Annotated[list[str] | None, typer.Option(help="pattern; repeat for more")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="pattern to leave out; repeat for more")] = None,
     what: Annotated[str, typer.Option(help="roles, separated by commas")] = "output",
     keep: Annotated[str, typer.Option(help="stats, tensor, or a slice such as '[:, -1]'")] = "stats",
     prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
-    input: Annotated[Path | None, typer.Option(help=".npz, .safetensors, .json or .pt with the inputs")] = None,  # noqa: A002
+    input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
     seed: Annotated[int, typer.Option(help="seed of random ids")] = 0,
+    config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for OpenVINO's compiler; repeat for more")] = None,
     steps: Annotated[int, typer.Option(min=1, help="how often to run the same input")] = 1,
     budget: Annotated[str, typer.Option(help="bytes under way at most")] = "2GiB",
     policy: Annotated[str, typer.Option(help="past the budget: block, stats or drop")] = "block",
@@ -41,7 +42,7 @@ def record(
     from layertap.targets import make_inputs, open_target
 
     with err.status(f"opening {target}"):
-        opened = open_target(target)
+        opened = open_target(target, config=_pairs(config))
         inputs = make_inputs(opened, prompt=prompt, input=input, seq_len=seq_len, seed=seed)
     roles = tuple(role.strip() for role in what.split(","))
     if plan:
@@ -49,7 +50,7 @@ def record(
         show_json({"sites": [str(line) for line in selection]}) if json else print(selection)
         return
     recording = start(
-        opened.model,
+        opened,
         output,
         sites=sites,
         exclude=exclude,
@@ -58,7 +59,6 @@ def record(
         budget=budget,
         policy=policy,  # type: ignore[arg-type]
         exists="replace" if replace else "append" if append else "error",
-        meta={"target": target},
     )
     with recording, progress() as bar:
         for _ in bar.track(range(steps), description=f"recording {len(recording.selection)} sites"):
@@ -69,3 +69,10 @@ def record(
     else:
         show_screen(receipt_view(recording.receipt))
         print(f"wrote {output}; next: layertap show {output}")
+
+
+def _pairs(config: list[str] | None) -> dict[str, str]:
+    for text in config or ():
+        if "=" not in text:
+            raise BadArgument(f"--config {text!r}: expected KEY=VALUE, for instance INFERENCE_PRECISION_HINT=f32")
+    return dict(text.split("=", 1) for text in config or ())

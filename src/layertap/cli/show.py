@@ -1,4 +1,4 @@
-"""`layertap show RUN [SITE]`: a run in tables, in order of execution."""
+"""`layertap show RUN [SITE]`: a run in tables, in order of execution; or what a compiled file holds."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from layertap.cli.screen import show_json, show_screen
 from layertap.report.receipt import receipt_view
 from layertap.report.show import run_rows, run_view, site_rows, site_view
 from layertap.store import Run
+from layertap.targets import ARTEFACTS, open_target
 
 
 def show(
-    run: Annotated[Path, typer.Argument(help="the run's folder")],
+    run: Annotated[Path, typer.Argument(help="the run's folder, or a compiled file (.pt, .pt2, .onnx, .xml)")],
     site: Annotated[str | None, typer.Argument(help="one site, for instance model.layers.3")] = None,
     step: Annotated[int | None, typer.Option(help="this step only")] = None,
     rank: Annotated[int | None, typer.Option(help="this rank only")] = None,
     json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
 ) -> None:
-    """Show what a run holds."""
+    """Show what a run holds, or what of a compiled file can be recorded."""
+    if run.is_file() and run.suffix in ARTEFACTS:
+        described = open_target(run).describe()
+        show_json(described) if json else print(described)
+        return
     opened = Run(run)
     if site is not None:
         found = opened[site].at(step=step, rank=rank)

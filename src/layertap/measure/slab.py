@@ -33,6 +33,35 @@ _HEADER = struct.Struct(f"<4q5dQ{FIRST}d")
 SLAB_BYTES = -(-(8 * SKETCH + 4 * BUCKETS) // 16) * 16
 
 
+def encode(measured: Measurement) -> bytes:
+    """The same bytes from what was measured elsewhere.
+
+    >>> from layertap.site import Statistics
+    >>> found = Statistics.of(count=2, mean=1.0, m2=2.0, abs_sum=2.0, min=0.0, max=2.0, zero=1, first=(0.0, 2.0))
+    >>> whole = Measurement(statistics=found, fingerprint=7, sketch=bytes(4 * BUCKETS))
+    >>> decode(np.frombuffer(encode(whole), np.uint8), count=2) == whole
+    True
+    """
+    found = measured.statistics
+    finite = found.finite
+    m2 = found.std * found.std * finite if finite else 0.0
+    head = [*found.first, *[0.0] * (FIRST - len(found.first))]
+    raw = _HEADER.pack(
+        found.nan,
+        found.pos_inf,
+        found.neg_inf,
+        found.zero,
+        found.mean,
+        m2,
+        found.abs_mean * finite if finite else 0.0,
+        found.min,
+        found.max,
+        measured.fingerprint,
+        *head,
+    )
+    return (raw + measured.sketch).ljust(SLAB_BYTES, b"\0")
+
+
 def decode(slab: npt.NDArray[np.uint8], count: int) -> Measurement:
     """What `launch` left in `slab`, copied to the host, for a tensor of `count` values."""
     raw = slab.tobytes()

@@ -11,14 +11,16 @@
     index       the small columns of all records, in memory
     run         Run: the reader
     records     SiteRecords: what a run knows of one site
+    layout      Layout: which output of a compiled artefact is which tap
 
 Nothing here imports torch until a tensor is asked for.
 """
 
+from layertap.store.layout import Layout
 from layertap.store.memory import MemoryWriter
 from layertap.store.records import SiteRecords
 from layertap.store.run import Run
 from layertap.store.schema import FORMAT
 from layertap.store.writer import RunWriter
 
-__all__ = ["FORMAT", "MemoryWriter", "Run", "RunWriter", "SiteRecords"]
+__all__ = ["FORMAT", "Layout", "MemoryWriter", "Run", "RunWriter", "SiteRecords"]

@@ -142,6 +142,11 @@ def _random(target: Target, length: int, seed: int) -> Inputs:
         raise BadArgument(f"seq_len={length} leaves nothing to run; give 1 or more")
     vocabulary = _vocabulary(target.model)
     if vocabulary is None or "input_ids" not in _parameters(target.model)[0]:
+        if hasattr(target.model, "layertap_lost"):
+            takes = ", ".join(map(str, target.model.reader.contents.arguments))
+            raise TargetError(
+                f"{target.name}: nothing to run it on; give an input file (.npz, .safetensors, .json, .pt) with {takes}"
+            )
         raise TargetError(
             f"{target.name}: nothing to run it on, and {type(target.model).__name__} has no vocabulary to draw ids "
             "from; let the factory return (model, inputs), or give an input file"
@@ -160,6 +165,8 @@ def _vocabulary(model: Any) -> int | None:
 
 def _parameters(model: Any) -> tuple[list[str], bool]:
     """The names that `forward` takes, and whether it takes any other as well."""
+    if hasattr(model, "layertap_lost"):  # a compiled file, whose tree takes anything
+        return [argument.name for argument in model.reader.contents.arguments], False
     parameters = inspect.signature(model.forward).parameters.values()
     variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     named = [parameter.name for parameter in parameters if parameter.kind not in variable]
@@ -168,7 +175,7 @@ def _parameters(model: Any) -> tuple[list[str], bool]:
 
 def _on_device(inputs: Inputs, model: Any) -> Inputs:
     weight = next(iter(model.parameters()), None)
-    if weight is None:
+    if weight is None or hasattr(model, "layertap_lost"):  # a compiled file's runtime holds its weights where it likes
         return inputs
     if isinstance(inputs, dict):
         return {name: _moved(value, weight.device) for name, value in inputs.items()}

@@ -3,30 +3,138 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from layertap.errors import TargetError
+from layertap.errors import BadArgument, NotARun, TargetError
+from layertap.store.layout import Layout
 from layertap.targets.file import factories_in, open_file
 from layertap.targets.hf import open_hf
-from layertap.targets.target import Target
+from layertap.targets.opaque import foreign_device, opaque, records_of
+from layertap.targets.target import Inputs, Target
 
-_KINDS = "file.py:factory (a function that returns the model, or the model and its inputs) or hf:PATH (a folder)"
+_KINDS = (
+    "file.py:factory (a function that returns the model, or the model and its inputs), hf:PATH (a folder), or a "
+    "compiled file: TorchScript (.pt), torch.export (.pt2), .onnx, OpenVINO (.xml)"
+)
+ARTEFACTS = (".pt", ".pth", ".ts", ".pt2", ".onnx", ".xml")
+"""How a compiled file's name may end."""
 
 
-def open_target(spec: str | os.PathLike[str]) -> Target:
-    """Opens `file.py:factory` or `hf:PATH`.
+def open_target(spec: str | os.PathLike[str] | Any, *, config: Mapping[str, Any] | None = None) -> Target:
+    """Opens `file.py:factory`, `hf:PATH`, or a compiled file: TorchScript, `.pt2`, `.onnx`, OpenVINO's `.xml`.
+
+    A model, a ScriptModule or an ExportedProgram in memory is taken as it is. `config` is for OpenVINO's compiler, for
+    instance `{"INFERENCE_PRECISION_HINT": "f32"}`.
 
     >>> open_target("resnet50")
     Traceback (most recent call last):
     layertap.errors.TargetError: 'resnet50' is no target; expected file.py:factory (a function that returns ...
     """
+    if config and Path(str(spec)).suffix != ".xml":
+        raise BadArgument(f"config={dict(config)!r} is for OpenVINO's .xml files; {spec} takes none")
+    if not isinstance(spec, (str, os.PathLike)):
+        return _in_memory(spec)
     text = os.fspath(spec)
     if text.startswith("hf:"):
         return open_hf(Path(text.removeprefix("hf:")).expanduser(), text)
     name, colon, factory = text.rpartition(":")
     if colon and name.endswith(".py"):
         return open_file(Path(name).expanduser(), factory, text)
+    path = Path(text).expanduser()
+    if path.is_file():
+        layout = layout_of(path)
+        if layout is not None:
+            from layertap.targets.baked import Baked
+
+            return _target(Baked(path, text, layout, config or {}), text)
+        error = opaque(path, text)
+        if error is not None:
+            raise error
+    if path.suffix in ARTEFACTS:
+        return _open_artefact(path, text, config or {})
     raise TargetError(f"{text!r} is no target; {_way_out(text)}")
+
+
+def layout_of(path: Path) -> Layout | None:
+    """The layout of baked taps, inside or beside a file; None for a file without."""
+    try:
+        return Layout.load(path)
+    except NotARun:
+        return None
+
+
+def _open_artefact(path: Path, name: str, config: Mapping[str, Any]) -> Target:
+    if not path.is_file():
+        raise TargetError(f"{name}: there is no file {path} (looked from {Path.cwd()})")
+    if path.suffix == ".onnx":
+        from layertap.targets.onnx_file import Onnx
+
+        return _target(Onnx(path, name), name)
+    if path.suffix == ".xml":
+        from layertap.targets.openvino_ir import OpenVino
+
+        return _target(OpenVino(path, name, config), name)
+    records = records_of(path)
+    if any(re.search(r"(^|/)models/.*\.json$", record) for record in records):
+        from layertap.targets.exported import Exported
+
+        exported = Exported(path, name)
+        return _target(exported, name, _examples(exported.program))
+    if any(re.search(r"(^|/)code/", record) for record in records):
+        return _target(_torchscript(path, name), name)
+    if any(record.endswith("data.pkl") for record in records):
+        raise TargetError(
+            f"{name} holds weights (torch.save), not a program that can be run; open the model that they belong to: "
+            "file.py:factory or hf:PATH"
+        )
+    raise TargetError(f"{name} is no file of torch.jit.save or torch.export.save")
+
+
+def _torchscript(path: Path, name: str) -> Any:
+    from layertap.targets.torchscript import TorchScript
+
+    try:
+        return TorchScript(path, name)
+    except RuntimeError as error:
+        known = foreign_device(name, str(error))
+        first = str(error).strip().partition("\n")[0]
+        raise known or TargetError(f"{name}: torch.jit.load: {first}") from error
+
+
+def _in_memory(spec: Any) -> Target:
+    torch = sys.modules.get("torch")  # whoever holds a model has imported it
+    name = type(spec).__name__
+    if torch is not None and isinstance(spec, torch.jit.ScriptModule):
+        from layertap.targets.torchscript import TorchScript
+
+        return _target(TorchScript(spec, name), name)
+    if torch is not None and isinstance(spec, torch.export.ExportedProgram):
+        from layertap.targets.exported import Exported
+
+        return _target(Exported(spec, name), name, _examples(spec))
+    if torch is not None and isinstance(spec, torch.nn.Module):
+        return Target(model=spec, name=name)
+    raise TargetError(f"a {name} is no target; expected a model, or {_KINDS}")
+
+
+def _target(reader: Any, name: str, inputs: Inputs | None = None) -> Target:
+    from layertap.targets.shadow import as_model
+
+    return Target(model=as_model(reader), inputs=inputs, name=name)
+
+
+def _examples(program: Any) -> Inputs | None:
+    """The inputs with which the program was exported, which travel with it."""
+    if program.example_inputs is None:
+        return None
+    args, kwargs = program.example_inputs
+    if kwargs and not args:
+        return dict(kwargs)
+    return tuple(args) if args and not kwargs else None
 
 
 def _way_out(text: str) -> str:

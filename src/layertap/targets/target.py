@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from layertap.errors import LayertapError, TargetError
+from layertap.select import select
+from layertap.select.collapse import collapse
+from layertap.site import Site
+
+if TYPE_CHECKING:
+    from layertap.targets.reader import Reader
 
 Inputs: TypeAlias = dict[str, Any] | tuple[Any, ...]
 """Keywords, or positional arguments."""
@@ -16,15 +23,18 @@ Inputs: TypeAlias = dict[str, Any] | tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A model, and what is needed to run it.
+    """A model, and what is needed to run it. The contract of every target: `sites`, `run(inputs)`, `describe()`.
 
     >>> from torch import nn, ones
-    >>> Target(model=nn.Linear(2, 1), inputs=(ones(3, 2),), name="linear").run().shape
+    >>> target = Target(model=nn.Linear(2, 1), inputs=(ones(3, 2),), name="linear")
+    >>> target.run().shape
     torch.Size([3, 1])
+    >>> target.sites, str(target.describe())
+    ((Site(':output'),), 'linear: eager Linear, 1 of 1 modules can be recorded')
     """
 
     model: Any
-    """An `nn.Module`, in the mode (train or eval) in which it was made."""
+    """An `nn.Module`, in the mode (train or eval) in which it was made; of a compiled file, the tree of its modules."""
     inputs: Inputs | None = None
     """What came with the model."""
     name: str
@@ -46,6 +56,84 @@ class Target:
             raise
         except Exception as error:
             raise TargetError(f"{self.name} failed in its forward pass: {told(error)}") from error
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The modules whose outputs can be recorded, by path."""
+        if self._reader is not None:
+            return tuple(Site(path=path) for path in self._reader.contents.paths)
+        containers = ("ModuleList", "ModuleDict", "ParameterList", "ParameterDict")
+        return tuple(Site(path=choice.path) for choice in select(self.model, "**") if choice.kind not in containers)
+
+    def describe(self) -> Description:
+        """What it is, what it takes, and what of it can't be seen; print it."""
+        modules = len(select(self.model, "**"))
+        kind = type(self.model).__name__
+        if self._reader is None:
+            return Description(name=self.name, format="eager", kind=kind, modules=modules, sites=len(self.sites))
+        contents = self._reader.contents
+        return Description(
+            name=self.name,
+            format=self._reader.format,
+            kind=contents.kind,
+            modules=modules,
+            sites=len(self.sites),
+            inputs=tuple(map(str, contents.arguments)),
+            lost=dict(contents.lost),
+            remarks=tuple(contents.remarks),
+        )
+
+    def save(self, path: str | os.PathLike[str], sites: Any = None, *, exclude: Any = None) -> str:
+        """Writes the compiled file with taps on these sites; returns in words how it hands them out."""
+        if self._reader is None:
+            raise TargetError(
+                f"{self.name} is no compiled file, so there is no artefact to tap; before compiling it: "
+                "lt.bake(model, sites=…)"
+            )
+        chosen = select(self.model, sites, exclude=exclude).paths
+        wanted = frozenset(path for path in chosen if path) - set(self._reader.contents.lost)
+        if not wanted:
+            raise TargetError(f"{self.name}: none of {', '.join(chosen[:4])} can be tapped: " + self._why(chosen[0]))
+        return self._reader.save(Path(path), wanted)
+
+    def _why(self, path: str) -> str:
+        known = self._reader.contents.lost if self._reader else {}
+        return known.get(path, "the model's own output is there without a tap")
+
+    @property
+    def _reader(self) -> Reader | None:
+        found: Reader | None = getattr(self.model, "reader", None) if hasattr(self.model, "layertap_lost") else None
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A target in words."""
+
+    name: str
+    format: str
+    """`eager`, or the format of the file."""
+    kind: str
+    """The model's class."""
+    modules: int
+    sites: int
+    """How many of the modules can be recorded."""
+    inputs: tuple[str, ...] = ()
+    """What a compiled file takes."""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """Path → why nothing can be seen there."""
+    remarks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.format} {self.kind}, {self.sites} of {self.modules} modules can be recorded"]
+        if self.inputs:
+            lines.append(f"inputs: {', '.join(self.inputs)}")
+        reasons: dict[str, list[str]] = {}
+        for path, why in self.lost.items():
+            reasons.setdefault(why, []).append(path)
+        for why, paths in reasons.items():
+            lines.append(f"not seen: {', '.join(collapse(paths))}: {why}")
+        return "\n".join([*lines, *self.remarks])
 
 
 def as_inputs(value: Any) -> Inputs | None:

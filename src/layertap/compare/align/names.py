@@ -28,7 +28,8 @@ def pair_exact(board: Board) -> list[str]:
 
 
 def pair_by_prefix(board: Board) -> list[str]:
-    """Drops as little as is needed from the front of either side's paths; then also takes `:output.0` for `:output`.
+    """Drops as little as is needed from the front of either side's paths; then also takes `:output.0`, or the one leaf
+    that there is (`:output.logits`), for `:output`.
 
     Dropping one prefix from all names of a side cannot make two of them equal, so no pair is ambiguous. All prefixes at
     once could: `model.norm` and `norm` may stand in one model.
@@ -49,9 +50,10 @@ def pair_by_prefix(board: Board) -> list[str]:
 def keys_of(records: Sequence[Record], numbers: Sequence[int], drop: tuple[str, ...], loose: bool) -> dict[Key, int]:
     """The names of some records without a prefix; those that would be called the same are left out.
 
-    `loose` takes the first tensor of a tuple for a bare one: a decoder layer returns one or the other, by the version
-    of transformers.
+    `loose` takes the first tensor of a tuple for a bare one, and likewise the only tensor of any value: a decoder layer
+    returns one or the other, by the version of transformers, and a compiled model forgets the names in its output.
     """
+    leaves = Counter((site.path, site.role, site.call) for site in (records[number].site for number in numbers))
     found: list[tuple[Key, int]] = []
     for number in numbers:
         site = records[number].site
@@ -61,7 +63,8 @@ def keys_of(records: Sequence[Record], numbers: Sequence[int], drop: tuple[str, 
         # A whole model that is called `model` is no root: the root is its wrapper, which has its own output.
         if drop and len(parts) == len(drop) and drop[-1] != "module":
             continue
-        leaf = "" if loose and site.leaf == "0" else site.leaf
+        only = leaves[site.path, site.role, site.call] == 1
+        leaf = "" if loose and (site.leaf == "0" or only) else site.leaf
         found.append(((".".join(parts[len(drop) :]), site.role, leaf, site.call), number))
     often = Counter(key for key, _ in found)
     return {key: number for key, number in found if often[key] == 1}
@@ -98,5 +101,5 @@ def _words(ours: tuple[str, ...], theirs: tuple[str, ...], loose: bool) -> str:
         f"`{'.'.join(drop)}.` from the {side}" for drop, side in ((ours, "reference"), (theirs, "candidate")) if drop
     ]
     told = [f"after dropping {' and '.join(dropped)}"] if dropped else []
-    told += ["taking the first tensor of a tuple for a bare one"] if loose else []
+    told += ["taking the first tensor of a tuple, or the only one of a value, for a bare one"] if loose else []
     return ", ".join(told) or "after taking wrappers such as `_orig_mod` out of the paths"

@@ -1,0 +1,242 @@
+"""Recording a model that torch.compile was applied to, as a whole or in parts.
+
+The modules inside a compiled part get ports (ports.py) from the start of a recording to its end. Their classes differ,
+so Dynamo makes one graph with taps, once, and keeps the one without; the graph returns what the ports saw, right after
+each call it is handed to the recorder. On steps that are not due the same graph runs and computes nothing for us.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from layertap.capture import taps
+from layertap.capture.module_tap import ModuleTap, Moment
+
+if TYPE_CHECKING:
+    from layertap.capture.ports import Basket, Taken
+    from layertap.capture.recorder import Recorder
+
+_OURS = ("inductor", "eager", "aot_eager", "aot_eager_decomp_partition", "cudagraphs")
+"""Backends that know what to do with an operation of torch.library; others get nothing but plain outputs."""
+_GRAPH_ROLES = ("input", "output")
+
+
+class Uncompiled:
+    """A model's modules under the names that they have without torch.compile."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def named_modules(self, *, remove_duplicate: bool = True) -> Iterator[tuple[str, nn.Module]]:
+        for path, module in self._model.named_modules(remove_duplicate=remove_duplicate):
+            if not _wraps(module):
+                yield ".".join(name for name in path.split(".") if name != "_orig_mod"), module
+
+
+def doors_of(
+    recorder: Recorder, model: nn.Module, module_taps: dict[nn.Module, ModuleTap]
+) -> tuple[dict[nn.Module, ModuleTap], list[Region]]:
+    """Which modules are tapped as Python calls them, and the compiled parts, inside which it calls none."""
+    doors, regions = dict(module_taps), []
+    for module in _outermost(model):
+        root: Any = module._orig_mod if _wraps(module) else module
+        inner = {below: module_taps[below] for below in root.modules() if below in module_taps and below is not root}
+        if root in module_taps:
+            regions.append(Region(recorder, module, module_taps[root], list(inner.values())))
+            for below in (root, *inner):
+                doors.pop(below, None)
+    return doors, regions
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether torch.compile was applied to it or to a part of it."""
+    return next(_outermost(model), None) is not None
+
+
+class Region:
+    """One compiled part of a model."""
+
+    def __init__(self, recorder: Recorder, door: nn.Module, root: ModuleTap, inner: list[ModuleTap]) -> None:
+        self.failure = ""
+        """Why it could not be compiled with taps."""
+        self.calls = 0
+        self._recorder, self._door, self._root = recorder, door, root
+        self._lock = threading.RLock()
+        self._entry = "forward" if _wraps(door) else "_compiled_call_impl"
+        self._way = "ops" if _backend(door) in _OURS else "plain"
+        start = f"{root.path}." if root.path else ""
+        # From the part's own root: equal parts of a model then share a graph.
+        self._taps = {tap.path.removeprefix(start): tap for tap in inner}
+        for tap in inner:
+            tap.region = self
+        self._open: list[nn.Module] = []
+        self._call: Any = None
+
+    def open(self) -> None:
+        """Puts the ports on, and stands before the graph."""
+        from layertap.capture.ports import Basket, Port, open_port
+
+        self._basket: Basket = Basket()
+        for path, tap in self._taps.items():
+            choice = self._recorder.selection.get(tap.path)
+            if choice is not None and set(choice.roles) & set(_GRAPH_ROLES):
+                keeper = self._recorder.keeper
+                port = Port.of(choice, keeper, basket=self._basket, path=path, way=self._way, lasting=False)
+                open_port(tap.module, port)
+                self._open.append(tap.module)
+        self._call = getattr(self._door, self._entry)
+        setattr(self._door, self._entry, self._enter)
+
+    def close(self) -> None:
+        """Everything is as it was before, and so is the graph."""
+        self._close_ports()
+        if self._call is not None:
+            setattr(self._door, self._entry, self._call)
+            self._call = None
+
+    def why(self, role: str, total: int) -> str:
+        """Why nothing came from a module inside."""
+        name = self._root.path or "the model"
+        if self.failure:
+            return f"{name} cannot be compiled with taps, so it ran without: {self.failure}"
+        if role not in (*_GRAPH_ROLES, "param_grad"):
+            return (
+                f"{name} is compiled: a graph shows what its modules take and return, not {role}; record it uncompiled"
+            )
+        if not self.calls and role in _GRAPH_ROLES:
+            return f"{name}, which is compiled, was never called while recording"
+        if not total and role in _GRAPH_ROLES:
+            times = "once" if self.calls == 1 else f"{self.calls} times"
+            return (
+                f"{name} ran {times} as a compiled graph, in which it is not called, or from a graph made without taps"
+            )
+        return ""
+
+    def _enter(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self._call(*args, **kwargs)
+        if not self._recorder.live:
+            return self._run(*args, **kwargs)
+        return taps.around(self._door, (self._root,), self._run, args, kwargs, direct=False)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        from layertap.capture.graph_ops import recording
+
+        recorder = self._recorder
+        live = recorder.live
+        with self._lock, recording(live) as ready:
+            basket = self._basket
+            basket.clear()
+            basket.on = True
+            try:
+                output = self._guarded(args, kwargs)
+            finally:
+                basket.on = False
+            if live:
+                self.calls += 1
+                with recorder.inside(self._root.path):
+                    self._hand_over(basket, ready)
+            basket.clear()
+        return output
+
+    def _guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = self._call
+        if not self._open or self._recorder.strict:
+            return call(*args, **kwargs)
+        from torch._dynamo.exc import TorchDynamoException
+
+        try:
+            return call(*args, **kwargs)
+        except TorchDynamoException as error:
+            # Nothing has run yet: a graph is made before it is used. Without taps the user gets what he would have got.
+            self._close_ports()
+            self._basket.clear()
+            output = call(*args, **kwargs)
+            text = str(error).strip().splitlines()
+            self.failure = f"{type(error).__name__}: {text[0] if text else ''}"
+            self._recorder.tell(f"{self._root.path or 'the model'} is not recorded inside: {self.failure}")
+            return output
+
+    def _hand_over(self, basket: Basket, ready: dict[int, Any]) -> None:
+        moments: dict[str, list[Moment]] = {}
+        for path, count in basket.calls.items():
+            tap = self._taps[path]
+            moments[path] = [tap.begin(direct=False) for _ in range(count)]
+            for role in tap.tallies.keys() & set(_GRAPH_ROLES):
+                tap.tallies[role].fired += count
+        for (path, role, _, _), reason in basket.skipped.items():
+            self._taps[path].tallies[role].skip(reason)
+        slabs = []
+        for (path, role, leaf, call), taken in basket.taken().items():
+            tap, moment = self._taps[path], moments[path][call]
+            draft = self._recorder.draft(tap, role, leaf, moment, tap.tallies[role], _Seen.of(taken))
+            if taken.measured:
+                slabs.append((draft, taken.value))
+                continue
+            event = ready.get(taken.value.data_ptr())
+            level = self._recorder.keeper.level(tap.path, role, leaf)
+            ours = self._way == "ops" and (event is not None or not taken.value.is_cuda)
+            self._recorder.sink.put(draft, taken.value, level, ours=ours, ready=event)
+        self._recorder.sink.put_slabs(slabs)
+
+    def _close_ports(self) -> None:
+        if self._open:
+            from layertap.capture.ports import close_port
+
+            for module in self._open:
+                close_port(module)
+            self._open = []
+
+
+class _Seen:
+    """What a draft says of a tensor that is still, or only ever was, inside a graph."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        self.shape, self.dtype, self.device = shape, dtype, device
+
+    @classmethod
+    def of(cls, taken: Taken) -> _Seen:
+        return cls(tuple(map(int, taken.shape)), taken.dtype, taken.value.device)
+
+
+def _outermost(model: nn.Module, seen: set[int] | None = None) -> Iterator[nn.Module]:
+    seen = set() if seen is None else seen
+    if id(model) in seen:
+        return
+    seen.add(id(model))
+    if _wraps(model) or getattr(model, "_compiled_call_impl", None) is not None:
+        yield model
+        return
+    for child in model.children():
+        yield from _outermost(child, seen)
+
+
+def _wraps(module: nn.Module) -> bool:
+    # By name: asking torch._dynamo for the class would import all of it.
+    return type(module).__name__ == "OptimizedModule"
+
+
+def _backend(door: nn.Module) -> str:
+    """The name of the backend; empty if it cannot be told."""
+    context: Any = getattr(door, "dynamo_ctx", None)
+    if context is None:
+        cells = getattr(door._compiled_call_impl, "__closure__", None) or ()
+        held = [cell.cell_contents for cell in cells if not _empty(cell)]
+        context = next((found for found in held if hasattr(found, "callback")), None)
+    backend: Any = getattr(context, "callback", None)
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    return str(getattr(backend, "compiler_name", "") or getattr(backend, "__name__", ""))
+
+
+def _empty(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return True
+    return False

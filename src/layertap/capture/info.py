@@ -1,0 +1,45 @@
+"""What a run says about its making."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from layertap.capture.parcel import dtype_name
+
+
+def run_info(model: nn.Module, *, kind: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
+    """For `run.json`."""
+    return {
+        "model": kind,
+        "arguments": {name: _plain(value) for name, value in arguments.items()},
+        "torch": torch.__version__,
+        "parameter_dtypes": sorted({dtype_name(parameter.dtype) for parameter in model.parameters()}),
+        "meta": dict(meta),
+        "artefact": getattr(model, "layertap_format", None),
+    }
+
+
+def rank() -> int:
+    """This process among those that run the model together."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_rank())
+    with contextlib.suppress(ValueError):
+        return int(os.environ.get("RANK", "0"))
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return getattr(value, "__name__", None) or repr(value)

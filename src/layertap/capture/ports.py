@@ -1,0 +1,262 @@
+"""Taps that a compiler sees: a tapped module's class is exchanged for a subclass whose calls pass a port.
+
+The doors of taps.py look at data as it flows, and stand aside while a graph is being made. In a graph no Python runs
+later: what is to be seen must be a value of the graph. So a port, as its module is called, puts tensors into a basket;
+whoever called the graph finds them there, since a compiler returns what a traced function leaves in a dictionary.
+
+Why exchange the class? It is what Dynamo guards of a module, while hooks that come late are ignored: exchanged, the
+graph without taps no longer fits and one with taps is made; exchanged back, the first one fits again, uncompiled anew.
+Everything here is traced: constants, tuples, lists and dictionaries, no generators, no sets of identities.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from layertap.capture import graph_ops
+from layertap.capture.keep import STATS, Keeper, Level
+from layertap.capture.leaves import DEPTH
+from layertap.measure import portable
+from layertap.select import Choice
+
+Key = tuple[str, str, str, int]
+"""Path (from the basket's owner), role, leaf, call."""
+
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Taken:
+    """What a basket holds of one tensor, with what a statistic alone would not tell."""
+
+    value: torch.Tensor
+    measured: bool
+    """Whether the value is a slab (measure/slab.py) in place of the tensor."""
+    level: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class Basket:
+    """Where the ports of one model, or of one compiled part of it, leave what they see during one call."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.values: dict[Key, tuple[Any, ...]] = {}
+        self.calls: dict[str, int] = {}
+        self.skipped: dict[Key, str] = {}
+        self.inside: dict[str, bool] = {}
+
+    def clear(self) -> None:
+        self.values.clear()
+        self.calls.clear()
+        self.skipped.clear()
+        self.inside.clear()
+
+    def taken(self) -> dict[Key, Taken]:
+        """What is in it, in the order of execution."""
+        return {key: Taken(*found) for key, found in self.values.items()}
+
+
+@dataclasses.dataclass(eq=False)
+class Port:
+    """What one module puts into its basket. Dynamo guards the strings: equal modules share a graph."""
+
+    basket: Basket
+    path: str
+    plan: str
+    """A key of `_plans`."""
+    way: str
+    """How a level becomes a value of the graph, see `_value`."""
+    levels: dict[str, Callable[[torch.Tensor], torch.Tensor]]
+    """Name of a level → its reduction."""
+    lasting: bool
+    """Whether it goes along with copies of the module; a recording's does not."""
+
+    @classmethod
+    def of(cls, choice: Choice, keeper: Keeper, *, basket: Basket, path: str, way: str, lasting: bool) -> Port:
+        rules = keeper.rules(choice.path)
+        reductions = {level.name: level.reduce for _, level in rules if level.reduce}
+        return cls(basket, path, _planned(choice, rules), way, reductions, lasting)
+
+
+def open_port(module: nn.Module, port: Port) -> None:
+    """From now on the module's calls pass the port."""
+    module.__dict__["_layertap_port"] = port
+    module.__class__ = _ported(type(module))  # type: ignore[arg-type]
+
+
+def close_port(module: nn.Module) -> None:
+    """The module is as it was."""
+    module.__class__ = type(module).__mro__[1]
+    del module.__dict__["_layertap_port"]
+
+
+@functools.cache
+def _ported(cls: type[nn.Module]) -> Any:
+    # One subclass for each class, and always the same: a second recording then finds the first one's graph.
+
+    def _call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _pass(self._layertap_port, super(ported, self)._call_impl, args, kwargs)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        port = self._layertap_port
+        if port.basket.inside.get(port.path, False):  # within its own call
+            return super(ported, self).forward(*args, **kwargs)
+        return _pass(port, super(ported, self).forward, args, kwargs)
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # noqa: N807
+        if self._layertap_port.lasting:
+            return super(ported, self).__reduce_ex__(protocol)
+        state = {name: value for name, value in self.__getstate__().items() if name != "_layertap_port"}
+        return copyreg.__newobj__, (cls,), state  # type: ignore[attr-defined]
+
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    methods = {
+        "_call_impl": _call_impl,
+        "forward": functools.wraps(cls.forward)(forward),
+        "__reduce_ex__": __reduce_ex__,
+    }
+    ported: Any = type(cls.__name__, (cls,), {**names, **methods})
+    return ported
+
+
+def _pass(port: Port, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    basket, path = port.basket, port.path
+    if not basket.on:
+        return call(*args, **kwargs)
+    number = basket.calls.get(path, 0)
+    basket.calls[path] = number + 1
+    if _asks(port.plan, "input"):
+        for leaf, value in walk_call(args, kwargs):
+            _take(port, "input", leaf, value, number)
+    outer = basket.inside.get(path, False)
+    basket.inside[path] = True
+    output = call(*args, **kwargs)
+    basket.inside[path] = outer
+    if _asks(port.plan, "output"):
+        for leaf, value in walk(output, "", 0):
+            _take(port, "output", leaf, value, number)
+    return output
+
+
+def _take(port: Port, role: str, leaf: str, value: Any, number: int) -> None:
+    key = (port.path, role, leaf, number)
+    if not isinstance(value, torch.Tensor):
+        port.basket.skipped[key] = _reason(value)
+        return
+    level = _level(port.plan, role, leaf)
+    if not level:
+        return
+    if value.layout is not torch.strided:
+        port.basket.skipped[key] = "a sparse tensor inside a graph"
+        return
+    plain = value.detach()
+    measured = port.way == "ops" and level == STATS.name and _kernel_reads(str(plain.dtype), plain.device.type)
+    held = graph_ops.measure(plain) if measured else _value(port, plain, level)
+    port.basket.values[key] = (held, measured, level, plain.dtype, tuple(plain.shape))
+
+
+def _value(port: Port, tensor: torch.Tensor, level: str) -> torch.Tensor:
+    """The value of the graph that stands for a tensor at its level.
+
+    `portable`: with operations that every compiler has. `ops`: through layertap's own, for torch's compilers: one
+    kernel for the statistics, and an event that says when a copy is ready. `plain`: the tensor, measured later.
+    """
+    if port.way == "portable":
+        if level == STATS.name:
+            return portable.reduce(tensor)
+        return (port.levels[level](tensor) if level in port.levels else tensor).clone()
+    return graph_ops.keep(tensor) if port.way == "ops" else tensor.clone()
+
+
+def walk(value: Any, path: str, depth: int) -> list[tuple[str, Any]]:
+    """`leaves` in a form that Dynamo can trace: the same names, a non-tensor as it is."""
+    if value is None or isinstance(value, (torch.Tensor, *_PLAIN)) or depth >= DEPTH:
+        return [(path, value)]
+    found: list[tuple[str, Any]] = []
+    for name, child in children(value):
+        found += walk(child, f"{path}.{name}" if path else name, depth + 1)
+    return found or [(path, value)]
+
+
+def walk_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """`call_leaves`, likewise."""
+    if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
+        return [("", args[0])]
+    found: list[tuple[str, Any]] = []
+    for index, value in enumerate(args):
+        found += walk(value, str(index), 1)
+    for name in kwargs:
+        found += walk(kwargs[name], name, 1)
+    return found
+
+
+def children(value: Any) -> list[tuple[str, Any]]:
+    """The parts of a container, by name."""
+    if isinstance(value, Mapping):
+        return [(str(key), value[key]) for key in value]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(name, getattr(value, name)) for name in value._fields]
+    if isinstance(value, (tuple, list)):
+        return [(str(index), item) for index, item in enumerate(value)]
+    if dataclasses.is_dataclass(value):
+        return [(each.name, getattr(value, each.name)) for each in dataclasses.fields(value)]
+    if isinstance(value, (nn.Module, type)) or callable(value):
+        return []
+    return _attributes(value)
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """Of a cache and its like: those attributes in which a tensor can be."""
+    found = []
+    for name, item in getattr(value, "__dict__", {}).items():
+        if isinstance(item, (torch.Tensor, list, tuple, dict)) or hasattr(item, "__dict__"):
+            found.append((name, item))
+    return found
+
+
+# What the ports ask while they are traced; the answers are constants of the graph.
+
+_plans: dict[str, tuple[Choice, list[tuple[Choice | None, Level]]]] = {}
+
+
+def _planned(choice: Choice, rules: list[tuple[Choice | None, Level]]) -> str:
+    """The name of a plan. It says all that the plan depends on, and nothing about where the module is."""
+    wishes = [(c and (c.roles, c.leaves, c.without), level.name) for c, level in rules]
+    name = repr((choice.roles, choice.leaves, choice.without, wishes))
+    _plans[name] = (choice, rules)
+    return name
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _asks(plan: str, role: str) -> bool:
+    return role in _plans[plan][0].roles
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _level(plan: str, role: str, leaf: str) -> str:
+    """The name of the level at which a leaf is taken; empty if it is not."""
+    choice, rules = _plans[plan]
+    if not choice.wants(role, leaf):
+        return ""
+    fitting = [level for rule, level in rules if rule is None or rule.wants(role, leaf)]
+    return fitting[-1].name if fitting else STATS.name
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _kernel_reads(dtype: str, device: str) -> bool:
+    return graph_ops.kernel_reads(dtype, device)
+
+
+def _reason(value: Any) -> str:
+    if value is None:
+        return "None"
+    return type(value).__name__ if isinstance(value, _PLAIN) else f"{type(value).__name__} without tensors"

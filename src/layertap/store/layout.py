@@ -1,0 +1,184 @@
+"""Which output of a compiled artefact is what: the model's own output, and the tensor of each tap.
+
+A baked model returns a flat tuple, since that is what every compiler hands out. Its layout is JSON, saved inside the
+artefact or beside it, so that a process without torch and without the model's source can take the tuple apart.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from layertap.errors import BadArgument, NewerFormat, NotARun
+from layertap.measure import portable
+from layertap.site import Site
+
+NAME = "layertap_layout.json"
+"""The extra file's name inside an artefact; beside one it is ARTEFACT.layout.json."""
+VERSION = 1
+_KNOWN = ("torch", "transformers")
+"""Packages from which a class is imported to give an output its own type again; of others it must be loaded already."""
+
+Node = list[Any]
+"""["tensor", index] · ["value", v] · ["tuple", nodes] · ["list", nodes] · ["dict", [[key, node], …]] · ["class", name,
+[[field, node], …]] · ["fields", name, [[field, node], …]] (of a class that cannot be made from its fields) · ["lost",
+name] (nothing in it could be handed out)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapPlace:
+    """One tap among the outputs."""
+
+    site: str
+    kind: str
+    """The class of the module."""
+    level: str
+    """`tensor`, `stats`, or the name of a reduction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How to read what a tapped artefact returns.
+
+    >>> layout = Layout(model="Net", own=1, output=["dict", [["loss", ["value", None]], ["logits", ["tensor", 0]]]],
+    ...                 taps=(TapPlace(site="layers.0", kind="Linear", level="tensor"),))
+    >>> layout.split(("the logits", "a tensor"))
+    ({'loss': None, 'logits': 'the logits'}, {Site('layers.0'): 'a tensor'})
+    """
+
+    model: str
+    """The class of the model."""
+    own: int
+    """How many tensors the model's own output has; they come first."""
+    output: Node
+    taps: tuple[TapPlace, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Site → why it is no tensor: `None`, `int`, …"""
+    silent: Mapping[str, str] = field(default_factory=dict)
+    """Requested module and role → why nothing came."""
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        return tuple(Site.parse(tap.site) for tap in self.taps)
+
+    def split(self, raw: Any) -> tuple[Any, dict[Site, Any]]:
+        """The model's own output, and site → tensor (`Statistics` where only those were baked in)."""
+        flat = list(raw.values()) if isinstance(raw, Mapping) else list(raw) if _several(raw) else [raw]
+        if len(flat) != self.own + len(self.taps):
+            raise BadArgument(
+                f"this layout of {self.model} has {self.own} outputs and {len(self.taps)} taps, the artefact returned "
+                f"{len(flat)}: it was made from another bake, or compiled on inputs of another form"
+            )
+        taps = {
+            Site.parse(tap.site): portable.read(_numbers(value)) if tap.level == "stats" else value
+            for tap, value in zip(self.taps, flat[self.own :], strict=True)
+        }
+        return _built(self.output, flat), taps
+
+    def dumps(self) -> str:
+        """As JSON, to be put into an artefact: `torch.jit.save(…, _extra_files={NAME: layout.dumps()})`."""
+        return json.dumps({"format": "layertap-layout", "version": VERSION, **asdict(self)}, indent=1)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes `ARTEFACT.layout.json` beside an artefact."""
+        file = _beside(Path(path))
+        file.write_text(self.dumps(), encoding="utf-8")
+        return file
+
+    @classmethod
+    def loads(cls, text: str, origin: str = "this text") -> Layout:
+        data = json.loads(text)
+        if not isinstance(data, dict) or data.pop("format", "") != "layertap-layout":
+            raise NotARun(f"{origin} is no layout of layertap's")
+        version = data.pop("version")
+        if version > VERSION:
+            raise NewerFormat(f"{origin} is a layout of version {version}; this layertap reads up to {VERSION}")
+        return cls(**{**data, "taps": tuple(TapPlace(**tap) for tap in data["taps"])})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Layout:
+        """Reads the layout inside an artefact (TorchScript, `.pt2`), beside it, or the JSON file itself."""
+        path = Path(path)
+        beside = path if path.name.endswith(".layout.json") else _beside(path)
+        if beside.is_file():
+            return cls.loads(beside.read_text(encoding="utf-8"), str(beside))
+        if path.is_file() and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    if name.rpartition("/")[2] == NAME:
+                        return cls.loads(archive.read(name).decode(), f"{name} in {path}")
+        raise NotARun(
+            f"{path} has no layout, inside or beside it ({beside.name}); save it with tapped.layout.save({path.name!r})"
+        )
+
+
+class Fields(dict[str, Any]):
+    """An output whose class is not at hand: its fields as keys and as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"this output has {', '.join(self)}, but no {name!r}") from None
+
+
+def _built(node: Node, flat: Sequence[Any]) -> Any:
+    kind, *rest = node
+    if kind == "tensor":
+        return flat[rest[0]]
+    if kind == "value":
+        return rest[0]
+    if kind in ("tuple", "list"):
+        items = [_built(item, flat) for item in rest[0]]
+        return tuple(items) if kind == "tuple" else items
+    if kind == "dict":
+        return {key: _built(item, flat) for key, item in rest[0]}
+    if kind == "lost":
+        return None
+    fields = {name: _built(item, flat) for name, item in rest[1]}
+    return _instance(rest[0], fields) if kind == "class" else Fields(fields)
+
+
+def _instance(name: str, fields: dict[str, Any]) -> Any:
+    cls = _class(name)
+    if cls is None:
+        return Fields(fields)
+    if issubclass(cls, tuple):
+        return cls(*fields.values())
+    try:
+        return cls(**fields)
+    except TypeError:  # its constructor asks for something else than its fields
+        return Fields(fields)
+
+
+def _class(name: str) -> type | None:
+    module, _, path = name.partition(":")
+    if module not in sys.modules and module.partition(".")[0] in _KNOWN:
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            return None
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) else None
+
+
+def _several(raw: Any) -> bool:
+    return isinstance(raw, Sequence) and not isinstance(raw, (str, bytes))
+
+
+def _numbers(value: Any) -> list[float]:
+    flat = value.reshape(-1).tolist() if hasattr(value, "reshape") else list(value)
+    return [float(number) for number in flat]
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.layout.json")

@@ -1,0 +1,251 @@
+"""`.onnx`: torch's exporter (`dynamo=True`) leaves the module path on every node; ONNX Runtime runs it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from layertap.errors import MissingExtra, TargetError
+from layertap.site import Site
+from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
+from layertap.targets.scopes import Node, Scopes
+from layertap.targets.trust import floor_of, largest_difference
+from layertap.words import say
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_CLASSES = "pkg.torch.onnx.class_hierarchy"
+_FX = "pkg.torch.onnx.fx_node"
+_RULE = "pkg.onnxscript.rewriter.rule_name"
+_SHAPES = frozenset({"Shape", "Size"})
+_SHAPE_ARITHMETIC = frozenset(
+    {
+        *("Add", "Cast", "Concat", "Div", "Equal", "Expand", "Gather", "Identity", "Max", "Min", "Mod", "Mul", "Neg"),
+        *("ReduceProd", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
+    }
+)
+
+
+class Onnx(Reader):
+    """A loaded ONNX model, with one session of ONNX Runtime for each set of taps."""
+
+    format = "ONNX"
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name = path, name
+        self._onnx, self._runtime = libraries(name)
+        try:
+            self.model = self._onnx.load(str(path), load_external_data=False)
+        except Exception as error:
+            raise TargetError(f"{name} cannot be read as ONNX: {type(error).__name__}: {error}") from error
+        graph = self.model.graph
+        initializers = {tensor.name for tensor in graph.initializer}
+        nodes = list(_nodes(graph, initializers))
+        if not any(node.scope for node in nodes):
+            raise TargetError(
+                f"{name}: its nodes carry no module paths ({_SCOPES}), so no module can be told from another; export "
+                "it with torch.onnx.export(model, …, dynamo=True), and keep the metadata in later tools"
+            )
+        inputs = [value for value in graph.input if value.name not in initializers]
+        self._scopes = Scopes(nodes, [value.name for value in inputs], [value.name for value in graph.output])
+        self.contents = Contents(
+            kind=_kind(graph),
+            modules=_modules(graph),
+            arguments=tuple(self._argument(value) for value in inputs),
+            parameters={tensor.name: self._parameter(tensor) for tensor in graph.initializer if "." in tensor.name},
+        )
+        self._scopes.fill(self.contents)
+        self._sessions: dict[tuple[frozenset[str], bool], Any] = {}
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
+        return self._run(args, kwargs, wanted, optimised=True)
+
+    def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str], optimised: bool) -> Ran:
+        session = self._session(wanted, optimised)
+        given = bind(self.contents.arguments, args, kwargs)
+        missing = [str(argument) for argument in self.contents.arguments if argument.name not in given]
+        if missing:
+            raise TypeError(f"input {', '.join(missing)} is missing")
+        feeds = {name: ort_value(self._runtime, value) for name, value in given.items()}
+        names = [value.name for value in session.get_outputs()]
+        found = dict(zip(names, map(tensor_of, session.run_with_ort_values(names, feeds)), strict=True))
+        own = [found[value.name] for value in self.model.graph.output]
+        output = own[0] if len(own) == 1 else {v.name: t for v, t in zip(self.model.graph.output, own, strict=True)}
+        calls = [
+            (call.path, {leaf: found[value] for leaf, value in zip(call.leaves, call.values, strict=True)})
+            for call in self._scopes.calls
+            if call.path in wanted
+        ]
+        return Ran(output=output, calls=calls)
+
+    def save(self, path: Path, wanted: frozenset[str]) -> str:
+        model = self._tapped(wanted)
+        if path.parent.resolve() != self._path.parent.resolve():
+            self._onnx.load_external_data_for_model(model, str(self._path.parent))
+        self._onnx.save(model, str(path))
+        return "each tap is an output of its own, named as the value in the graph; metadata layertap.taps has its site"
+
+    def cross_check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> list[str]:
+        """ONNX Runtime fuses across modules: the same taps without any of its optimisations must agree."""
+        one, two = (self._run(args, kwargs, wanted, optimised=optimised) for optimised in (False, True))
+        floor = floor_of(one.output, len(wanted))
+        errors = [(largest_difference(a, b)[0], path) for (path, a), (_, b) in zip(one.calls, two.calls, strict=True)]
+        worst, where = max([*errors, (largest_difference(one.output, two.output)[0], "the output")])
+        if worst == 0:
+            return [say("ORT_DISABLE_ALL: without ONNX Runtime's optimisations every capture is bit-identical")]
+        if worst <= floor:
+            return [
+                say(
+                    "ORT_DISABLE_ALL: without ONNX Runtime's optimisations all captures agree to {error} of their size",
+                    error=f"{worst:.2g}",
+                )
+            ]
+        return [
+            say(
+                "ORT_DISABLE_ALL: ONNX Runtime's optimisations change {where} by {error} of its length, {ratio} × the "
+                "modelled floor",
+                where=where,
+                error=f"{worst:.2g}",
+                ratio=f"{worst / floor if floor else float('inf'):.2g}",
+            )
+        ]
+
+    def _session(self, wanted: frozenset[str], optimised: bool) -> Any:
+        key = wanted, optimised
+        if key not in self._sessions:
+            options = self._runtime.SessionOptions()
+            options.log_severity_level = 3
+            level = self._runtime.GraphOptimizationLevel
+            options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
+            source: Any = str(self._path)
+            if wanted:
+                model = self._tapped(wanted)
+                self._onnx.load_external_data_for_model(model, str(self._path.parent))
+                source = model.SerializeToString()
+            providers = ["CPUExecutionProvider"]
+            self._sessions[key] = self._runtime.InferenceSession(source, options, providers=providers)
+        return self._sessions[key]
+
+    def _tapped(self, wanted: frozenset[str]) -> Any:
+        model = self._onnx.ModelProto()
+        model.CopyFrom(self.model)
+        known = {value.name for value in model.graph.output}
+        names: dict[str, list[str]] = {}
+        for call in self._scopes.calls:
+            for leaf, value in zip(call.leaves, call.values, strict=True) if call.path in wanted else ():
+                names.setdefault(value, []).append(str(Site(path=call.path, leaf=leaf, call=call.number)))
+                if value not in known:
+                    known.add(value)
+                    model.graph.output.append(self._onnx.helper.make_empty_tensor_value_info(value))
+        entry = model.metadata_props.add()
+        entry.key = "layertap.taps"
+        entry.value = "\n".join(f"{value}\t{' '.join(sites)}" for value, sites in names.items())
+        return model
+
+    def _argument(self, value: Any) -> Argument:
+        kind = value.type.tensor_type
+        shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in kind.shape.dim)
+        dtype = self._onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+        return Argument(name=value.name, dtype=dtype, shape=shape)
+
+    def _parameter(self, tensor: Any) -> torch.Tensor:
+        name = self._onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name
+        dtype = getattr(torch, name, torch.float32)
+        return torch.empty(tuple(tensor.dims), dtype=dtype, device="meta")
+
+
+def _nodes(graph: Any, initializers: set[str]) -> Iterator[Node]:
+    shapes: set[str] = set()
+    constants = set(initializers)
+    for node in graph.node:
+        meta = {entry.key: entry.value for entry in node.metadata_props}
+        # The last scope is the operation's own name.
+        scope = _listed(meta.get(_SCOPES))[:-1]
+        read = [name for name in node.input if name]
+        moving = [name for name in read if name not in constants]
+        if node.op_type == "Constant" or (read and not moving):
+            constants.update(node.output)
+        hidden = node.op_type in _SHAPES or (
+            node.op_type in _SHAPE_ARITHMETIC and bool(moving) and all(name in shapes for name in moving)
+        )
+        if hidden:
+            shapes.update(node.output)
+        yield Node(
+            scope=tuple(path for path in scope if path),
+            inputs=moving,
+            outputs=[name for name in node.output if name],
+            parameters=[name for name in read if name in initializers],
+            hidden=hidden or node.op_type == "Constant",
+            fused=meta.get(_RULE, ""),
+            made_by=_defined(meta.get(_FX)),
+            reads=frozenset(re.findall(r"%(\w+)", meta[_FX].partition("=")[2])) if _FX in meta else None,
+            known=_SCOPES in meta,
+        )
+
+
+def _defined(text: str | None) -> str:
+    """The name that a line of the original program gives its result: `%relu : [num_users=1] = call_function…`."""
+    found = re.match(r"%(\w+)", text or "")
+    return found[1] if found else ""
+
+
+def _modules(graph: Any) -> dict[str, str]:
+    modules: dict[str, str] = {"": _kind(graph)}
+    for node in graph.node:
+        meta = {entry.key: entry.value for entry in node.metadata_props}
+        for path, kind in zip(_listed(meta.get(_SCOPES))[:-1], _listed(meta.get(_CLASSES)), strict=False):
+            modules.setdefault(path, kind.rpartition(".")[2])
+    # A module that lost its nodes may still have weights.
+    for tensor in graph.initializer:
+        path = tensor.name.rpartition(".")[0]
+        if path and any(other.startswith(f"{path.split('.')[0]}") for other in modules if other):
+            modules.setdefault(path, "Module")
+    return modules
+
+
+def _kind(graph: Any) -> str:
+    for node in graph.node:
+        classes = _listed({entry.key: entry.value for entry in node.metadata_props}.get(_CLASSES))
+        if classes:
+            return classes[0].rpartition(".")[2]
+    return "ONNX"
+
+
+def _listed(text: str | None) -> list[str]:
+    """A list as the exporter writes it: Python's own notation."""
+    try:
+        found = ast.literal_eval(text) if text else []
+    except (ValueError, SyntaxError):
+        return []
+    return [str(item) for item in found] if isinstance(found, list) else []
+
+
+def ort_value(runtime: Any, value: Any) -> Any:
+    """A tensor for ONNX Runtime."""
+    tensor = value.detach().cpu() if isinstance(value, torch.Tensor) else torch.as_tensor(value)
+    if tensor.dtype == torch.bfloat16:
+        bits = tensor.view(torch.uint16).numpy()
+        return runtime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, 16)  # TensorProto.BFLOAT16
+    return runtime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(tensor.numpy()))
+
+
+def tensor_of(value: Any) -> torch.Tensor:
+    """A tensor from ONNX Runtime."""
+    if "bfloat16" in value.data_type():
+        return torch.utils.dlpack.from_dlpack(value._ortvalue.to_dlpack())
+    return torch.from_numpy(value.numpy())
+
+
+def libraries(name: str) -> tuple[Any, Any]:
+    """onnx and onnxruntime."""
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtra(f"{name} needs onnx and onnxruntime: pip install 'layertap[onnx]'") from error
+    return onnx, onnxruntime

@@ -1,0 +1,214 @@
+"""OpenVINO IR (`.xml` and `.bin`): the PyTorch frontend leaves the module path in every operation's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from layertap.errors import MissingExtra, TargetError
+from layertap.site import Site
+from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
+from layertap.targets.scopes import Node, Scopes
+
+_NAME = re.compile(r"__module\.(?P<path>[^/]+)/")
+_WEIGHT = re.compile(r"(?:self|__module)\.(?P<path>.+)\.[^.]+")
+_SHAPES = frozenset({"ShapeOf"})
+_SHAPE_ARITHMETIC = frozenset(
+    {
+        *("Add", "Broadcast", "Concat", "Convert", "Divide", "Equal", "Gather", "Maximum", "Minimum", "Multiply"),
+        *("ReduceProd", "Reshape", "Select", "Slice", "Squeeze", "StridedSlice", "Subtract", "Unsqueeze"),
+    }
+)
+
+
+class OpenVino(Reader):
+    """A loaded IR, compiled for the CPU once for each set of taps."""
+
+    format = "OpenVINO"
+
+    def __init__(self, path: Path, name: str, config: Mapping[str, Any]) -> None:
+        self._name, self._path = name, path
+        self._openvino = library(name)
+        self._core = self._openvino.Core()
+        self.model = self._read()
+        nodes = list(_nodes(self.model))
+        if not any(node.scope for node in nodes):
+            raise TargetError(
+                f"{name}: its operations carry no module paths (__module.…), so no module can be told from another; "
+                "convert the model itself (openvino.convert_model(model, example_input=…)), not an ONNX file or an "
+                "exported program"
+            )
+        inputs = [_first_name(port, port.get_node().get_friendly_name()) for port in self.model.inputs]
+        ends = [_value(port.get_node().input_value(0)) for port in self.model.outputs]
+        self._scopes = Scopes(nodes, [_value(port) for port in self.model.inputs], ends)
+        paths = {path for node in nodes for path in node.scope}
+        arguments = [
+            Argument(name=given, dtype=_dtype(port), shape=tuple(map(str, port.get_partial_shape())))
+            for given, port in zip(inputs, self.model.inputs, strict=True)
+        ]
+        self.contents = Contents(
+            kind=self.model.get_friendly_name() or "Model",
+            modules={"": "", **{path: _kind_by_name(path) for path in sorted(paths, key=_natural)}},
+            arguments=tuple(arguments),
+            parameters=dict(_weights(self.model)),
+        )
+        for weight in self.contents.parameters:
+            self.contents.modules.setdefault(weight.rpartition(".")[0], "Module")
+        self._scopes.fill(self.contents)
+        self.contents.remarks.append(
+            "folding: OpenVINO folds constant factors and offsets into the weights before them; a module that is "
+            "followed by one may show the value after it"
+        )
+        self._compiled: dict[frozenset[str], Any] = {}
+        self._config = dict(config)
+        given = self._config.get("INFERENCE_PRECISION_HINT")
+        precision = given or self._core.get_property("CPU", "INFERENCE_PRECISION_HINT").to_string()
+        if precision not in ("f32", "dynamic", "undefined"):
+            self.contents.remarks.append(
+                f"precision: OpenVINO {'was told to compute' if given else 'computes, on this CPU,'} in {precision}, "
+                "whatever the dtype of its tensors says; config={'INFERENCE_PRECISION_HINT': 'f32'} turns that off"
+            )
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
+        if wanted not in self._compiled:
+            model = self._tapped(wanted) if wanted else self.model
+            self._compiled[wanted] = self._core.compile_model(model, "CPU", self._config)
+        compiled = self._compiled[wanted]
+        given = bind(self.contents.arguments, args, kwargs)
+        feeds = {
+            place: _numpy(given[argument.name])
+            for place, argument in enumerate(self.contents.arguments)
+            if argument.name in given
+        }
+        result = compiled(feeds)
+        tensors = [torch.from_numpy(np.array(result[port])) for port in compiled.outputs]
+        own = len(self.model.outputs)
+        names = [_first_name(port, str(place)) for place, port in enumerate(self.model.outputs)]
+        output = tensors[0] if own == 1 else dict(zip(names, tensors[:own], strict=True))
+        taps = iter(tensors[own:])
+        calls = [
+            (call.path, {leaf: next(taps) for leaf in call.leaves})
+            for call in self._scopes.calls
+            if call.path in wanted
+        ]
+        return Ran(output=output, calls=calls)
+
+    def save(self, path: Path, wanted: frozenset[str]) -> str:
+        model = self._tapped(wanted)
+        sites = [
+            str(Site(path=call.path, leaf=leaf, call=call.number))
+            for call in self._scopes.calls
+            if call.path in wanted
+            for leaf in call.leaves
+        ]
+        for port, site in zip(model.outputs[len(self.model.outputs) :], sites, strict=True):
+            port.get_tensor().add_names({f"layertap:{site}"})
+        self._openvino.save_model(model, path, compress_to_fp16=False)
+        return "each tap is an output of its own, whose tensor is called layertap:SITE"
+
+    def _read(self) -> Any:
+        try:
+            return self._core.read_model(self._path)
+        except Exception as error:
+            raise TargetError(f"{self._name} cannot be read as OpenVINO IR: {str(error).splitlines()[0]}") from error
+
+    def _tapped(self, wanted: frozenset[str]) -> Any:
+        model = self._read()
+        ports = {_value(port): port for op in model.get_ordered_ops() for port in op.outputs()}
+        for call in self._scopes.calls:
+            for value in call.values if call.path in wanted else ():
+                # Each a result of its own: add_outputs would hand back one that is there already.
+                model.add_results([self._openvino.opset13.result(ports[value])])
+        model.validate_nodes_and_infer_types()
+        return model
+
+
+def _nodes(model: Any) -> Iterator[Node]:
+    shapes: set[str] = set()
+    constants: set[str] = set()
+    for op in model.get_ordered_ops():
+        kind, name = op.get_type_name(), op.get_friendly_name()
+        if kind in ("Parameter", "Result"):
+            continue
+        outputs = [_value(port) for port in op.outputs()]
+        if kind == "Constant":
+            constants.update(outputs)
+            continue
+        sources = [port.get_source_output() for port in op.inputs()]
+        moving = [_value(source) for source in sources if _value(source) not in constants]
+        if not moving:
+            constants.update(outputs)
+        hidden = kind in _SHAPES or (
+            kind in _SHAPE_ARITHMETIC and bool(moving) and all(value in shapes for value in moving)
+        )
+        if hidden:
+            shapes.update(outputs)
+        found = _NAME.match(name)
+        weights = [source.get_node().get_friendly_name() for source in sources]
+        yield Node(
+            scope=_prefixes(found["path"]) if found else (),
+            inputs=moving,
+            outputs=outputs,
+            parameters=[weight for weight in weights if _WEIGHT.fullmatch(weight)],
+            hidden=hidden,
+            known="/" in name,
+        )
+
+
+def _prefixes(path: str) -> tuple[str, ...]:
+    """The path and those above it; the parent of a number is a list of modules, which is never called.
+
+    >>> _prefixes("model.layers.0.mlp")
+    ('model', 'model.layers.0', 'model.layers.0.mlp')
+    """
+    parts = [*path.split("."), ""]
+    ends = [end for end in range(1, len(parts)) if not parts[end].isdigit() or parts[end - 1].isdigit()]
+    return tuple(".".join(parts[:end]) for end in ends)
+
+
+def _weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    for op in model.get_ordered_ops():
+        name = op.get_friendly_name()
+        if op.get_type_name() == "Constant" and _WEIGHT.fullmatch(name):
+            dtype = getattr(torch, _dtype(op.output(0)), torch.float32)
+            shape = tuple(op.output(0).get_shape())
+            yield name.partition(".")[2], torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _kind_by_name(path: str) -> str:
+    return "Module"  # the IR keeps paths, not classes
+
+
+def _dtype(port: Any) -> str:
+    return str(np.dtype(port.get_element_type().to_dtype()).name)
+
+
+def _first_name(port: Any, default: str) -> str:
+    names = sorted(port.get_names())
+    return names[0] if names else default
+
+
+def _value(port: Any) -> str:
+    return f"{port.get_node().get_friendly_name()}#{port.get_index()}"
+
+
+def _numpy(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _natural(path: str) -> list[tuple[int, int | str]]:
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in path.split(".")]
+
+
+def library(name: str) -> Any:
+    """openvino."""
+    try:
+        import openvino
+    except ImportError as error:
+        raise MissingExtra(f"{name} needs openvino: pip install 'layertap[openvino]'") from error
+    return openvino

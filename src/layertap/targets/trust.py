@@ -1,0 +1,183 @@
+"""Are the captures of an artefact real? Asked once for each set of taps, told in the receipt.
+
+Drift: taps can change what a compiler fuses, so the tapped artefact's own output is held against the untapped one's.
+Freshness: on a second input every capture must change, or it is a constant of the file, or a relic of its making.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layertap.capture.leaves import leaves, map_tensors
+from layertap.words import say
+
+if TYPE_CHECKING:
+    from layertap.targets.reader import Ran, Reader
+
+PER_LAYER = 3.0
+"""Unit roundoffs that one layer adds to an error, as in the modelled floor of a comparison."""
+NAMED = 4
+
+
+def check(
+    reader: Reader, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str], ran: Ran
+) -> list[str]:
+    """What is known of the captures of one run, in words."""
+    lines = []
+    if reader.can_do_without:
+        plain = reader.run(args, kwargs, frozenset())
+        lines.append(drift(plain.output, ran.output, layers=len(wanted)))
+    return [
+        *lines,
+        *freshness(reader, args, kwargs, wanted, ran),
+        *reader.cross_check(args, kwargs, wanted),
+    ]
+
+
+def drift(plain: Any, tapped: Any, layers: int) -> str:
+    """The output with taps against the output without, judged by what rounding explains.
+
+    >>> drift(torch.ones(3), torch.ones(3), layers=1)
+    'observer drift: none; the output with taps is bit-identical to the one without'
+    """
+    worst, where = largest_difference(plain, tapped)
+    if worst == 0:
+        return say("observer drift: none; the output with taps is bit-identical to the one without")
+    floor = floor_of(plain, layers)
+    ratio = worst / floor if floor else math.inf
+    told = {"error": f"{worst:.2g}", "ratio": f"{ratio:.2g}", "where": where}
+    if ratio <= 1:
+        return say(
+            "observer drift: with taps the output{where} moves by {error} of its length, {ratio} × the modelled floor: "
+            "rounding, from other fusions",
+            **told,
+        )
+    return say(
+        "observer drift: with taps the output{where} moves by {error} of its length, {ratio} × the modelled floor: the "
+        "taps change what is computed, so these captures are not those of the artefact as it runs without them",
+        **told,
+    )
+
+
+def freshness(
+    reader: Reader, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str], ran: Ran
+) -> list[str]:
+    """Whether each capture follows the input: the artefact is run once more, on another input of the same shapes."""
+    second = another(args), another(dict(kwargs))
+    if _same(second, (args, dict(kwargs))):
+        return [say("freshness: not tested, no input can be varied (masks and single values are left alone)")]
+    try:
+        again = reader.run(*second, wanted)
+    except Exception as error:  # noqa: BLE001
+        return [
+            say(
+                "freshness: not tested, a second input made from the first was refused: {error}",
+                error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            )
+        ]
+    stale = [
+        path
+        for (path, one), (_, two) in zip(ran.calls, again.calls, strict=False)
+        if all(leaf in two and _same(one[leaf], two[leaf]) for leaf in one)
+    ]
+    stale = list(dict.fromkeys(stale))
+    folded = [path for path in stale if path in reader.contents.constant]
+    unmoved = [path for path in stale if path not in reader.contents.constant]
+    tested = len({path for path, _ in ran.calls})
+    lines = [
+        say(
+            "freshness: on a second input {moved} of {tested} captures change", moved=tested - len(stale), tested=tested
+        )
+    ]
+    if folded:
+        lines.append(
+            say(
+                "constant: no input reaches {sites}: folded by the compiler, or from shapes alone", sites=_named(folded)
+            )
+        )
+    if unmoved:
+        lines.append(
+            say(
+                "unmoved: {sites} gave the same values on a second input; stale, or independent of what was varied",
+                sites=_named(unmoved),
+            )
+        )
+    return lines
+
+
+def another(value: Any) -> Any:
+    """Another input of the same shapes: values in reverse order, floats also scaled; masks and flags as they are.
+
+    >>> another((torch.tensor([[3, 7, 9]]), torch.tensor([1, 0])))
+    (tensor([[9, 7, 3]]), tensor([1, 0]))
+    """
+    return map_tensors(value, _varied)
+
+
+def floor_of(output: Any, layers: int) -> float:
+    """What rounding explains in an output: from its coarsest dtype and the number of layers."""
+    eps = [torch.finfo(leaf.tensor.dtype).eps for leaf in _floats(output)]
+    return PER_LAYER * max(eps, default=0.0) / 2 * math.sqrt(1 + layers)
+
+
+def largest_difference(one: Any, two: Any) -> tuple[float, str]:
+    """The largest relative L2 error over the leaves of two values of one structure, and ` at LEAF`."""
+    worst, where = 0.0, ""
+    others = {leaf.path: leaf.tensor for leaf in leaves(two)}
+    for leaf in leaves(one):
+        other = others.get(leaf.path)
+        if leaf.tensor is None and other is None:
+            continue
+        if leaf.tensor is None or other is None or leaf.tensor.shape != other.shape:
+            return math.inf, f" at {leaf.path}"
+        if leaf.tensor.numel() and not torch.equal(leaf.tensor, other):
+            error = _relative(leaf.tensor.detach(), other.detach())
+            if error > worst:
+                worst, where = error, f" at {leaf.path}" if leaf.path else ""
+    return worst, where
+
+
+def _relative(one: torch.Tensor, two: torch.Tensor) -> float:
+    one, two = one.to(torch.complex128 if one.is_complex() else torch.float64), two.to(one.device)
+    error = float((two - one).norm() / one.norm())
+    return math.inf if math.isnan(error) else error
+
+
+def _varied(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.numel() < 2 or tensor.dtype == torch.bool:
+        return tensor
+    if tensor.is_floating_point() or tensor.is_complex():
+        return tensor.flip(-1) * 0.75 if tensor.ndim else tensor
+    if not tensor.is_floating_point() and bool(((tensor == 0) | (tensor == 1)).all()):
+        return tensor
+    backwards = tensor.flip(-1)
+    # Reversed ids are ids; a run of equal ones is moved instead, by one that is surely in the vocabulary.
+    return backwards if not torch.equal(backwards, tensor) else (tensor - 1).clamp_min(0)
+
+
+def _floats(value: Any) -> list[Any]:
+    return [leaf for leaf in leaves(value) if leaf.tensor is not None and leaf.tensor.is_floating_point()]
+
+
+def _same(one: Any, two: Any) -> bool:
+    pairs = list(zip(leaves(one), leaves(two), strict=True))
+    return all(
+        (a.tensor is None and b.tensor is None)
+        or (a.tensor is not None and b.tensor is not None and _equal(a.tensor, b.tensor))
+        for a, b in pairs
+    )
+
+
+def _equal(one: torch.Tensor, two: torch.Tensor) -> bool:
+    if one.shape != two.shape:
+        return False
+    return torch.equal(one, two) or bool(torch.allclose(one, two, rtol=0, atol=0, equal_nan=True))
+
+
+def _named(paths: list[str]) -> str:
+    more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    return ", ".join(paths[:NAMED]) + more
