@@ -60,6 +60,11 @@ def fused_norms(model: nn.Module) -> None:
         rewrite(model.get_submodule(path), around)
 
 
+def inductor(model: nn.Module) -> None:
+    """Compiled, in place: other kernels, other orders of summation, casts left out where they are fused."""
+    model.compile(backend="inductor")
+
+
 def decoy(model: nn.Module) -> None:
     """One module of another class that computes the very same: a change that changes nothing."""
     rewrite(model.get_submodule(roles(model)["linear"][-1]), lambda self, forward, *args: forward(*args))
@@ -96,6 +101,8 @@ CLEAN: list[Case] = [
     _clean("decoy", "qwen3", "bf16", decoy, seed=4),
     _clean("identical", "mamba", "fp32"),
     _clean("deep", "qwen3", "bf16", build=functools.partial(build, "qwen3", layers=12, seed=5)),
+    _clean("inductor", "llama", "fp32", inductor),
+    _clean("inductor", "qwen3", "bf16", inductor),
     _clean("serving", "llama", "bf16", build=functools.partial(build_serving, "llama")),
     _clean("chaos", "chaos", "bf16", build=functools.partial(chaos, layers=24, gain=2.0, seed=2)),
     _clean("chaos-12", "chaos", "bf16", build=functools.partial(chaos, layers=12, gain=3.0, seed=2)),

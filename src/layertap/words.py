@@ -58,6 +58,7 @@ _CHINESE = {
     "Rounding explains {floor} of the {local} seen.": (
         "换回参考模型在此处的输出后，最终误差消除 {share}。所见误差 {local} 中，舍入只能解释 {floor}。"
     ),
+    "The output's error is {total}; rounding alone makes {floor}.": "输出误差为 {total}；仅舍入为 {floor}。",
     "also: {site} ({cause}): {evidence}": "另外：{site}（{cause}）：{evidence}",
     "{verdict}: every module returns the same bits on both sides": "{verdict}：每个模块两侧输出逐位相同",
     "{verdict}: no module does more than rounding explains; output error {error}, rounding alone {floor}": (

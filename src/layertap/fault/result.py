@@ -70,7 +70,10 @@ class Finding:
     """One of `CAUSES`; empty without a fault."""
     evidence: tuple[str, ...] = ()
     explained: float = 0.0
-    """The share of the output's error that goes away when the reference's values are put back at the culprit."""
+    """The share of the output's error that goes away when the reference's values are put back at the culprit.
+
+    NaN where nothing can be put back: in a compiled model.
+    """
     total: float = 0.0
     """The relative error of the model's output, in a free run."""
     local: float = 0.0

@@ -11,17 +11,17 @@ from layertap.fault.pairing import Pairing
 from layertap.fault.side import Side
 
 
-def lowered(reference: nn.Module, pairing: Pairing, theirs: Side) -> nn.Module | None:
+def lowered(reference: nn.Module, pairing: Pairing, theirs: Side, dtype: torch.dtype | None = None) -> nn.Module | None:
     """A copy of the reference on the candidate's device and in its dtype; None where no copy can be made."""
     try:
         model = copy.deepcopy(reference)
     except Exception:  # noqa: BLE001  models hold what they like; without a copy there is one floor less, which is said
         return None
-    _cast(model, pairing, theirs)
+    _cast(model, pairing, theirs, dtype)
     return model
 
 
-def _cast(model: nn.Module, pairing: Pairing, theirs: Side) -> None:
+def _cast(model: nn.Module, pairing: Pairing, theirs: Side, forced: torch.dtype | None) -> None:
     """As the candidate holds them: parameters that it keeps in a wider dtype stay in that."""
     for page, module in model.named_modules():
         twin = pairing.candidate.get(page)
@@ -31,6 +31,8 @@ def _cast(model: nn.Module, pairing: Pairing, theirs: Side) -> None:
                     continue
                 wanted = getattr(twin, other).get(name) if twin is not None else None
                 dtype = _dtype_for(tensor, wanted, theirs)
+                if forced is not None and tensor.is_floating_point():
+                    dtype = forced
                 tensor.data = tensor.data.to(theirs.device, dtype)
 
 

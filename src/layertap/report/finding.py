@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -89,6 +90,9 @@ def _words(finding: Finding) -> list[str]:
     lines = [say("{site} is wrong ({cause}): {evidence}.", site=site, cause=finding.cause, evidence=told)]
     if finding.op:
         lines.append(say("The two sides part at {op}.", op=finding.op))
+    if math.isnan(finding.explained):
+        sizes = {"total": number(finding.total, 3), "floor": number(finding.floor, 3)}
+        return [*lines, say("The output's error is {total}; rounding alone makes {floor}.", **sizes)]
     lines.append(
         say(
             "Putting the reference's output back removes {share} of the final error. "

@@ -1,0 +1,254 @@
+"""A candidate that can be held to the reference: which modules are guilty of what, forward and back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from layertap.fault.book import Book, Key, Place, Played
+from layertap.fault.contrast import Contrast, contrast
+from layertap.fault.drill import Departure, OpLog, depart
+from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events, least_of, systematic
+from layertap.fault.outputs import output_error, size_of
+from layertap.fault.replay import graft
+from layertap.fault.repro import Witness, writer
+from layertap.fault.result import Finding, ModuleRow
+from layertap.fault.rounding import one_ulp
+from layertap.fault.search import Search
+from layertap.fault.side import Side
+from layertap.fault.watchers import Stage
+from layertap.fault.why import Clues, explain
+
+CLOSELY = 4
+"""So many guilty modules are looked into; the others are named."""
+
+
+class HeldSearch(Search):
+    """The candidate runs teacher-forced, and is judged by what each module does with right values."""
+
+    def finding(self) -> Finding:
+        book, widened = self.preflight()
+        self.progress("running the candidate")
+        free = self.free(book)
+        held = self.play(self.theirs, self.pairing.candidate, book, hold=True)
+        self.progress("measuring what rounding does")
+        low, modules = self.lowered()
+        clean = widened + [
+            self.play(low, modules, book, hold=True, nudge=nudge)
+            for nudge in ((one_ulp,) if low is self.ours else (None, one_ulp))
+        ]
+        drift = self.play(low, modules, book, hold=False, nudge=one_ulp)
+        floors = floors_of(clean)
+        total, rounding = self.total(book, free), self.total(book, drift)
+        judged = judge_events(held, floors, self.dtype)
+        table, shared = systematic(by_module(judged, free, self.pairing))
+        self._doubt_inputs(held, floors)
+        self._doubt_draws(floors)
+        self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
+        guilty = [row for row in table if row.ratio > LIMIT]
+        absent = self._absent(book, held)
+        self.notes += [f"without effect: {text}" for page, text in absent if not self._under(page, guilty)]
+        if not held.events:
+            self.doubts.append(
+                "no module of the candidate could be paired with one that ran in the reference; give mapping="
+            )
+        if self.doubts or not guilty:
+            exact = total == 0 and all(one.event.found.exact for one in judged)
+            return self._innocent(table, shared, total, rounding, exact)
+        self.progress("looking into what stands out")
+        return self._guilty(guilty, table, book, absent, total, rounding, low, modules)
+
+    def _doubt_inputs(self, held: Played, floors: dict[Key, Contrast]) -> None:
+        for event in held.events:
+            page, call, end, leaf = event.key
+            if event.caller is None and end == "entry" and call == 0:
+                floor = floors.get(event.key, Contrast())
+                apart = event.found.mismatched > floor.mismatched or event.found.nonfinite
+                if apart or event.found.error > max(floor.error, 4 * least_of(self.dtype)):
+                    self.doubts.append(f"the two sides were given different inputs: {leaf or page or 'the input'}")
+
+    def _doubt_draws(self, floors: dict[Key, Contrast]) -> None:
+        if not self.seeded:
+            return
+        apart = [key for key, floor in floors.items() if floor.error > 0.3 and key[2] == "exit"]
+        if apart:
+            self.doubts.append(
+                f"random numbers differ between the two sides ({self.told(apart[0])}): use eval() or one dtype"
+            )
+
+    def _innocent(
+        self, table: list[ModuleRow], shared: tuple[str, ...], total: float, rounding: float, exact: bool
+    ) -> Finding:
+        cause, evidence = _of_all(shared, self.theirs.model)
+        verdict = "inconclusive" if self.doubts else "identical" if exact else "noise"
+        site = ""
+        if cause == "precision" and not self.doubts:
+            verdict, site = "fault", next(row.path for row in table if row.kind in shared)
+        if exact and not self.doubts:
+            same = "are the same object" if self.ours.model is self.theirs.model else "compute the same bits everywhere"
+            self.notes.append(f"reference and candidate {same}: if you changed something, it did not run")
+        elif not cause and total > LIMIT * max(rounding, least_of(self.dtype)):
+            verdict = "inconclusive"
+            times = f"{total / max(rounding, 1e-300):.3g} × what rounding explains"
+            self.doubts.append(f"the output's error is {times}, and no module is out of line")
+        return Finding(
+            verdict=verdict,  # type: ignore[arg-type]
+            site=site,
+            cause=cause,
+            evidence=(*self.doubts, *evidence),
+            total=total,
+            floor=rounding,
+            table=tuple(table),
+            notes=tuple(self.notes),
+        )
+
+    def _guilty(
+        self,
+        guilty: list[ModuleRow],
+        table: list[ModuleRow],
+        book: Book,
+        absent: list[tuple[str, str]],
+        total: float,
+        rounding: float,
+        low: Side,
+        modules: dict[str, nn.Module],
+    ) -> Finding:
+        closely = guilty[:CLOSELY]
+        keep = frozenset(key for row in closely for key in (row.place, (row.page, row.call, "exit", "")))
+        calls = frozenset((row.page, row.call) for row in closely if not row.place[2].endswith(("grad", "input")))
+        kept, theirs = self._logged(self.theirs, self.pairing.candidate, book, calls, keep)
+        _, ours = self._logged(self.ours, self.pairing.reference, book, calls)
+        floor = ours if low is self.ours else self._logged(low, modules, book, calls)[1]
+        least = least_of(self.dtype)
+        found = []
+        for row in closely:
+            place = (row.page, row.call)
+            departure = depart(ours[place], theirs[place], floor[place], least) if place in calls else None
+            below = tuple(text for page, text in absent if self._under(page, [row]))
+            clues = Clues(row=row, book=book, found=kept.kept.get(row.place), departure=departure, absent=below)
+            found.append(self._accused(row, clues, departure, kept, book))
+        found += [
+            Finding(verdict="fault", site=row.path, cause="unknown", local=row.local, floor=row.floor, ratio=row.ratio)
+            for row in guilty[CLOSELY:]
+        ]
+        first = found[0]
+        patched = graft(self.theirs, self.pairing.candidate, book, self.names, {guilty[0].page}, self.seeded)
+        after = max(output_error(book.output, patched), self._grad_error(book, skip=guilty[0].page))
+        return replace(
+            first,
+            explained=_explained(total, after, rounding),
+            total=total,
+            others=tuple(found[1:]),
+            table=tuple(table),
+            notes=tuple(self.notes),
+        )
+
+    def _accused(self, row: ModuleRow, clues: Clues, departure: Departure | None, kept: Played, book: Book) -> Finding:
+        ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
+        cause, evidence = explain(clues, ours, theirs)
+        witness = Witness(
+            row=row,
+            reference=ours,
+            candidate=theirs,
+            arguments=kept.arguments.get(row.page),
+            right=book.at(row.page, row.call, "exit"),
+            cause=cause,
+            evidence=evidence,
+        )
+        return Finding(
+            verdict="fault",
+            site=row.path,
+            op=str(departure.op) if departure is not None else "",
+            cause=cause,
+            evidence=evidence,
+            local=row.local,
+            floor=row.floor,
+            ratio=row.ratio,
+            write_repro=writer(witness),
+        )
+
+    def _logged(
+        self,
+        side: Side,
+        modules: dict[str, nn.Module],
+        book: Book,
+        calls: frozenset[Place],
+        keep: frozenset[Key] = frozenset(),
+    ) -> tuple[Played, dict[Place, Any]]:
+        """A held run whose operators inside some calls are written down."""
+        logs: list[OpLog] = []
+
+        def within(stage: Stage) -> OpLog:
+            logs.append(OpLog(stage, calls, self.shelf))
+            return logs[0]
+
+        played = self.play(side, modules, book, hold=True, keep=keep, within=within)
+        return played, logs[0].ops
+
+    def _grad_error(self, book: Book, skip: str) -> float:
+        worst = 0.0
+        for (page, _, end, name), slot in book.slots.items():
+            module = self.pairing.candidate.get(page)
+            if end != "param_grad" or module is None or page == skip:
+                continue
+            grad = getattr(module.get_parameter(name), "grad", None)
+            found = contrast(slot.get(), grad) if grad is not None else None
+            worst = max(worst, size_of(found)) if found is not None else worst
+        return worst
+
+    def _absent(self, book: Book, held: Played) -> list[tuple[str, str]]:
+        """Modules that ran more often in the reference, although the module above them ran as often."""
+        found = []
+        for page, calls in book.calls.items():
+            seen = held.calls[page]
+            above = _above(page, book)
+            if seen == calls or (above is not None and held.calls[above] != book.calls[above]):
+                continue
+            if page not in self.pairing.names:
+                found.append((page, f"structure: the candidate has no {page}"))
+            elif not seen:
+                found.append((page, f"skipped: {self.pairing.name(page)} is never called, in the reference it is"))
+            else:
+                found.append(
+                    (page, f"structure: {self.pairing.name(page)} is called {seen} ×, in the reference {calls} ×")
+                )
+        return found
+
+    @staticmethod
+    def _under(page: str, rows: list[ModuleRow]) -> bool:
+        return any(not row.page or page.startswith(f"{row.page}.") for row in rows)
+
+
+def _once(keys: list[Key]) -> list[Key]:
+    return list(dict.fromkeys(keys))
+
+
+def _above(page: str, book: Book) -> str | None:
+    """The nearest module above that was called at all."""
+    while page:
+        page = page.rpartition(".")[0]
+        if page in book.calls:
+            return page
+    return None
+
+
+def _of_all(shared: tuple[str, ...], candidate: nn.Module) -> tuple[str, tuple[str, ...]]:
+    """What most modules of some kinds do alike: quantised, or computed in lower precision than they say."""
+    if not shared:
+        return "", ()
+    quantised = any(type(p) not in (torch.Tensor, nn.Parameter) for p in candidate.parameters())
+    what = "quantization" if quantised else "precision"
+    return what, (f"most modules of kind {', '.join(shared)} are above the floor alike: {what}, not one of them alone",)
+
+
+def _explained(before: float, after: float, rounding: float) -> float:
+    """The share of the error, beyond rounding, that is gone; independent errors add as squares."""
+    if not math.isfinite(before):
+        return 1.0 if math.isfinite(after) else 0.0
+    rounding = min(rounding, after)
+    excess, left = before**2 - rounding**2, max(after**2 - rounding**2, 0.0)
+    return 1 - math.sqrt(min(left / excess, 1.0)) if excess > 0 else 0.0

@@ -1,0 +1,109 @@
+"""What every search does first: the reference proved and written down, and what rounding does, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from layertap.fault.book import Book, Key, Played
+from layertap.fault.outputs import output_error, same, size_of
+from layertap.fault.pairing import Pairing
+from layertap.fault.replay import parameter_names, play, write_down
+from layertap.fault.result import Finding
+from layertap.fault.rounding import lowered
+from layertap.fault.shelf import Shelf
+from layertap.fault.side import Side
+
+Progress = Callable[[str], None]
+
+
+class Search:
+    """Two models, how they are paired, and what is to be said about the search itself."""
+
+    def __init__(self, ours: Side, theirs: Side, pairing: Pairing, shelf: Shelf, progress: Progress) -> None:
+        self.ours, self.theirs, self.pairing, self.shelf = ours, theirs, pairing, shelf
+        self.progress = progress
+        self.names = {page: parameter_names(module) for page, module in pairing.reference.items()}
+        self.low: Side | None = None
+        self.doubts: list[str] = []
+        self.notes: list[str] = list(pairing.notes)
+        self.seeded = False
+        self.more = 0
+        """Forward passes of further copies of the reference."""
+
+    @property
+    def spent(self) -> int:
+        """Forward passes of the reference, in either dtype."""
+        low = self.low
+        return self.ours.forwards + self.more + (low.forwards if low is not None and low is not self.ours else 0)
+
+    def finding(self) -> Finding:
+        """What the search comes to."""
+        raise NotImplementedError
+
+    def preflight(self) -> tuple[Book, list[Played]]:
+        """The book, and clean runs that widen the floor where the reference does not repeat itself."""
+        self.progress("running the reference")
+        bare = self.ours.run()
+        self.seeded = self.ours.draws
+        book = write_down(self.ours, self.pairing.reference, self.shelf, self.seeded)
+        if self.seeded:
+            self.notes.append("the model draws random numbers: both sides were seeded alike, module by module")
+        elif not same(bare, book.output):
+            if same(bare, self.ours.run()):
+                self.doubts.append("the reference computes something else while it is watched")
+            else:
+                self.notes.append("the reference does not repeat itself: the floor is widened by what it does then")
+        else:
+            return book, []
+        again = [self.play(self.ours, self.pairing.reference, book, hold=True) for _ in range(2)]
+        if self.seeded and any(not event.found.exact for event in again[0].events):
+            self.notes.append("the reference does not repeat itself, even when seeded: the floor is widened by that")
+        return book, again
+
+    def free(self, book: Book) -> Played:
+        bare = None if self.seeded else self.theirs.run()
+        free = self.play(self.theirs, self.pairing.candidate, book, hold=False)
+        if bare is not None and not same(bare, free.output):
+            again = self.theirs.run()
+            if same(bare, again):
+                self.doubts.append("the candidate computes something else while it is watched")
+            else:
+                self.notes.append("the candidate does not repeat itself")
+        return free
+
+    def play(self, side: Side, modules: dict[str, nn.Module], book: Book, **how: Any) -> Played:
+        return play(side, modules, book, self.names, seeded=self.seeded, **how)
+
+    def lowered(self) -> tuple[Side, dict[str, nn.Module]]:
+        """The reference in the candidate's dtype and on its device: what honest arithmetic there gives."""
+        ours, theirs = self.ours, self.theirs
+        if theirs.dtype in (ours.dtype, None) and theirs.device == ours.device:
+            self.low = ours
+            return ours, self.pairing.reference
+        model = lowered(ours.model, self.pairing, theirs)
+        if model is None:
+            self.notes.append("the reference cannot be copied: floors from nudged inputs alone")
+            self.low = ours
+            return ours, self.pairing.reference
+        self.low = ours.like(model)
+        return self.low, dict(model.named_modules())
+
+    @property
+    def dtype(self) -> str:
+        return str(self.theirs.dtype or torch.float32).removeprefix("torch.")
+
+    def total(self, book: Book, played: Played) -> float:
+        grads = [event.found for event in played.events if event.key[2] == "param_grad"]
+        return max([output_error(book.output, played.output), *map(size_of, grads)])
+
+    def told(self, key: Key) -> str:
+        page, call, end, leaf = key
+        return (
+            f"{self.pairing.name(page) or 'the model'}:{end}"
+            + (f".{leaf}" if leaf else "")
+            + (f"@{call}" if call else "")
+        )

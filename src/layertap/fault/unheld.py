@@ -1,0 +1,153 @@
+"""Models that cannot be held: compiled ones, and files of compilers. What is seen of them is the total error.
+
+Inside a compiled graph nothing can be exchanged, so an error travels, and the first module that shows it need not be
+the one that made it. What torch.compile was applied to is therefore tried uncompiled first, and held.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import nn
+
+from layertap.capture import record
+from layertap.capture.compiled import is_compiled
+from layertap.compare.result import Verdict
+from layertap.errors import NothingCaptured
+from layertap.fault.book import Book, Event, Key, Played
+from layertap.fault.contrast import Contrast, contrast
+from layertap.fault.judge import LIMIT, floors_of, least_of, ratio_of
+from layertap.fault.pairing import Pairing
+from layertap.fault.result import Finding, ModuleRow
+from layertap.fault.rounding import lowered, one_ulp
+from layertap.fault.search import Search
+
+WRAPPER = "_orig_mod"
+
+
+def can_be_held(model: nn.Module) -> bool:
+    """Whether its modules are called by Python, one by one."""
+    return not is_compiled(model) and not hasattr(model, "layertap_lost")
+
+
+def eagerly() -> Any:
+    """A context in which what torch.compile was applied to runs as it was written."""
+    return torch.compiler.set_stance("force_eager")
+
+
+class UnheldSearch(Search):
+    """The candidate runs as it is; each module's output is laid beside the reference's."""
+
+    def finding(self) -> Finding:
+        book, widened = self.preflight()
+        self.progress("running the candidate")
+        seen = self._watch(book)
+        self.progress("measuring what rounding does")
+        low, modules = self.lowered()
+        drifts = [self.play(low, modules, book, hold=False, nudge=nudge) for nudge in (None, one_ulp)]
+        total, rounding = self.total(book, seen), max(self.total(book, drift) for drift in drifts)
+        table = judge_totals(seen, floors_of([*widened, *drifts]), self.pairing, self.dtype, rounding)
+        guilty = [row for row in table if row.ratio > LIMIT]
+        self.notes.append("compiled: nothing in it can be exchanged, so errors are total, and may come from further up")
+        if not seen.events:
+            self.notes.append("nothing inside it could be seen; lt.bake before compiling shows it")
+        if total <= LIMIT * max(rounding, least_of(self.dtype)) and not guilty:
+            exact = total == 0 and all(event.found.exact for event in seen.events)
+            return self._told("identical" if exact else "noise", table, total, rounding)
+        coarse = self._coarser(seen, book, total)
+        site = guilty[0].path if guilty else ""
+        if coarse:
+            why = (f"every error is what {coarse} arithmetic makes, although the parameters are {self.dtype}",)
+            return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=why)
+        if not guilty:
+            self.doubts.append("the output is further off than rounding explains, and no module that can be seen is")
+            return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
+        row = guilty[0]
+        cause = "nonfinite" if row.found.nonfinite else "structure" if row.found.shape else "unknown"
+        why = (f"relative error {row.total:.3g}, the first in order of execution that rounding does not explain",)
+        return self._told("fault", table, total, rounding, site=row.path, cause=cause, evidence=why, ratio=row.ratio)
+
+    def _told(self, verdict: Verdict, table: list[ModuleRow], total: float, rounding: float, **more: Any) -> Finding:
+        told = {"table": tuple(table), "notes": tuple(self.notes), "floor": rounding, **more}
+        return Finding(verdict=verdict, total=total, local=math.nan, explained=math.nan, **told)
+
+    def _watch(self, book: Book) -> Played:
+        """A free run, recorded: every module's output that can be seen, against the book."""
+        played = Played()
+        pages = {_clean(path): page for page, path in self.pairing.names.items()}
+        with TemporaryDirectory(prefix="layertap-") as folder:
+            try:
+                with record(self.theirs.model, Path(folder) / "run", sites="**", keep="tensor") as recording:
+                    played.output = self.theirs.run()
+            except NothingCaptured:
+                return played
+            run = recording.run
+            for site in run.sites:
+                page = pages.get(site.path)
+                slot = book.slots.get((page, site.call, "exit", site.leaf)) if page is not None else None
+                found = contrast(slot.get(), run[site].tensor()) if slot is not None else None
+                if page is not None and found is not None:
+                    key = (page, site.call, "exit", site.leaf)
+                    played.events.append(Event(key=key, caller=None, found=found))
+        return played
+
+    def _coarser(self, seen: Played, book: Book, total: float) -> str:
+        """A dtype in which the reference is as far off everywhere as the candidate is."""
+        for dtype in (torch.bfloat16, torch.float16):
+            model = lowered(self.ours.model, self.pairing, self.theirs, dtype)
+            if model is None or dtype == self.theirs.dtype:
+                continue
+            side = self.ours.like(model)
+            drift = self.play(side, dict(model.named_modules()), book, hold=False)
+            self.more += side.forwards
+            name = str(dtype).removeprefix("torch.")
+            rows = judge_totals(seen, floors_of([drift]), self.pairing, name, self.total(book, drift))
+            alike = [row.total / row.floor for row in rows if row.floor > 0 and row.total > 0]
+            within = all(row.ratio <= LIMIT for row in rows) and total <= LIMIT * self.total(book, drift)
+            if within and alike and statistics.median(alike) > 0.2:
+                return name
+        return ""
+
+
+def judge_totals(
+    played: Played, floors: Mapping[Key, Contrast], pairing: Pairing, dtype: str, reach: float
+) -> list[ModuleRow]:
+    """Each module's total error against what rounding, carried through the same model, does there.
+
+    `reach` is what rounding does to the model's output: a module's own floor may be small by luck.
+    """
+    rows: dict[str, ModuleRow] = {}
+    for order, event in enumerate(played.events):
+        page, _, _, leaf = event.key
+        floor = floors.get(event.key, Contrast())
+        ratio, sign = ratio_of(event.found, floor, max(least_of(dtype), reach / 4))
+        row = ModuleRow(
+            path=pairing.name(page),
+            page=page,
+            kind=type(pairing.candidate[page]).__name__,
+            order=order,
+            where="its output" + (f" ({leaf})" if leaf else ""),
+            total=event.found.error,
+            entry=math.nan,
+            exit=math.nan,
+            local=math.nan,
+            floor=max(floor.error, least_of(dtype)),
+            ratio=ratio,
+            sign=sign,
+            place=event.key,
+            call=event.key[1],
+            found=event.found,
+        )
+        if page not in rows or (ratio > LIMIT >= rows[page].ratio):
+            rows[page] = row
+    return list(rows.values())
+
+
+def _clean(path: str) -> str:
+    return ".".join(part for part in path.split(".") if part != WRAPPER)

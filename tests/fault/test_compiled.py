@@ -1,0 +1,113 @@
+"""Candidates that a compiler has made: the model under them is held, what the compiler did is seen as a total."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from layertap import open_target
+from layertap.fault import find_fault
+
+# What inductor and jit.trace use inside torch warns against itself.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(4))
+        self.head = nn.Linear(32, 8)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x)
+
+
+X = torch.randn(16, 32, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def net():
+    return Net().eval()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_compiled_model_is_noise_and_said_to_be_total_only(net, backend):
+    found = find_fault(net, torch.compile(copy.deepcopy(net), backend=backend), (X,))
+    assert found.verdict in ("identical", "noise")
+    assert any(note.startswith("compiled: nothing in it can be exchanged, so errors are total") for note in found.notes)
+    assert len(found.table) > 10
+    assert max(found.forwards.values()) <= 10
+
+
+def test_a_bad_weight_is_found_in_the_model_as_it_was_written(net):
+    candidate = copy.deepcopy(net)
+    with torch.no_grad():
+        candidate.layers[2][0].weight[3] = 0
+    found = find_fault(net, torch.compile(candidate, backend="inductor"), (X,))
+    assert (found.verdict, found.site, found.cause) == ("fault", "_orig_mod.layers.2.0", "weights")
+    assert found.notes[0] == "found in the model as it was written, run without torch.compile"
+    assert found.explained > 0.99
+
+
+def miscompile(graph, inputs):
+    """A backend that gets the third activation wrong."""
+    nodes = [node for node in graph.graph.nodes if "gelu" in str(node.target)]
+    with graph.graph.inserting_after(nodes[2]):
+        wrong = graph.graph.call_function(torch.mul, (nodes[2], 1.05))
+    nodes[2].replace_all_uses_with(wrong, delete_user_cb=lambda user: user is not wrong)
+    graph.recompile()
+    return graph
+
+
+def test_what_the_compiler_did_is_found_where_it_first_shows(net):
+    found = find_fault(net, torch.compile(copy.deepcopy(net), backend=miscompile), (X,))
+    assert (found.verdict, found.site) == ("fault", "_orig_mod.layers.2.1")
+    assert math.isnan(found.explained)
+    assert "The output's error is " in str(found)
+
+
+def test_a_compiled_file_is_seen_by_its_totals(net, tmp_path):
+    candidate = copy.deepcopy(net)
+    with torch.no_grad():
+        candidate.layers[1][2].weight.mul_(1.1)
+    torch.jit.trace(candidate, X).save(tmp_path / "net.pt")
+    found = find_fault(net, open_target(tmp_path / "net.pt"), (X,))
+    assert (found.verdict, found.site) == ("fault", "layers.1.2")
+    torch.jit.trace(net, X).save(tmp_path / "right.pt")
+    assert find_fault(net, open_target(tmp_path / "right.pt"), (X,)).verdict in ("identical", "noise")
+
+
+def in_bfloat16(graph, inputs):
+    """A backend that computes in bfloat16 and hands out float32, and says nothing."""
+
+    def run(*args):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = graph(*args)
+        return tuple(value.float() if isinstance(value, torch.Tensor) else value for value in found)
+
+    return run
+
+
+def test_silent_precision_is_called_that(net):
+    found = find_fault(net, torch.compile(copy.deepcopy(net), backend=in_bfloat16), (X,))
+    assert (found.verdict, found.cause) == ("fault", "precision")
+    assert "what bfloat16 arithmetic makes, although the parameters are float32" in found.evidence[0]
+
+
+def test_a_compiled_reference_is_refused(net):
+    from layertap.errors import BadArgument
+
+    with pytest.raises(BadArgument, match="the reference is compiled; give the model that it was compiled from"):
+        find_fault(torch.compile(net), net, (X,))
