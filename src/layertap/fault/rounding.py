@@ -48,6 +48,7 @@ def one_ulp(value: torch.Tensor) -> torch.Tensor:
     if not value.is_floating_point() or value.dtype.itemsize < 2:
         return value
     wide = value.double() if value.dtype == torch.float64 else value.float()
-    up = torch.rand(value.shape, generator=torch.Generator().manual_seed(value.numel())) < 0.5
+    generator = torch.Generator(value.device).manual_seed(value.numel())
+    up = torch.rand(value.shape, generator=generator, device=value.device) < 0.5
     eps = torch.finfo(value.dtype).eps * (1.0 if value.dtype.itemsize >= 4 else 0.5)
-    return (wide * (1 + torch.where(up.to(value.device), eps, -eps))).to(value.dtype)
+    return (wide * (1 + torch.where(up, eps, -eps))).to(value.dtype)
