@@ -10,8 +10,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import layertap as lt
-from layertap import cli
 import models
+from layertap import cli
 from layertap.errors import BadArgument, TargetError
 from layertap.targets import make_inputs
 from targets.artefacts import SUFFIXES, inputs, make, net, quiet

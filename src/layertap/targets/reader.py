@@ -49,6 +49,8 @@ class Contents:
     """Path → class, of every module that the format still knows; the root is the empty path."""
     lost: dict[str, str] = field(default_factory=dict)
     """Path → why nothing can be seen there."""
+    absent: str = ""
+    """Why a path that only leads to others can't be seen; empty: it is a container, which is never called."""
     constant: set[str] = field(default_factory=set)
     """Paths whose output no input reaches: the compiler folded it, or it follows from shapes alone."""
     arguments: tuple[Argument, ...] = ()

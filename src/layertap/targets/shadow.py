@@ -80,7 +80,7 @@ def _grow(root: nn.Module, contents: Contents) -> dict[str, nn.Module]:
         kind = contents.modules.get(path) or _container(path, contents)
         lost = contents.lost.get(path, "")
         if not lost and path not in contents.modules:
-            lost = f"{kind} is a container, which is never called; ask for its children"
+            lost = contents.absent or f"{kind} is a container, which is never called; ask for its children"
         found[path] = _named(kind, Shadow)(lost)
     # Children in the order of the file, parents before children: numbers must not come as text.
     for path in _with_parents(contents.modules):

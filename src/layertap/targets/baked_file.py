@@ -1,0 +1,146 @@
+"""A file that was compiled with baked taps, and has its layout with it: any format, however opaque, shows those sites.
+
+One small runner for each format gives the flat outputs; `Layout.split` does the rest, in this process, without the
+model's source.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layertap.errors import MissingExtra, TargetError
+from layertap.site import Site
+from layertap.store.layout import Layout
+from layertap.targets.opaque import records_of
+from layertap.targets.reader import Contents, Ran, Reader
+
+_ABSENT = "it has no tap: of such a file only what was baked in can be seen"
+Runner = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+
+
+class Baked(Reader):
+    """A file whose taps were there before it was compiled."""
+
+    can_do_without = False
+
+    def __init__(self, path: Path, name: str, layout: Layout, config: Mapping[str, Any]) -> None:
+        self._layout = layout
+        kind, self._run = _runner(path, name, config)
+        self.format = f"{kind} with baked taps"
+        self.contents = Contents(kind=layout.model, modules={"": layout.model}, lost=_lost(layout), absent=_ABSENT)
+        for tap in layout.taps:
+            self.contents.modules.setdefault(Site.parse(tap.site).path, tap.kind)
+        for path_ in self.contents.lost:
+            self.contents.modules.setdefault(path_, "Module")
+        self.contents.remarks.append(
+            "baked: the taps are part of the file, so its drift against a file without them is not known"
+        )
+
+    def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
+        output, taps = self._layout.split(self._run(args, kwargs))
+        calls: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
+        for site, value in taps.items():
+            if site.path in wanted and site.role == "output" and isinstance(value, torch.Tensor):
+                calls.setdefault((site.path, site.call), {})[site.leaf] = value
+        return Ran(output=output, calls=[(path, values) for (path, _), values in calls.items()])
+
+    def save(self, path: Path, wanted: frozenset[str]) -> str:
+        raise TargetError("this file has its taps already; to have others, bake and compile the model again")
+
+
+def _lost(layout: Layout) -> dict[str, str]:
+    lost = {}
+    shown = {Site.parse(tap.site).path for tap in layout.taps if _shown(tap)}
+    for tap in layout.taps:
+        path = Site.parse(tap.site).path
+        if path not in shown:
+            lost[path] = f"baked as {tap.level} of {Site.parse(tap.site).role}; layout.split(raw) gives those"
+    return {
+        **lost,
+        **{Site.parse(site).path: why for site, why in layout.silent.items() if Site.parse(site).path not in shown},
+    }
+
+
+def _shown(tap: Any) -> bool:
+    return bool(tap.level == "tensor" and Site.parse(tap.site).role == "output")
+
+
+def _runner(path: Path, name: str, config: Mapping[str, Any]) -> tuple[str, Runner]:
+    if path.suffix == ".onnx":
+        return "ONNX", _onnx(path, name)
+    if path.suffix == ".xml":
+        return "OpenVINO", _openvino(path, name, config)
+    if path.suffix == ".vmfb":
+        return "IREE", _iree(path, name)
+    records = [f"/{record}" for record in records_of(path)]
+    if any("/data/aotinductor/" in record for record in records):
+        package = torch._inductor.aoti_load_package(str(path))
+        return "AOTInductor", lambda args, kwargs: package(*args, **kwargs)
+    if any("/code/" in record for record in records):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+            loaded = torch.jit.load(path, map_location="cpu")
+        return "TorchScript", lambda args, kwargs: loaded(*args, **kwargs)
+    if any("/models/" in record for record in records):
+        program = torch.export.load(path).module()
+        return "torch.export", lambda args, kwargs: program(*args, **kwargs)
+    raise TargetError(f"{name} has a layout, but no format that can be run here")
+
+
+def _onnx(path: Path, name: str) -> Runner:
+    from layertap.targets.onnx_file import libraries, ort_value, tensor_of
+
+    _, runtime = libraries(name)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_inputs()]
+
+    def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        feeds = {key: ort_value(runtime, value) for key, value in given.items()}
+        return [tensor_of(value) for value in session.run_with_ort_values(None, feeds)]
+
+    return run
+
+
+def _openvino(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
+    from layertap.targets.openvino_ir import library
+
+    compiled = library(name).Core().compile_model(path, "CPU", dict(config))
+
+    def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        feeds: dict[int | str, Any] = {place: _numpy(value) for place, value in enumerate(args)}
+        feeds |= {key: _numpy(value) for key, value in kwargs.items()}
+        result = compiled(feeds)
+        return [torch.from_numpy(result[port].copy()) for port in compiled.outputs]
+
+    return run
+
+
+def _iree(path: Path, name: str) -> Runner:
+    try:
+        from iree import runtime
+    except ImportError as error:
+        raise MissingExtra(f"{name} needs iree's runtime: pip install 'layertap[iree]'") from error
+    config = runtime.Config("local-task")
+    context = runtime.SystemContext(config=config)
+    module = runtime.VmModule.mmap(context.instance, str(path))
+    context.add_vm_module(module)
+    main = context.modules[module.name].main
+
+    def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if kwargs:
+            raise TypeError(f"a .vmfb takes its inputs by place; {', '.join(kwargs)} came by name")
+        result = main(*(_numpy(value) for value in args))
+        several = result if isinstance(result, (tuple, list)) else (result,)
+        return [torch.from_numpy(value.to_host().copy()) for value in several]
+
+    return run
+
+
+def _numpy(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
