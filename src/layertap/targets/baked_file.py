@@ -126,7 +126,7 @@ def _iree(path: Path, name: str) -> Runner:
         from iree import runtime
     except ImportError as error:
         raise MissingExtra(f"{name} needs iree's runtime: pip install 'layertap[iree]'") from error
-    config = runtime.Config("local-task")
+    config = runtime.Config("local-sync")
     context = runtime.SystemContext(config=config)
     module = runtime.VmModule.mmap(context.instance, str(path))
     context.add_vm_module(module)

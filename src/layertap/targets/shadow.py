@@ -58,6 +58,9 @@ class Artefact(Shadow):
         if wanted and wanted not in self._checked:
             self._checked.add(wanted)
             self.layertap_notes += check(self.reader, args, kwargs, wanted, ran)
+        self.layertap_notes += [note for note in ran.notes if note not in self.layertap_notes]
+        for path, why in ran.lost.items():
+            self.shadows[path].__dict__["layertap_lost"] = why
         for path, values in ran.calls:
             shadow = self.shadows[path]
             shadow.__dict__["_values"] = values
