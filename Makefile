@@ -4,7 +4,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint format bench faultbench clean
+.PHONY: demo test lint format bench faultbench routes clean
 
 demo: $(READY)
 	$(BIN)/layertap demo
@@ -30,6 +30,9 @@ bench: $(READY)
 
 faultbench: $(READY)
 	$(BIN)/python -m benchmarks.faultbench
+
+routes: $(READY)
+	$(BIN)/python -W ignore -m benchmarks.routes
 
 # torch goes first and alone: where the configured index offers a CPU build it is taken, and what is installed next is
 # content with it, so no CUDA packages come.

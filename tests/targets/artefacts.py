@@ -79,14 +79,15 @@ SUFFIXES = {"torchscript": ".pt", "exported": ".pt2", "onnx": ".onnx", "openvino
 
 
 @contextlib.contextmanager
-def quiet():
+def quiet(stdout=True):
+    """What compilers and tracers print and warn of is theirs."""
     logging.disable(logging.WARNING)
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            if stdout:
+                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -10,8 +10,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import layertap as lt
-from layertap import cli
 import models
+from layertap import cli
 from layertap.errors import BadArgument, TargetError
 from layertap.targets import make_inputs
 from targets.artefacts import SUFFIXES, inputs, make, net, quiet
@@ -302,3 +302,26 @@ def test_models_in_memory_are_targets_too():
     with pytest.raises(TargetError, match="a int is no target"):
         lt.open_target(3)
     assert lt.open_target(program).describe().kind == "Net"
+
+
+def test_a4_iree_bytecode_with_baked_taps_shows_them(tmp_path):
+    """The nearest thing to a device's binary that runs here: nothing in it has a name."""
+    aot = pytest.importorskip("iree.turbine.aot")
+    compiler = pytest.importorskip("iree.compiler")
+    tapped = lt.bake(net(), sites=["blocks.*", "pair"])
+    with quiet():
+        program = aot.export(torch.export.export(tapped, inputs(0)).run_decompositions())
+        program.save_mlir(tmp_path / "net.mlir")
+    binary = compiler.compile_file(
+        str(tmp_path / "net.mlir"), target_backends=["llvm-cpu"], extra_args=["--iree-llvmcpu-target-cpu=host"]
+    )
+    (tmp_path / "net.vmfb").write_bytes(binary)
+    with pytest.raises(TargetError, match="is IREE bytecode: its layers cannot be seen"):
+        lt.open_target(tmp_path / "net.vmfb")
+    tapped.layout.save(tmp_path / "net.vmfb")
+    rec = recorded(lt.open_target(tmp_path / "net.vmfb"), inputs(2), sites="**")
+    with torch.inference_mode(), lt.record(net(), sites=["blocks.*", "pair"], keep="tensor") as reference:
+        reference.model(*inputs(2))
+    for site in reference.run.sites:
+        assert torch.allclose(rec.run[site].tensor(), reference.run[site].tensor(), atol=1e-5), site
+    assert any("freshness: on a second input 4 of 4" in note for note in rec.receipt.notes)

@@ -2,8 +2,8 @@
 
 `taps` sees the calls of modules, `module_tap` takes the tensors of a call, `leaves` finds them in nested values, `sink`
 measures them and hands them to the store's writer (`cuda`: without synchronising), `ledger` balances the receipt.
-Compiled graphs: `ports` are taps that a compiler sees, `baking` makes them outputs of a model's graph, `compiled` records
-a model that torch.compile was applied to (`graph_ops`: with operations of our own).
+Compiled graphs: `ports` are taps that a compiler sees, `baking` makes them outputs of a model's graph, `compiled`
+records a model that torch.compile was applied to (`graph_ops`: with operations of our own).
 """
 
 from typing import TYPE_CHECKING, Any

@@ -82,11 +82,12 @@ class Tapped(nn.Module):
 
     @property
     def layout(self) -> Layout:
-        """What the outputs are; known once the model was called, traced, exported or compiled."""
-        learned = _learned.get(self._number)
-        if learned is None:
+        """What the outputs are: as last traced, exported or compiled, else as last called."""
+        known = _learned.get(self._number)
+        if not known:
             raise _NotYet
-        return learned.layout(self)
+        traced = [learned for learned in known.values() if learned.traced]
+        return (traced or list(known.values()))[-1].layout(self)
 
     def __getattr__(self, name: str) -> Any:
         if name == "layout":  # python asks here once more when a property has raised an AttributeError
@@ -95,7 +96,12 @@ class Tapped(nn.Module):
 
     def split(self, raw: Any) -> tuple[Any, dict[Site, Any]]:
         """The model's own output, and site → tensor, from what the tapped or compiled model returned."""
-        return self.layout.split(raw)
+        layout, count = self.layout, len(raw) if isinstance(raw, (tuple, list, Mapping)) else 1
+        if layout.own + len(layout.taps) != count:
+            # Some models take another way while they are traced, and so have more taps there, or fewer.
+            others = _learned[self._number]
+            layout = others[count].layout(self) if count in others else layout
+        return layout.split(raw)
 
     def run_flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """The forward pass."""
@@ -108,7 +114,9 @@ class Tapped(nn.Module):
         form = _form(output, own)
         taps = [(key, found[2]) for key, found in basket.values.items()]
         flat = (*own, *[found[0] for found in basket.values.values()])
-        _learn(self._number, form, len(own), tuple(taps), tuple(basket.skipped.items()), tuple(basket.calls.items()))
+        traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+        notes = (tuple(basket.skipped.items()), tuple(basket.calls.items()))
+        _learn(self._number, traced, form, len(own), tuple(taps), *notes)
         basket.clear()  # a tensor left on the module would be taken for a part of it
         return flat
 
@@ -154,8 +162,9 @@ class _NotYet(BadArgument, AttributeError):
 class _Learned:
     """What a trace has shown of one tapped model."""
 
-    def __init__(self, form: Any, own: int, taps: Any, skipped: Any, calls: Any) -> None:
-        self.form, self.own, self.taps, self.skipped, self.calls = form, own, taps, dict(skipped), dict(calls)
+    def __init__(self, traced: bool, form: Any, own: int, taps: Any, skipped: Any, calls: Any) -> None:
+        self.traced, self.form, self.own, self.taps = traced, form, own, taps
+        self.skipped, self.calls = dict(skipped), dict(calls)
 
     _count = 0
 
@@ -197,13 +206,16 @@ class _Learned:
         return "it was called, but the leaves that were asked for did not come"
 
 
-_learned: dict[int, _Learned] = {}
+_learned: dict[int, dict[int, _Learned]] = {}
+"""Number of the tapped model → number of outputs → what was learned last."""
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _learn(number: int, form: Any, own: int, taps: Any, skipped: Any, calls: Any) -> int:
+def _learn(number: int, traced: bool, form: Any, own: int, taps: Any, skipped: Any, calls: Any) -> int:
     # A tracer runs this once, with constants; kept outside of the module, which some exporters restore afterwards.
-    _learned[number] = _Learned(form, own, taps, skipped, calls)
+    known = _learned.setdefault(number, {})
+    known.pop(own + len(taps), None)
+    known[own + len(taps)] = _Learned(traced, form, own, taps, skipped, calls)
     return number
 
 

@@ -11,7 +11,6 @@ Everything here is traced: constants, tuples, lists and dictionaries, no generat
 
 from __future__ import annotations
 
-import copyreg
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -116,7 +115,7 @@ def _ported(cls: type[nn.Module]) -> Any:
         if self._layertap_port.lasting:
             return super(ported, self).__reduce_ex__(protocol)
         state = {name: value for name, value in self.__getstate__().items() if name != "_layertap_port"}
-        return copyreg.__newobj__, (cls,), state  # type: ignore[attr-defined]
+        return _empty, (cls,), state
 
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     methods = {
@@ -126,6 +125,10 @@ def _ported(cls: type[nn.Module]) -> Any:
     }
     ported: Any = type(cls.__name__, (cls,), {**names, **methods})
     return ported
+
+
+def _empty(cls: type[nn.Module]) -> nn.Module:
+    return cls.__new__(cls)
 
 
 def _pass(port: Port, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

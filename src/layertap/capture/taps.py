@@ -80,8 +80,11 @@ def wanted(module: nn.Module) -> bool:
 
 
 def _tapped_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    # First of all: Dynamo traces this too, and would make one graph for each identity that it looks up.
+    if _compiling():
+        return _call_impl(self, *args, **kwargs)
     taps = _taps.get(id(self))
-    if taps is None or _compiling():
+    if taps is None:
         return _call_impl(self, *args, **kwargs)
     return around(self, taps, functools.partial(_call_impl, self), args, kwargs, direct=False)
 
@@ -137,8 +140,10 @@ def _close(cls: type[nn.Module]) -> None:
 def _door(forward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(forward)
     def tapped_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if _compiling():
+            return forward(self, *args, **kwargs)
         taps = _taps.get(id(self))
-        if taps is None or id(self) in _inside.modules or _compiling():
+        if taps is None or id(self) in _inside.modules:
             return forward(self, *args, **kwargs)
         return around(self, taps, functools.partial(forward, self), args, kwargs, direct=True)
 

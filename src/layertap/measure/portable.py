@@ -35,8 +35,8 @@ def reduce(tensor: Tensor) -> Tensor:
     mean = kept.sum() / count
     off = torch.where(finite, flat - mean, torch.zeros_like(flat))
     edge = torch.full((1,), math.inf, dtype=torch.float32, device=flat.device)
-    least = torch.cat([torch.where(finite, flat, torch.full_like(flat, math.inf)), edge]).amin()
-    most = torch.cat([torch.where(finite, flat, torch.full_like(flat, -math.inf)), -edge]).amax()
+    least = torch.cat([torch.where(finite, flat, torch.full_like(flat, math.inf)), edge]).amin(dim=0)
+    most = torch.cat([torch.where(finite, flat, torch.full_like(flat, -math.inf)), -edge]).amax(dim=0)
     everything = torch.ones_like(flat, dtype=torch.bool)
     counts = [_words(mask) for mask in (everything, nan, pos_inf, neg_inf, flat == 0)]
     first = torch.cat([flat[:FIRST], torch.zeros(FIRST, dtype=torch.float32, device=flat.device)])[:FIRST]

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from layertap.errors import BadArgument, NewerFormat, NotARun
@@ -119,14 +120,14 @@ class Layout:
         )
 
 
-class Fields(dict[str, Any]):
-    """An output whose class is not at hand: its fields as keys and as attributes."""
+class Fields(SimpleNamespace):
+    """An output whose class is not at hand, or cannot be made from its fields: `output.logits`, `output["logits"]`.
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"this output has {', '.join(self)}, but no {name!r}") from None
+    No dictionary: a cache has fields called `keys` and `values`.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        return vars(self)[name]
 
 
 def _built(node: Node, flat: Sequence[Any]) -> Any:
@@ -143,19 +144,19 @@ def _built(node: Node, flat: Sequence[Any]) -> Any:
     if kind == "lost":
         return None
     fields = {name: _built(item, flat) for name, item in rest[1]}
-    return _instance(rest[0], fields) if kind == "class" else Fields(fields)
+    return _instance(rest[0], fields) if kind == "class" else Fields(**fields)
 
 
 def _instance(name: str, fields: dict[str, Any]) -> Any:
     cls = _class(name)
     if cls is None:
-        return Fields(fields)
+        return Fields(**fields)
     if issubclass(cls, tuple):
         return cls(*fields.values())
     try:
         return cls(**fields)
     except TypeError:  # its constructor asks for something else than its fields
-        return Fields(fields)
+        return Fields(**fields)
 
 
 def _class(name: str) -> type | None:

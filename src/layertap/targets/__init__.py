@@ -6,9 +6,9 @@
     neuron        models compiled by NxD Inference: prepare before compiling, decode what comes back
 
 Files: `target.py` holds the noun, `opening.py` reads the spec, `file.py` and `hf.py` open one kind each, `inputs.py`
-makes inputs. A compiled file is read by one `Reader` (`torchscript.py`; `exported.py`, `onnx_file.py`, `openvino_ir.py`,
-which share `scopes.py`; `baked.py`) and becomes a tree of modules in `shadow.py`; `trust.py` asks whether its captures
-are real, `opaque.py` tells of files in which nothing can be seen. None of them imports torch before it is used.
+makes inputs. A compiled file is read by a `Reader` (`torchscript.py`; `exported.py`, `onnx_file.py`, `openvino_ir.py`,
+which share `scopes.py`; `baked_file.py`) and becomes a tree of modules in `shadow.py`; `trust.py` asks whether its
+captures are real, `opaque.py` tells of files in which nothing can be seen. None imports torch before it is used.
 """
 
 from layertap.targets.inputs import make_inputs

@@ -48,7 +48,7 @@ def open_target(spec: str | os.PathLike[str] | Any, *, config: Mapping[str, Any]
     if path.is_file():
         layout = layout_of(path)
         if layout is not None:
-            from layertap.targets.baked import Baked
+            from layertap.targets.baked_file import Baked
 
             return _target(Baked(path, text, layout, config or {}), text)
         error = opaque(path, text)

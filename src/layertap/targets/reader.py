@@ -23,6 +23,10 @@ class Ran:
     """What the artefact returns by itself, in its own structure."""
     calls: list[tuple[str, Values]]
     """What the wanted modules gave, in order of execution; a module called twice is there twice."""
+    notes: list[str] = field(default_factory=list)
+    """What is to be said of this run, for the receipt."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Path → why this run gave nothing there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,8 @@ class Contents:
     """Path → class, of every module that the format still knows; the root is the empty path."""
     lost: dict[str, str] = field(default_factory=dict)
     """Path → why nothing can be seen there."""
+    absent: str = ""
+    """Why a path that only leads to others can't be seen; empty: it is a container, which is never called."""
     constant: set[str] = field(default_factory=set)
     """Paths whose output no input reaches: the compiler folded it, or it follows from shapes alone."""
     arguments: tuple[Argument, ...] = ()
@@ -71,6 +77,8 @@ class Reader(ABC):
     contents: Contents
     can_do_without = True
     """Whether it can also be run without any tap; else its drift is not known."""
+    probes_itself = False
+    """Whether it tries a second input by itself, since a run leaves something behind."""
 
     @abstractmethod
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:

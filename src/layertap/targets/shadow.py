@@ -58,6 +58,9 @@ class Artefact(Shadow):
         if wanted and wanted not in self._checked:
             self._checked.add(wanted)
             self.layertap_notes += check(self.reader, args, kwargs, wanted, ran)
+        self.layertap_notes += [note for note in ran.notes if note not in self.layertap_notes]
+        for path, why in ran.lost.items():
+            self.shadows[path].__dict__["layertap_lost"] = why
         for path, values in ran.calls:
             shadow = self.shadows[path]
             shadow.__dict__["_values"] = values
@@ -80,7 +83,7 @@ def _grow(root: nn.Module, contents: Contents) -> dict[str, nn.Module]:
         kind = contents.modules.get(path) or _container(path, contents)
         lost = contents.lost.get(path, "")
         if not lost and path not in contents.modules:
-            lost = f"{kind} is a container, which is never called; ask for its children"
+            lost = contents.absent or f"{kind} is a container, which is never called; ask for its children"
         found[path] = _named(kind, Shadow)(lost)
     # Children in the order of the file, parents before children: numbers must not come as text.
     for path in _with_parents(contents.modules):

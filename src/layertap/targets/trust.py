@@ -7,7 +7,9 @@ Freshness: on a second input every capture must change, or it is a constant of t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 PER_LAYER = 3.0
 """Unit roundoffs that one layer adds to an error, as in the modelled floor of a comparison."""
 NAMED = 4
+NOT_VARIED = "freshness: not tested, no input can be varied (masks, positions and single values are left alone)"
+_FIXED = re.compile(r"mask|position|seq_id|sampling|cache")
+"""Inputs that say how to read the others; varied, they would make another question, not another text."""
 
 
 def check(
@@ -31,11 +36,9 @@ def check(
     if reader.can_do_without:
         plain = reader.run(args, kwargs, frozenset())
         lines.append(drift(plain.output, ran.output, layers=len(wanted)))
-    return [
-        *lines,
-        *freshness(reader, args, kwargs, wanted, ran),
-        *reader.cross_check(args, kwargs, wanted),
-    ]
+    if not reader.probes_itself:
+        lines += freshness(reader, args, kwargs, wanted, ran)
+    return [*lines, *reader.cross_check(args, kwargs, wanted)]
 
 
 def drift(plain: Any, tapped: Any, layers: int) -> str:
@@ -67,45 +70,48 @@ def freshness(
     reader: Reader, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str], ran: Ran
 ) -> list[str]:
     """Whether each capture follows the input: the artefact is run once more, on another input of the same shapes."""
-    second = another(args), another(dict(kwargs))
-    if _same(second, (args, dict(kwargs))):
-        return [say("freshness: not tested, no input can be varied (masks and single values are left alone)")]
+    second = second_input(args, kwargs)
+    if second is None:
+        return [say(NOT_VARIED)]
     try:
         again = reader.run(*second, wanted)
     except Exception as error:  # noqa: BLE001
-        return [
-            say(
-                "freshness: not tested, a second input made from the first was refused: {error}",
-                error=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
-            )
-        ]
+        return [refused(error)]
+    return moved(ran, again, reader.contents.constant)
+
+
+def second_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Another input, to see what follows it; None where nothing can be varied."""
+    varied = {name: value if _FIXED.search(name) else another(value) for name, value in kwargs.items()}
+    second = another(args), varied
+    return None if _same(second, (args, dict(kwargs))) else second
+
+
+def refused(error: Exception) -> str:
+    """What is said when a second input made the artefact fail."""
+    text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return say("freshness: not tested, a second input made from the first was refused: {error}", error=text)
+
+
+def moved(ran: Ran, again: Ran, constant: AbstractSet[str]) -> list[str]:
+    """Which captures changed from one input to another, in words."""
     stale = [
         path
         for (path, one), (_, two) in zip(ran.calls, again.calls, strict=False)
         if all(leaf in two and _same(one[leaf], two[leaf]) for leaf in one)
     ]
     stale = list(dict.fromkeys(stale))
-    folded = [path for path in stale if path in reader.contents.constant]
-    unmoved = [path for path in stale if path not in reader.contents.constant]
+    folded = [path for path in stale if path in constant]
+    unmoved = [path for path in stale if path not in constant]
     tested = len({path for path, _ in ran.calls})
-    lines = [
-        say(
-            "freshness: on a second input {moved} of {tested} captures change", moved=tested - len(stale), tested=tested
-        )
-    ]
+    template = "freshness: on a second input {moved} of {tested} captures change"
+    lines = [say(template, moved=tested - len(stale), tested=tested)]
     if folded:
-        lines.append(
-            say(
-                "constant: no input reaches {sites}: folded by the compiler, or from shapes alone", sites=_named(folded)
-            )
-        )
+        template = "constant: no input reaches {sites}: folded by the compiler, or from shapes alone"
+        lines.append(say(template, sites=_named(folded)))
     if unmoved:
-        lines.append(
-            say(
-                "unmoved: {sites} gave the same values on a second input; stale, or independent of what was varied",
-                sites=_named(unmoved),
-            )
-        )
+        template = "unmoved: {sites} gave the same values on a second input; stale, or independent of what was varied"
+        lines.append(say(template, sites=_named(unmoved)))
     return lines
 
 

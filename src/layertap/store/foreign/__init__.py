@@ -3,6 +3,7 @@
     open_run     a run, a run's folder, a foreign folder, an .npz: whatever it is, as a `Run`
     read_layers  `layer_1_output.pt` ... with statistics.pt and metadata.pt (B4)
     read_monitor `epoch_1_batch_0_alias.pt` (C7)
+    read_neuron  `captured_tensors_cte_step_1_module_layers.0_output.pt`, by NxD Inference's capture hook
     read_npz     `mode_{mode}_input`, `mode_{mode}_output` in one .npz, or any .npz (E4)
     export       the way back, into any of the three -> Exported
 
@@ -19,6 +20,17 @@ from layertap.store.foreign.detect import open_run
 from layertap.store.foreign.export import LAYOUTS, Exported, LeftOut, export
 from layertap.store.foreign.layers import read_layers
 from layertap.store.foreign.monitor import read_monitor
+from layertap.store.foreign.neuron import read_neuron
 from layertap.store.foreign.npz import read_npz
 
-__all__ = ["LAYOUTS", "Exported", "LeftOut", "export", "open_run", "read_layers", "read_monitor", "read_npz"]
+__all__ = [
+    "LAYOUTS",
+    "Exported",
+    "LeftOut",
+    "export",
+    "open_run",
+    "read_layers",
+    "read_monitor",
+    "read_neuron",
+    "read_npz",
+]

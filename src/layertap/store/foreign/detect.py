@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from layertap.errors import BadArgument, NotARun
 from layertap.store.foreign.layers import is_layers_file, read_layers
 from layertap.store.foreign.monitor import is_monitor_file, read_monitor
+from layertap.store.foreign.neuron import is_neuron_file, read_neuron
 from layertap.store.foreign.npz import read_npz
 from layertap.store.memory import MemoryWriter
 from layertap.store.run import Run
@@ -16,8 +18,11 @@ from layertap.store.shards import list_shards
 
 UNDERSTOOD = (
     "layertap opens a run's folder (run.json), a folder of layer_1_output.pt ... or statistics.pt, a folder of "
-    "epoch_1_batch_0_NAME.pt, and an .npz (file.npz#mode)"
+    "epoch_1_batch_0_NAME.pt, a folder of Neuron's captured_tensors_..., and an .npz (file.npz#mode)"
 )
+
+
+_READERS: dict[str, Callable[[Path], Run]] = {"layers": read_layers, "monitor": read_monitor, "neuron": read_neuron}
 
 
 def open_run(source: Run | MemoryWriter | str | os.PathLike[str]) -> Run:
@@ -45,7 +50,7 @@ def open_run(source: Run | MemoryWriter | str | os.PathLike[str]) -> Run:
 
 
 def layout_of(folder: Path) -> str | None:
-    """What a folder holds: "run", "layers", "monitor", or None.
+    """What a folder holds: "run", "layers", "monitor", "neuron", or None.
 
     Names decide, and a run of layertap's own comes first.
     """
@@ -56,7 +61,7 @@ def layout_of(folder: Path) -> str | None:
     names = os.listdir(folder)
     found = [
         layout
-        for layout, mine in (("layers", is_layers_file), ("monitor", is_monitor_file))
+        for layout, mine in (("layers", is_layers_file), ("monitor", is_monitor_file), ("neuron", is_neuron_file))
         if any(mine(name) for name in names)
     ]
     if len(found) > 1:
@@ -72,7 +77,7 @@ def _folder(folder: Path) -> Run:
     if layout == "run":
         return Run(folder)
     if layout is not None:
-        return read_layers(folder) if layout == "layers" else read_monitor(folder)
+        return _READERS[layout](folder)
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     arrays = [name for name in names if name.endswith(".npz")]
     there = "is empty" if not names else f"holds {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"

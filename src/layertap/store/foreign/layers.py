@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 STATISTICS = "statistics.pt"
 METADATA = "metadata.pt"
 DDOF = 1
-_FILE = re.compile(r"(?!epoch_\d+_batch_)([^.].*)_output\.pt|(logits|lm_head)\.pt", re.DOTALL)
+_FILE = re.compile(r"(?!epoch_\d+_batch_|captured_tensors_)([^.].*)_output\.pt|(logits|lm_head)\.pt", re.DOTALL)
 INPUTS = ("input_ids", "attention_mask")
 _STATS_ONLY = (
     "known from its statistics alone: no tensor, fingerprint or sketch; NaN and Inf count as 1 where there are any, "

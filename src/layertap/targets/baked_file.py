@@ -19,6 +19,7 @@ from layertap.store.layout import Layout
 from layertap.targets.opaque import records_of
 from layertap.targets.reader import Contents, Ran, Reader
 
+_ABSENT = "it has no tap: of such a file only what was baked in can be seen"
 Runner = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
 
@@ -31,7 +32,7 @@ class Baked(Reader):
         self._layout = layout
         kind, self._run = _runner(path, name, config)
         self.format = f"{kind} with baked taps"
-        self.contents = Contents(kind=layout.model, modules={"": layout.model}, lost=_lost(layout))
+        self.contents = Contents(kind=layout.model, modules={"": layout.model}, lost=_lost(layout), absent=_ABSENT)
         for tap in layout.taps:
             self.contents.modules.setdefault(Site.parse(tap.site).path, tap.kind)
         for path_ in self.contents.lost:
@@ -125,7 +126,7 @@ def _iree(path: Path, name: str) -> Runner:
         from iree import runtime
     except ImportError as error:
         raise MissingExtra(f"{name} needs iree's runtime: pip install 'layertap[iree]'") from error
-    config = runtime.Config("local-task")
+    config = runtime.Config("local-sync")
     context = runtime.SystemContext(config=config)
     module = runtime.VmModule.mmap(context.instance, str(path))
     context.add_vm_module(module)

@@ -1,0 +1,143 @@
+"""A folder that NxD Inference's own capture hook wrote on a Neuron device.
+
+    captured_tensors_cte_step_1_module_layers.0_output.pt     one tensor of one module at one step
+    captured_tensors_tkg_step_2_module_layers.0_input.pt      its input, where capture_inputs was on
+    captured_tensors_tkg_step_2_manual_tensor_0.pt            registered by hand; it has no module
+    capture_metadata.json                                     the same as JSON
+
+The hook calls step 1 `cte` (the prompt) and every later one `tkg` (a token), counts on from one prompt to the next, and
+writes what it is given: a placeholder of one zero for a module that was never hit, NaN where there was nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from layertap.errors import CorruptRun
+from layertap.site import Record, Site
+from layertap.store.foreign.suspicion import Shelf, listed, load_pt, natural, record_of, regular
+from layertap.store.run import Run
+
+if TYPE_CHECKING:
+    import torch
+
+_FILE = re.compile(
+    r"captured_tensors_(?P<phase>cte|ctx|tkg)_step_(?P<step>\d+)_"
+    r"(?:module_(?P<module>.+?)(?:[._](?P<role>output|input)s?)?|manual_tensor_(?P<manual>\d+))\.pt"
+)
+EQUIVALENT = {
+    "mlp.gate": "mlp.router.linear_router",
+    "block_sparse_moe.gate": "block_sparse_moe.router.linear_router",
+    "self_attn.q_proj": "self_attn.qkv_proj.q_proj",
+    "self_attn.k_proj": "self_attn.qkv_proj.k_proj",
+    "self_attn.v_proj": "self_attn.qkv_proj.v_proj",
+    "self_attn.o_proj": "self_attn.o_proj.o_proj",
+}
+"""How Hugging Face's modules are called there, by the ends of their paths."""
+_OUTSIDE = ("lm_head",)
+"""What Hugging Face has beside `model.`, not in it."""
+
+
+def to_neuron(path: str) -> str:
+    """A Hugging Face module path as NxD Inference calls it.
+
+    >>> to_neuron("model.layers.3.mlp.gate"), to_neuron("model.embed_tokens"), to_neuron("lm_head")
+    ('layers.3.mlp.router.linear_router', 'embed_tokens', 'lm_head')
+    """
+    path = path.removeprefix("model.")
+    for ours, theirs in EQUIVALENT.items():
+        if path.endswith(f".{ours}"):
+            return path.removesuffix(ours) + theirs
+    return path
+
+
+def to_hf(path: str) -> str:
+    """The way back.
+
+    >>> to_hf("layers.3.self_attn.o_proj.o_proj"), to_hf("norm"), to_hf("lm_head")
+    ('model.layers.3.self_attn.o_proj', 'model.norm', 'lm_head')
+    """
+    for ours, theirs in EQUIVALENT.items():
+        if path.endswith(f".{theirs}"):
+            path = path.removesuffix(theirs) + ours
+            break
+    return path if path.split(".")[0] in _OUTSIDE or path.startswith("model.") else f"model.{path}"
+
+
+def no_capture(tensor: torch.Tensor) -> str:
+    """Why a tensor is no capture, or the empty string: a placeholder, or padding."""
+    if tensor.numel() != 1 or tensor.ndim > 1:
+        return ""
+    value = float(tensor.reshape(-1)[0])
+    if value != value:
+        return "NaN padding: nothing was captured in this place"
+    if value == 0:
+        return (
+            "a placeholder, zeros(1): the module was never hit (is its name right?), or this bucket was compiled "
+            "after the first, which alone has the captures"
+        )
+    return ""
+
+
+def is_neuron_file(name: str) -> bool:
+    """Whether a file name belongs to this layout.
+
+    >>> is_neuron_file("captured_tensors_cte_step_1_module_layers.0_output.pt"), is_neuron_file("layer_1_output.pt")
+    (True, False)
+    """
+    return _FILE.fullmatch(name) is not None
+
+
+def read_neuron(path: str | os.PathLike[str]) -> Run:
+    """Reads such a folder; sites have Hugging Face's names, steps count from 0.
+
+        run = read_neuron("captured_tensors")
+        run["model.layers.0"].tensor()
+
+    Placeholders and padding are no records: each is told in `run.problems`, and so are tensors without a module.
+    """
+    folder = Path(path)
+    shelf = Shelf(folder, layout="neuron")
+    phases: dict[str, str] = {}
+    for name in sorted(listed(folder), key=natural):
+        found = _FILE.fullmatch(name)
+        if found is None:
+            continue
+        if found["module"] is None:
+            shelf.problems.append(f"{folder / name}: registered by hand, of no module; it is left out")
+            continue
+        step = int(found["step"]) - 1
+        phases[str(step)] = found["phase"]
+        site = Site(path=to_hf(found["module"]), role=found["role"] or "output")
+        _take(shelf, site, folder / name, step)
+    return shelf.run(_order, phases=phases, tensor_parallel="rank 0's shard under tensor parallelism")
+
+
+def _take(shelf: Shelf, site: Site, path: Path, step: int) -> None:
+    import torch
+
+    try:
+        before = regular(path)
+        tensor = load_pt(path)
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"a {type(tensor).__name__}, expected a tensor")
+        why = no_capture(tensor)
+        if why:
+            shelf.problems.append(f"{path}: {site} at step {step}: {why}")
+            return
+        shelf.put(record_of(site, tensor, step=step), path, before, partial(load_pt, path))
+    except CorruptRun as error:
+        shelf.problems.append(str(error))
+    except ValueError as error:
+        shelf.problems.append(f"{path}: holds {error}")
+
+
+def _order(record: Record) -> tuple[object, ...]:
+    path = record.site.path
+    last = path.rpartition(".")[2]
+    place = 0 if "embed" in path else 2 if last in ("norm", "lm_head") else 1
+    return place, last == "lm_head", natural(path), record.site.role != "input"

@@ -1,0 +1,120 @@
+"""Before compiling: which modules the device shall hand out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from layertap.errors import BadArgument, MissingExtra
+from layertap.select import select
+from layertap.store.foreign.neuron import to_neuron
+
+CONFIG = "neuronx_distributed_inference.models.config"
+_NUMBERS = re.compile(r"\[([^\]]*)\]|\*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was set, in words; print it."""
+
+    sites: tuple[str, ...]
+    """As Hugging Face calls the modules."""
+    modules: tuple[str, ...]
+    """As NxD Inference does, in the order in which their tensors will come."""
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.modules:
+            return "nothing to capture: the configuration is as it was, and costs nothing"
+        head = f"{len(self.modules)} modules will be captured; compile now: they are part of the compiled model"
+        return "\n".join([head, *(f"note: {note}" for note in self.notes)])
+
+
+def prepare(
+    neuron_config: Any,
+    sites: str | Sequence[str] | None = None,
+    *,
+    record_layer_outputs: bool = False,
+    num_layers: int | None = None,
+    model: Any = None,
+    capture_inputs: bool = False,
+    classes: Any = None,
+) -> Plan:
+    """Sets the fields of a `NeuronConfig` (or one of its kind) without which captures come back as nothing.
+
+        neuron_config = MoENeuronConfig(tp_degree=64, …)
+        print(neuron.prepare(neuron_config, record_layer_outputs=True, num_layers=62))    # embedding and all layers
+        neuron.prepare(neuron_config, ["model.layers.[0,30,61]", "model.norm"])
+        app = NeuronMiniMaxM2ForCausalLM(path, config); app.compile(traced_path)
+
+    `sites` are Hugging Face paths, with lists of numbers; any pattern, if `model` is given (a Hugging Face model, maybe
+    on the meta device). `classes` is the module of NxD Inference's configuration classes, which is imported otherwise.
+    """
+    paths = _paths(sites, num_layers, model)
+    if record_layer_outputs:
+        count = num_layers if num_layers is not None else _layers_of(model)
+        paths = ["model.embed_tokens", *(f"model.layers.{number}" for number in range(count)), *paths]
+    paths = list(dict.fromkeys(paths))
+    if not paths:
+        return Plan(sites=(), modules=())
+    classes = classes if classes is not None else _classes()
+    modules = tuple(to_neuron(path) for path in paths)
+    neuron_config.tensor_capture_config = classes.TensorCaptureConfig(
+        modules_to_capture=list(modules), capture_inputs=capture_inputs
+    )
+    notes = []
+    # Each alone fails silently: without logits on the device the captures come back as None.
+    neuron_config.output_logits = True
+    if getattr(neuron_config, "on_device_sampling_config", None) is None:
+        neuron_config.on_device_sampling_config = classes.OnDeviceSamplingConfig()
+        notes.append("on-device sampling was off; it is on now, since captures come back as None without it")
+    if getattr(neuron_config, "enable_bucketing", False):
+        notes.append("bucketing is on: only the first bucket's captures are real, the others are placeholders")
+    if int(getattr(neuron_config, "tp_degree", 1) or 1) > 1:
+        notes.append(f"tp_degree is {neuron_config.tp_degree}: a capture of a sharded tensor is rank 0's shard")
+    return Plan(sites=tuple(paths), modules=modules, notes=tuple(notes))
+
+
+def _paths(sites: str | Sequence[str] | None, num_layers: int | None, model: Any) -> list[str]:
+    if sites is None:
+        return []
+    asked = [sites] if isinstance(sites, str) else list(sites)
+    if model is not None:
+        return list(select(model, asked).paths)
+    return [path for text in asked for path in _expanded(text, num_layers)]
+
+
+def _expanded(text: str, num_layers: int | None) -> list[str]:
+    """`model.layers.[0,30,61]` and `model.layers.*` as paths."""
+    found = _NUMBERS.search(text)
+    if found is None:
+        return [text]
+    if found[0] == "*":
+        if num_layers is None:
+            raise BadArgument(f"sites: {text!r} needs num_layers= (or model=, a Hugging Face model to look in)")
+        numbers = [str(number) for number in range(num_layers)]
+    else:
+        numbers = [part.strip() for part in found[1].split(",")]
+        if not all(number.isdigit() for number in numbers):
+            raise BadArgument(f"sites: {text!r}: without model= only lists of numbers are understood, as [0,30,61]")
+    return [text[: found.start()] + number + text[found.end() :] for number in numbers]
+
+
+def _layers_of(model: Any) -> int:
+    count = getattr(getattr(model, "config", None), "num_hidden_layers", None)
+    if not isinstance(count, int):
+        raise BadArgument("record_layer_outputs=True needs num_layers=, the number of decoder layers")
+    return count
+
+
+def _classes() -> Any:
+    try:
+        return import_module(CONFIG)
+    except ImportError as error:
+        raise MissingExtra(
+            "prepare needs NxD Inference (neuronx-distributed-inference), from Neuron's own package index: pip install "
+            "neuronx-distributed-inference --extra-index-url with the address that AWS's setup guide gives"
+        ) from error
