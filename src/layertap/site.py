@@ -233,6 +233,8 @@ class Receipt:
     """Records that could not be written."""
     error: str = ""
     """The internal error that ended recording early; empty when there was none."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know besides: steps that an AMP scaler skipped, a graph that could not be looked into."""
 
     @property
     def fired(self) -> tuple[SiteReceipt, ...]:
@@ -262,4 +264,4 @@ class Receipt:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Receipt:
         sites = tuple(SiteReceipt(**site) for site in data["sites"])
-        return cls(**{**data, "sites": sites})
+        return cls(**{**data, "sites": sites, "notes": tuple(data.get("notes", ()))})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
 
 from layertap.capture.module_tap import ModuleTap
+from layertap.capture.parcel import Source
 from layertap.site import Receipt, SiteReceipt
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -25,6 +26,8 @@ def receipt_of(
     overhead: float,
     lost: int,
     error: str,
+    sources: Iterable[tuple[str, Source]] = (),
+    notes: tuple[str, ...] = (),
 ) -> Receipt:
     """Balances the books of all taps."""
     by_path = {tap.path: tap for tap in taps}
@@ -46,6 +49,18 @@ def receipt_of(
                     why=why,
                 )
             )
+    sites += [
+        SiteReceipt(
+            path=source.path,
+            role=role,
+            kind=source.kind,
+            fired=source.tally.fired,
+            tensors=source.tally.tensors,
+            skipped=dict(source.tally.skipped),
+            dropped=source.tally.dropped,
+        )
+        for role, source in sources
+    ]
     return Receipt(
         sites=tuple(sites),
         steps=steps,
@@ -55,6 +70,7 @@ def receipt_of(
         overhead=overhead,
         lost=lost,
         error=error,
+        notes=notes,
     )
 
 
@@ -91,8 +107,10 @@ def _why_not_called(tap: ModuleTap, by_path: dict[str, ModuleTap]) -> str:
         return f"{tap.kind} is a container, which torch never calls; ask for its children"
     above = _nearest_called(tap.path, by_path)
     # By name: asking torch._dynamo for the class would import all of it.
-    if getattr(tap.module, "_compiled_call_impl", None) is not None or any(
-        other.kind == "OptimizedModule" for other in by_path.values()
+    if (
+        tap.enclosed
+        or getattr(tap.module, "_compiled_call_impl", None) is not None
+        or any(other.kind == "OptimizedModule" for other in by_path.values())
     ):
         return "it runs inside a torch.compile'd graph, where no module is called; record the model before compiling"
     if above is None:

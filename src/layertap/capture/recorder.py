@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -17,13 +16,16 @@ import torch
 from torch import nn
 
 from layertap.capture import taps
+from layertap.capture.describe import describe, rank
+from layertap.capture.guard import Inside
 from layertap.capture.keep import STATS, TENSOR, Keeper
 from layertap.capture.ledger import receipt_of, why_nothing
-from layertap.capture.module_tap import ModuleTap, Moment
-from layertap.capture.parcel import Draft, Tally, dtype_name
+from layertap.capture.module_tap import Call, ModuleTap, Moment
+from layertap.capture.parcel import Draft, Source, Tally, dtype_name
 from layertap.capture.schedule import parse_bytes, parse_schedule
-from layertap.capture.sink import POLICIES, Sink
+from layertap.capture.sink import POLICIES, Sink, Writer
 from layertap.errors import BadArgument, NothingCaptured
+from layertap.measure import supported
 from layertap.select import Selection, select
 from layertap.site import ROLES, Receipt, Site
 from layertap.store import MemoryWriter, Run, RunWriter
@@ -114,33 +116,31 @@ class Recorder:
         self.epoch: int | None = None
         self.batch: int | None = None
         """Set these as the training loop goes on; each record carries them."""
+        self.phases: frozenset[str] | None = None
+        """Record only while the model is in one of these phases; None means both."""
+        self.keep_inputs = False
+        """Whether the model's own inputs are kept whole, and not the small whole-number ones alone."""
+        self.between: Callable[[Writer], Writer] = lambda writer: writer
+        """What stands between the sink and the run's writer; set it before `start`."""
+        self.notes: list[str] = []
+        """What the receipt tells besides."""
         self.step_number = 0
         self.overhead = 0.0
         self.schedule = parse_schedule(schedule)
         self._keeper = Keeper(model, keep)
         self._budget, self._policy, self._exists = parse_bytes(budget), policy, exists
         self._strict = strict
-        self._info = {
-            "model": type(model).__qualname__,
-            "arguments": {
-                "sites": _plain(sites),
-                "exclude": _plain(exclude),
-                "what": list(roles),
-                "keep": _plain(keep),
-                "schedule": str(self.schedule),
-                "budget": budget,
-                "policy": policy,
-            },
-            "torch": torch.__version__,
-            "parameter_dtypes": sorted({dtype_name(parameter.dtype) for parameter in model.parameters()}),
-            "meta": dict(meta or {}),
-        }
+        arguments = {"sites": sites, "exclude": exclude, "what": list(roles), "keep": keep, "budget": budget}
+        arguments |= {"schedule": str(self.schedule), "policy": policy}
+        self._info = describe(model, arguments, meta)
         chosen = {choice.path: choice.roles for choice in self.selection}
         self._taps = {
             module: ModuleTap(self, module, name, chosen.get(name, ())) for name, module in model.named_modules()
         }
+        self._sources: dict[tuple[str, str], Source] = {}
+        self._doors: dict[nn.Module, ModuleTap] = self._taps
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
-        self._rank = _rank()
+        self._rank = rank()
         self._order = itertools.count()
         self._steps = 0
         self._last_step = -1
@@ -163,7 +163,9 @@ class Recorder:
             self._writer = MemoryWriter(info=self._info, rank=self._rank)
         else:
             self._writer = RunWriter(self.path, info=self._info, rank=self._rank, exists=self._exists)
-        self._sink = Sink(self._writer, budget=self._budget, policy=self._policy, retains=self.path is None)
+        self._sink = Sink(
+            self.between(self._writer), budget=self._budget, policy=self._policy, retains=self.path is None
+        )
         self._pid = os.getpid()
         self._began = time.perf_counter()
         self._state = "open"
@@ -179,6 +181,28 @@ class Recorder:
         self.step_number += 1
         self._order = itertools.count()
         self._arm()
+
+    def at(self, *, step: int | None = None, epoch: int | None = None, batch: int | None = None) -> None:
+        """Says where the loop is, as far as it is known; the schedule then decides again."""
+        self.step_number = self.step_number if step is None else step
+        self.epoch = self.epoch if epoch is None else epoch
+        self.batch = self.batch if batch is None else batch
+        self._arm()
+
+    def after(self, action: Callable[[], None]) -> None:
+        """Has the writer's thread do something once all that was recorded so far has arrived there."""
+        if self._state == "open":
+            self._sink.after(action)
+
+    def enclose(self, wrapper: nn.Module) -> None:
+        """Takes the calls of `wrapper`, which runs the model as one compiled graph, for the model's own."""
+        armed = self._attached
+        self._disarm()
+        for tap in self._taps.values():
+            tap.enclosed = tap.path != ""
+        self._doors = {wrapper: self._taps[self.model]}
+        if armed:
+            self._arm()
 
     def pause(self) -> None:
         """Takes the taps off until `resume`; the model runs as if nothing recorded it."""
@@ -241,14 +265,18 @@ class Recorder:
     @property
     def live(self) -> bool:
         """Whether taps may record: between start and end, and not in a forked child such as a DataLoader's worker."""
-        return self._attached and os.getpid() == self._pid
+        return self._attached and os.getpid() == self._pid and (self.phases is None or self.phase in self.phases)
 
     def watches(self, path: str, *roles: str) -> bool:
         return any((path, role) in self._watched for role in roles)
 
+    def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
+        """What is recorded of a call's output: as it is here; a recorder of another kind may add to it or refuse it."""
+        return output
+
     def put(
         self,
-        tap: ModuleTap,
+        tap: ModuleTap | Source,
         role: str,
         leaf: str,
         tensor: torch.Tensor,
@@ -280,12 +308,37 @@ class Recorder:
             level = self._keeper.level(tap.path, role, leaf)
         else:
             exact = not (tensor.is_floating_point() or tensor.is_complex())
-            level = TENSOR if exact and tensor.numel() * tensor.element_size() <= SMALL else STATS
+            level = TENSOR if self.keep_inputs or (exact and tensor.numel() * tensor.element_size() <= SMALL) else STATS
         self._sink.put(draft, tensor, level)
 
-    def inside(self, path: str) -> _Inside:
+    def note(
+        self,
+        path: str,
+        kind: str,
+        role: str,
+        leaf: str,
+        tensor: torch.Tensor,
+        *,
+        call: int = 0,
+        step: int | None = None,
+    ) -> None:
+        """Records a tensor that no module's call brings, for instance a loss; on steps that are not due, nothing."""
+        if not self.live:
+            return
+        with self.inside(path):
+            source = self._sources.setdefault((path, role), Source(path, kind))
+            source.tally.fired += 1
+            reason = supported(tensor)
+            if reason:
+                source.tally.skip(reason)
+                return
+            when = self.step_number if step is None else step
+            moment = Moment(call, when, self.epoch, self.batch, self.phase, False)
+            self.put(source, role, leaf, tensor.detach(), moment, source.tally, "", True)
+
+    def inside(self, path: str) -> Inside:
         """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""
-        return _Inside(self, path)
+        return Inside(self, path)
 
     def stop_on(self, error: Exception, path: str) -> bool:
         """Ends recording after an error of layertap's own; returns whether the user is spared it."""
@@ -298,10 +351,15 @@ class Recorder:
     # Arming and disarming.
 
     def _arm(self) -> None:
-        due = self._state == "open" and not self._error and not self._paused and self.schedule.due(self.step_number)
+        due = (
+            self._state == "open"
+            and not self._error
+            and not self._paused
+            and self.schedule.due(self.step_number, self.epoch, self.batch)
+        )
         self._ever_due |= due
         if due and not self._attached:
-            taps.attach(self._taps)
+            taps.attach(self._doors)
             self._handles = [hook for tap in self._taps.values() for hook in tap.watch_parameter_gradients()]
             self._attached = True
         elif not due:
@@ -310,7 +368,7 @@ class Recorder:
     def _disarm(self) -> None:
         if self._attached:
             self._attached = False
-            taps.detach(self._taps)
+            taps.detach(self._doors)
             for handle in self._handles:
                 handle.remove()
             self._handles = []
@@ -324,44 +382,8 @@ class Recorder:
             nbytes=self._writer.bytes,
             seconds=time.perf_counter() - self._began,
             overhead=self.overhead,
-            lost=self._sink.taken - self._writer.records,
+            lost=self._sink.taken - self._writer.records - getattr(self._sink.writer, "let_go", 0),
             error=self._error or self._sink.error,
+            sources=[(role, source) for (_, role), source in self._sources.items()],
+            notes=tuple(self.notes),
         )
-
-
-class _Inside:
-    """One stay inside a tap. A class, not a generator: it is entered for every call of every module."""
-
-    __slots__ = ("_path", "_recorder", "_start")
-
-    def __init__(self, recorder: Recorder, path: str) -> None:
-        self._recorder, self._path = recorder, path
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        spared = isinstance(error, Exception) and self._recorder.stop_on(error, self._path)
-        self._recorder.overhead += time.perf_counter() - self._start
-        return spared
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return getattr(value, "__name__", None) or repr(value)
-
-
-def _rank() -> int:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return int(torch.distributed.get_rank())
-    with contextlib.suppress(ValueError):
-        return int(os.environ.get("RANK", "0"))
-    return 0
