@@ -19,6 +19,7 @@ from layertap.capture import taps
 from layertap.capture.describe import describe, rank
 from layertap.capture.guard import Inside
 from layertap.capture.keep import STATS, TENSOR, Keeper
+from layertap.capture.leaves import parts
 from layertap.capture.ledger import receipt_of, why_nothing
 from layertap.capture.module_tap import Call, ModuleTap, Moment
 from layertap.capture.parcel import Draft, Source, Tally, dtype_name
@@ -137,7 +138,7 @@ class Recorder:
         self._taps = {
             module: ModuleTap(self, module, name, chosen.get(name, ())) for name, module in model.named_modules()
         }
-        self._sources: dict[tuple[str, str], Source] = {}
+        self._sources: dict[tuple[str, str, str], Source] = {}
         self._doors: dict[nn.Module, ModuleTap] = self._taps
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
         self._rank = rank()
@@ -267,6 +268,16 @@ class Recorder:
         """Whether taps may record: between start and end, and not in a forked child such as a DataLoader's worker."""
         return self._attached and os.getpid() == self._pid and (self.phases is None or self.phase in self.phases)
 
+    @property
+    def touched(self) -> bool:
+        """Whether anything of the present step has been recorded."""
+        return self._last_step == self.step_number
+
+    @property
+    def calls(self) -> int:
+        """Calls of the model itself that were seen."""
+        return self._taps[self.model].total
+
     def watches(self, path: str, *roles: str) -> bool:
         return any((path, role) in self._watched for role in roles)
 
@@ -311,30 +322,22 @@ class Recorder:
             level = TENSOR if self.keep_inputs or (exact and tensor.numel() * tensor.element_size() <= SMALL) else STATS
         self._sink.put(draft, tensor, level)
 
-    def note(
-        self,
-        path: str,
-        kind: str,
-        role: str,
-        leaf: str,
-        tensor: torch.Tensor,
-        *,
-        call: int = 0,
-        step: int | None = None,
-    ) -> None:
+    def note(self, path: str, kind: str, role: str, leaf: str, tensor: torch.Tensor, *, call: int = 0) -> None:
         """Records a tensor that no module's call brings, for instance a loss; on steps that are not due, nothing."""
         if not self.live:
             return
         with self.inside(path):
-            source = self._sources.setdefault((path, role), Source(path, kind))
+            source = self._sources.setdefault((path, role, kind), Source(path, kind))
             source.tally.fired += 1
-            reason = supported(tensor)
-            if reason:
-                source.tally.skip(reason)
-                return
-            when = self.step_number if step is None else step
-            moment = Moment(call, when, self.epoch, self.batch, self.phase, False)
-            self.put(source, role, leaf, tensor.detach(), moment, source.tally, "", True)
+            moment = Moment(call, self.step_number, self.epoch, self.batch, self.phase, False)
+            placements = str(getattr(tensor, "placements", ""))
+            for below, part in parts(tensor.detach()):
+                reason = supported(part)
+                if reason:
+                    source.tally.skip(reason)
+                    continue
+                name = f"{leaf}.{below}" if leaf and below else leaf or below
+                self.put(source, role, name, part, moment, source.tally, placements, True)
 
     def inside(self, path: str) -> Inside:
         """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""
@@ -384,6 +387,6 @@ class Recorder:
             overhead=self.overhead,
             lost=self._sink.taken - self._writer.records - getattr(self._sink.writer, "let_go", 0),
             error=self._error or self._sink.error,
-            sources=[(role, source) for (_, role), source in self._sources.items()],
+            sources=[(role, source) for (_, role, _), source in self._sources.items()],
             notes=tuple(self.notes),
         )

@@ -38,9 +38,10 @@ log = logging.getLogger("layertap")
 class Writer(Protocol):
     """What a sink writes to: a run on disk or in memory."""
 
-    records: int
-    bytes: int
-
+    @property
+    def records(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
     def add(self, record: Record, data: npt.NDArray[np.uint8] | None) -> None: ...
     def commit(self) -> None: ...
     def close(self, receipt: Receipt | None, **info: Any) -> None: ...
@@ -92,6 +93,11 @@ class Sink:
         else:
             measured = measure(tensor)
             self._send(Parcel(draft, level, lambda: (measured, copy), nbytes))
+
+    @property
+    def under_way(self) -> int:
+        """Bytes that are taken and not written yet; of a run in memory, all that it holds."""
+        return self._used
 
     def pause(self) -> None:
         """The end of a forward pass or a step: what a device has gathered is sent on."""
