@@ -59,6 +59,16 @@ _CHINESE = {
     "statistics only": "仅统计量",
     "{size} of tensors kept": "保存张量 {size}",
     "stopped early: {error}": "提前停止：{error}",
+    # a monitor
+    "nothing was recorded: none of the epochs {epochs} came; the last one set was {last}": (
+        "没有任何记录：指定的 epoch {epochs} 一个都没有出现；最后设置的是 {last}"
+    ),
+    "{layer}: nothing recorded in epoch {epoch}: {why}": "{layer}：epoch {epoch} 没有任何记录：{why}",
+    "{layer}: {count} outputs, first at epoch {epoch}, batch {batch}, have statistics but no tensor "
+    "(budget, policy, or a full disk); see monitor.receipt": (
+        "{layer}：{count} 个输出（首个在 epoch {epoch}、batch {batch}）只有统计量而没有张量"
+        "（预算、策略或磁盘已满所致）；参见 monitor.receipt"
+    ),
     "lost: {count} records could not be written": "丢失：{count} 条记录无法写入",
     "dropped for the budget: {count} tensors": "因预算限制未保存：{count} 个张量",
     "silent: {count} of {total} sites": "没有数据的位置：{total} 个中的 {count} 个",

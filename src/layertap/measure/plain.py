@@ -86,6 +86,16 @@ def finish(pending: Pending) -> Measurement:
     return Measurement(statistics=statistics, fingerprint=int(pending.fingerprint) % 2**64, sketch=sketch)
 
 
+def fingerprints(rows: torch.Tensor) -> torch.Tensor:
+    """The fingerprint of each row of a contiguous matrix, as an int64 of the same bits."""
+    words = _words(rows)
+    missing = -words.shape[1] % LANES
+    if missing:
+        words = torch.cat([words, words.new_zeros(len(words), missing)], dim=1)
+    grid = words.view(len(words), -1, LANES)
+    return (_weights(0, grid[0]) * grid).sum(dim=(1, 2))
+
+
 def _values(part: torch.Tensor) -> torch.Tensor:
     """In float64 (on MPS, which has none, in float32)."""
     wide = torch.float32 if part.device.type == "mps" else torch.float64

@@ -1,0 +1,126 @@
+"""The recorder behind a monitor: `record`'s own, asked about each output, and told which samples are in the batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from layertap.capture.module_tap import Call, ModuleTap, Moment
+from layertap.capture.parcel import Source, Tally
+from layertap.capture.recorder import Recorder
+from layertap.errors import RunError
+from layertap.measure.rows import row_fingerprints
+from layertap.store import Run
+from layertap.store.runfile import run_files
+from layertap.training.samples import FINGERPRINTS, INDICES
+
+log = logging.getLogger("layertap")
+
+Accept = Callable[[ModuleTap, Call, Any], Any]
+
+
+class MonitorRecorder(Recorder):
+    """Records the outputs of some modules at the moments when a monitor wants them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        paths: Sequence[str],
+        due: Callable[[int, int | None, int | None], bool],
+        accept: Accept,
+        keep: Any,
+        budget: int | str,
+        policy: Literal["block", "stats", "drop"],
+        strict: bool,
+        exists: Literal["error", "append", "replace"],
+        meta: dict[str, Any],
+    ) -> None:
+        super().__init__(
+            model,
+            None,
+            sites=[name or _the_model for name in paths],
+            exclude=None,
+            what=("output",),
+            keep=keep,
+            schedule=due,
+            budget=budget,
+            policy=policy,
+            strict=strict,
+            exists=exists,
+            meta=meta,
+        )
+        self.samples: torch.Tensor | None = None
+        """The indices of the samples in this batch, where the loop tells them."""
+        self._accept = accept
+        self._identified: tuple[int, str, int] | None = None
+
+    @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    def started(self) -> bool:
+        return self._state != "new"
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Bytes under way to disk, and bytes recorded."""
+        if not self.started:
+            return {"under_way": 0, "recorded": 0}
+        return {"under_way": self._sink.under_way, "recorded": self._writer.bytes}
+
+    def begin(self) -> int:
+        """Starts; returns the number of the first step, behind those of an earlier session in the same folder."""
+        first = 0
+        try:
+            if self.path is not None and self._exists == "append" and run_files(self.path):
+                steps = Run(self.path).index.steps()
+                first = int(steps[-1]) + 1 if len(steps) else 0
+            self.start()
+        except RunError as error:
+            if self._strict:
+                raise
+            # A folder that could be written when the monitor was made, and cannot now: the training still gets its
+            # data, as far as the budget of memory goes.
+            log.error("layertap: %s; recording into memory instead", error)
+            self.path = None
+            self.start()
+        return first
+
+    def move(self, *, step: int, epoch: int | None, batch: int | None) -> None:
+        """Goes on to another batch: calls are counted anew, and the schedule decides whether it is tapped."""
+        self.epoch, self.batch, self.step_number = epoch, batch, step - 1
+        self.step()
+
+    def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
+        return self._accept(tap, call, output)
+
+    def put(
+        self,
+        tap: ModuleTap | Source,
+        role: str,
+        leaf: str,
+        tensor: torch.Tensor,
+        moment: Moment,
+        tally: Tally,
+        placements: str,
+        asked: bool,
+    ) -> None:
+        super().put(tap, role, leaf, tensor, moment, tally, placements, asked)
+        if asked or not tensor.dim():
+            return
+        call = (moment.step, moment.phase, moment.call)
+        if self._identified != call:  # the first tensor that the model is given stands for its samples
+            self._identified = call
+            super().put(tap, role, FINGERPRINTS, row_fingerprints(tensor), moment, tally, "", False)
+            if self.samples is not None:
+                super().put(tap, role, INDICES, self.samples, moment, tally, "", False)
+
+
+def _the_model(path: str, module: nn.Module) -> bool:
+    return not path
