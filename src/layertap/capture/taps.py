@@ -41,6 +41,7 @@ class _Inside(threading.local):
 _lock = threading.RLock()
 _taps: dict[int, tuple[Tap, ...]] = {}
 _doors: dict[type[nn.Module], tuple[int, Any]] = {}
+_graphs: dict[int, Callable[..., Any]] = {}
 _inside = _Inside()
 _call_impl: Callable[..., Any] = nn.Module._call_impl
 _ABSENT = object()
@@ -51,8 +52,11 @@ def attach(taps: Mapping[nn.Module, Tap]) -> None:
     with _lock:
         for module, tap in taps.items():
             _taps[id(module)] = (*_taps.get(id(module), ()), tap)
-            _open(type(module))
-        nn.Module._call_impl = _tapped_call  # type: ignore[method-assign]
+            if _is_compiled(module):
+                _open_compiled(module)
+            else:
+                _open(type(module))
+                nn.Module._call_impl = _tapped_call  # type: ignore[method-assign]
 
 
 def detach(taps: Mapping[nn.Module, Tap]) -> None:
@@ -64,8 +68,11 @@ def detach(taps: Mapping[nn.Module, Tap]) -> None:
                 _taps[id(module)] = rest
             else:
                 _taps.pop(id(module), None)
-            _close(type(module))
-        if not _taps:
+            if _is_compiled(module):
+                _close_compiled(module)
+            else:
+                _close(type(module))
+        if not _doors:
             nn.Module._call_impl = _call_impl  # type: ignore[method-assign]
 
 
@@ -138,6 +145,30 @@ def _close(cls: type[nn.Module]) -> None:
         del cls.forward
     else:
         cls.forward = original
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    # By name: asking torch._dynamo for the class would import all of it.
+    return type(module).__name__ == "OptimizedModule"
+
+
+def _open_compiled(module: nn.Module) -> None:
+    # torch.compile's wrapper keeps the compiled function in its instance, so the door stands there. One in the class or
+    # around `_call_impl` would be traced with the model, which would be compiled anew whenever it comes or goes.
+    if len(_taps[id(module)]) == 1:
+        forward = module.forward
+
+        @functools.wraps(forward)
+        def tapped_graph(*args: Any, **kwargs: Any) -> Any:
+            return _around(module, _taps.get(id(module), ()), forward, args, kwargs, direct=False)
+
+        _graphs[id(module)] = forward
+        module.forward = tapped_graph
+
+
+def _close_compiled(module: nn.Module) -> None:
+    if id(module) not in _taps:
+        module.forward = _graphs.pop(id(module))
 
 
 def _door(forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, nn.Module | None]:
     while True:
         kind = type(model).__name__
         if kind == "OptimizedModule":
-            compiled, model = compiled or model, model._orig_mod  # type: ignore[assignment]
+            compiled, model = (model if compiled is None else compiled), model._orig_mod  # type: ignore[assignment]
         elif kind in _WRAPPERS:
             model = model.module  # type: ignore[assignment]
         else:

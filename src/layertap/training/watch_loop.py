@@ -83,7 +83,7 @@ class Watch:
         self._receipt: Receipt | None = None
         self._open = False
         if self.active:
-            self._start(wrapper or compiled_wrapper(self.model))
+            self._start(compiled_wrapper(self.model) if wrapper is None else wrapper)
 
     def _start(self, wrapper: nn.Module | None) -> None:
         config = self.config
