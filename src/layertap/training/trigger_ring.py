@@ -112,14 +112,14 @@ class RingWriter:
         """Looks at a step that has ended."""
         records = sorted((r for r in self._seen if r.step == step.number), key=lambda record: record.order)
         self._seen = deque((record for record in self._seen if record.step > step.number), maxlen=SEEN)
-        reasons = self._rules.judge(step, records)
-        self._past = (step, records)
-        for reason in reasons[:1]:
-            self._fire(reason.rule, " ".join(other.text for other in reasons), step, records, reason)
-        while len(self._ring) > self._steps:
+        while self._ring and next(iter(self._ring)) <= step.number - self._steps:
             _, held = self._ring.popitem(last=False)
             self.let_go += len(held.items)
             self._bytes -= held.nbytes
+        reasons = self._rules.judge(step, records)
+        self._past = (step, records)
+        for reason in reasons[:1]:
+            self._fire(reason.rule, "; ".join(other.text for other in reasons), step, records, reason)
 
     def fire(self, rule: str, text: str, step: Step) -> None:
         """Brings the ring to disk because someone asks for it."""
