@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import layertap as lt
 import models
 from layertap.capture import taps
+from layertap.training import find_sample
 
 LAYERS = {"net.0": {"alias": "first"}, "net.2": {"alias": "last", "record_type": "epoch_full"}}
 
@@ -102,6 +103,11 @@ def test_lightning_tells_the_monitor_where_it_is(tmp_path):
     for phase in ("train", "eval"):
         found = [moment[1:] for moment in moments if moment[0] == phase]
         assert found == [(epoch, batch) for epoch in (1, 2) for batch in range(3)], "no sanity check among them"
+    places = find_sample(run, data()[5][0])
+    assert [(place.epoch, place.batch, place.row) for place in places if place.phase == "train"] == [
+        (1, 1, 1),
+        (2, 1, 1),
+    ]
     saved = torch.load(tmp_path / "out" / "epoch_2_batch_full_last.pt")
     assert saved["output"].shape == (10, 2)
     assert torch.load(tmp_path / "out" / "epoch_1_batch_2_first.pt")["output"].shape == (2, 8)

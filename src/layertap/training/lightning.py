@@ -37,13 +37,13 @@ class MonitorCallback(Callback):  # type: ignore[misc,unused-ignore]
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if self.monitor is not None:
-            self.monitor.set_batch_idx(batch_idx)
+            self.monitor.set_batch_idx(batch_idx, batch=batch)
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         if self.monitor is not None and not trainer.sanity_checking:
-            self.monitor.set_batch_idx(batch_idx)
+            self.monitor.set_batch_idx(batch_idx, batch=batch)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if self.monitor is not None:

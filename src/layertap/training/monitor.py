@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import torch
@@ -162,13 +161,16 @@ class Monitor:
             self._move()
 
     @spared(nothing)
-    def set_batch_idx(self, batch_idx: int, samples: Any = None) -> None:
-        """A batch begins, counted from 0. `samples`: the indices of its samples in the data, where they are known."""
+    def set_batch_idx(self, batch_idx: int, samples: Any = None, batch: Any = None) -> None:
+        """A batch begins, counted from 0. `samples`: the indices of its samples in the data, where they are known;
+        `batch`: the batch, by which its samples are known where only parts of the model are called."""
         self._step += self.current_batch_idx is not None or self._step == self._held.last_step
         self.current_batch_idx = int(batch_idx)
         self._came |= self.current_batch_idx in self.batch_indices
-        self._move()
         self._recorder.samples = None if samples is None else torch.as_tensor(samples, dtype=torch.int64, device="cpu")
+        self._move()
+        if batch is not None:
+            self._recorder.identify(batch)
 
     def create_epoch_callback(self) -> Callable[[int], None]:
         """A function to call with each epoch."""
@@ -289,9 +291,7 @@ class Monitor:
     def __enter__(self) -> Monitor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove_hooks()
 
     def _custom_condition(self, output: Any) -> bool:

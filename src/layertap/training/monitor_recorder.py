@@ -9,10 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from layertap.capture.leaves import leaves
 from layertap.capture.module_tap import Call, ModuleTap, Moment
 from layertap.capture.parcel import Source, Tally
 from layertap.capture.recorder import Recorder
 from layertap.errors import RunError
+from layertap.measure import supported
 from layertap.measure.rows import row_fingerprints
 from layertap.store import Run
 from layertap.store.runfile import run_files
@@ -97,6 +99,14 @@ class MonitorRecorder(Recorder):
         self.epoch, self.batch, self.step_number = epoch, batch, step - 1
         self.step()
 
+    def identify(self, batch: Any) -> None:
+        """Takes the samples of this step from the batch itself, where the model as a whole is not called with it."""
+        first = next((leaf.tensor for leaf in leaves(batch) if leaf.tensor is not None and leaf.tensor.dim()), None)
+        if first is not None and self.live and not supported(first):
+            with self.inside(""):
+                moment = Moment(0, self.step_number, self.epoch, self.batch, self.phase, False)
+                self._identify(Source("", type(self.model).__name__), first, moment, Tally())
+
     def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
         return self._accept(tap, call, output)
 
@@ -112,14 +122,17 @@ class MonitorRecorder(Recorder):
         asked: bool,
     ) -> None:
         super().put(tap, role, leaf, tensor, moment, tally, placements, asked)
-        if asked or not tensor.dim():
-            return
+        if not asked and tensor.dim():
+            self._identify(tap, tensor, moment, tally)
+
+    def _identify(self, source: ModuleTap | Source, tensor: torch.Tensor, moment: Moment, tally: Tally) -> None:
         call = (moment.step, moment.phase, moment.call)
-        if self._identified != call:  # the first tensor that the model is given stands for its samples
-            self._identified = call
-            super().put(tap, role, FINGERPRINTS, row_fingerprints(tensor), moment, tally, "", False)
-            if self.samples is not None:
-                super().put(tap, role, INDICES, self.samples, moment, tally, "", False)
+        if self._identified == call:
+            return  # the first tensor that the model is given stands for its samples
+        self._identified = call
+        super().put(source, "input", FINGERPRINTS, row_fingerprints(tensor.detach()), moment, tally, "", False)
+        if self.samples is not None:
+            super().put(source, "input", INDICES, self.samples, moment, tally, "", False)
 
 
 def _the_model(path: str, module: nn.Module) -> bool:
