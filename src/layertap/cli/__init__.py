@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from layertap.cli import demo, diff, export, record, show
+from layertap.cli import demo, diff, export, record, show, watch
 from layertap.cli.screen import problem
 from layertap.errors import LayertapError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("record")(record.record)
 app.command("show")(show.show)
 app.command("diff")(diff.diff)
+app.command("watch")(watch.watch)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)
 

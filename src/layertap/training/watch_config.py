@@ -106,7 +106,7 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
     elif source is None or isinstance(source, Mapping):
         given = dict(source or {})
     else:
-        given = _read(Path(source))
+        given = file_options(Path(source))
     given |= {name: value for name, value in options.items() if value is not None}
     known = [field.name for field in fields(WatchConfig)]
     for name in given:
@@ -144,8 +144,8 @@ def _several(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A TOML or JSON file; its options may stand in a table `watch`."""
+def file_options(path: Path) -> dict[str, Any]:
+    """The options in a TOML or JSON file, at its top or in a table `watch`."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

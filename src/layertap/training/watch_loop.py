@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
+import os
 import weakref
 from pathlib import Path
 from types import TracebackType
@@ -82,6 +83,7 @@ class Watch:
         self._ring: RingWriter
         self._receipt: Receipt | None = None
         self._open = False
+        self._pid = os.getpid()
         if self.active:
             self._start(compiled_wrapper(self.model) if wrapper is None else wrapper)
 
@@ -187,7 +189,7 @@ class Watch:
 
     def close(self) -> None:
         """Ends watching and makes the receipt. Calling it again does nothing."""
-        if not self._open:
+        if not self._open or os.getpid() != self._pid:
             return
         self._open = False
         watch_clock.forget(self)
@@ -338,7 +340,7 @@ class Watch:
             )
 
     def _fire(self, rule: str, reason: str) -> None:
-        if self._open:
+        if self._open and os.getpid() == self._pid:
             recorder = self.recorder
             step = Step(number=recorder.step_number, epoch=recorder.epoch, batch=recorder.batch)
             self._begin(0)
