@@ -78,6 +78,15 @@ def test_c13_masks_are_respected(tmp_path):
     assert weights[2, :, :, 2:].sum() == 0
 
 
+def test_c13_the_fused_path_of_eval_mode_calls_no_attention_and_the_log_says_so(tmp_path, caplog):
+    model = encoder().eval()
+    with lt.Monitor(model, ["layers.1.self_attn"], [1], tmp_path, [0]) as monitor, torch.no_grad():
+        monitor.set_epoch(1)
+        monitor.set_batch_idx(0)
+        model(torch.randn(3, 5, 8))
+    assert "layers.1.self_attn: nothing recorded in epoch 1: layers.1 ran its fused fast path" in caplog.text
+
+
 def test_c13_what_the_model_asks_for_itself_is_left_as_it_is(tmp_path):
     class Asks(nn.Module):
         def __init__(self):
