@@ -68,7 +68,6 @@ class RingWriter:
         self._ring: OrderedDict[int, _Held] = OrderedDict()
         self._bytes = 0
         self._seen: deque[Record] = deque(maxlen=SEEN)
-        self._past: tuple[Step, list[Record]] | None = None
         self._through = -1
         """Up to this step everything is written: what follows a trigger belongs to it."""
         self._waiting: list[tuple[Record, Any]] | None = [] if hold else None
@@ -117,15 +116,12 @@ class RingWriter:
             self.let_go += len(held.items)
             self._bytes -= held.nbytes
         reasons = self._rules.judge(step, records)
-        self._past = (step, records)
         for reason in reasons[:1]:
             self._fire(reason.rule, "; ".join(other.text for other in reasons), step, records, reason)
 
     def fire(self, rule: str, text: str, step: Step) -> None:
         """Brings the ring to disk because someone asks for it."""
-        records = sorted(self._seen, key=lambda record: (record.step, record.order))
-        if not records and self._past is not None:
-            step, records = self._past
+        records = sorted((r for r in self._seen if r.step == step.number), key=lambda record: record.order)
         self._fire(rule, text, step, records, None)
 
     def finish(self) -> None:

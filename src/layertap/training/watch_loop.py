@@ -79,6 +79,7 @@ class Watch:
         self._fresh = False
         """Whether a backward pass began since the last step ended."""
         self._losses = 0
+        self._out_of_phase = 0
         self._skip = False
         self._ring: RingWriter
         self._receipt: Receipt | None = None
@@ -203,7 +204,7 @@ class Watch:
         release(self.path, self.rank)
         self._receipt = self.recorder.receipt
         if not self._receipt.fired and not self._receipt.error:
-            log.error("layertap: %s", why_nothing(self._receipt))
+            log.error("layertap: %s", "\n".join([why_nothing(self._receipt), *self._receipt.notes]))
 
     def __enter__(self) -> Watch:
         return self
@@ -254,6 +255,7 @@ class Watch:
         if id(optimizer) in self._stepped:
             self._cycle = set(self._stepped)
             self._end_step()
+        self._out_of_phase += self.recorder.phase not in self.config.phases
         self._optimizer_tap.before(optimizer)
 
     def after_update(self, optimizer: Optimizer) -> None:
@@ -351,6 +353,11 @@ class Watch:
         ring, notes = self._ring, self.recorder.notes
         if ring.reports:
             notes.append(f"triggers: {', '.join(f'{report.rule} at step {report.step}' for report in ring.reports)}")
+        if self._out_of_phase:
+            notes.append(
+                f"{self._out_of_phase} steps were made while the model was in {self.recorder.phase} mode; "
+                f"phases={list(self.config.phases)} leaves them out"
+            )
         if ring.silenced:
             notes.append(f"{ring.silenced} more triggers were not told; triggers.most = {self.config.rules.most}")
         if ring.stripped:
