@@ -62,6 +62,8 @@ class OptimizerTap:
 def steps_done(optimizer: Optimizer) -> int | None:
     """How many steps the optimizer says it has made, in this process and those before it; None if it does not count."""
     counts = [state["step"] for state in optimizer.state.values() if isinstance(state, dict) and "step" in state]
+    if counts and isinstance(counts[0], torch.Tensor) and counts[0].device.type != "cpu":
+        counts = counts[:1]  # each one asked for is a wait for the device
     return int(max(float(count) for count in counts)) if counts else None
 
 
