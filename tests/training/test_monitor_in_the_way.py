@@ -95,6 +95,25 @@ def test_single_layers_alone_put_taps_on_their_batches_alone(model, tmp_path):
     assert counts == [False] * 4 + [True, False]
 
 
+def test_the_end_of_an_epoch_opens_the_newest_part_of_the_run_alone(model, tmp_path, monkeypatch):
+    """Else a long training would wait longer at the end of each epoch; counted, not timed."""
+    from layertap.store import run as reading
+
+    opened = []
+    monitor = lt.Monitor(model, LAYERS, range(1, 9), tmp_path, [0])
+    shard = reading.Shard
+    monkeypatch.setattr(reading, "Shard", lambda folder, name: opened.append(name) or shard(folder, name))
+    for epoch in range(1, 9):
+        opened.clear()
+        monitor.set_epoch(epoch)
+        monitor.set_batch_idx(0)
+        model(X)
+        assert list(monitor.get_single_data()["one"]["data"]) == [(epoch, 0)]
+        monitor.clear_current_epoch_data()
+        assert len(opened) == 1
+    monitor.remove_hooks()
+
+
 def test_removing_the_hooks_leaves_the_model_as_it_was(model, tmp_path):
     def state():
         classes = {type(module) for module in model.modules()}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import threading
 
 import numpy as np
 import pytest
@@ -240,6 +241,8 @@ def test_c12_no_files_at_all_only_the_run(tmp_path):
 def test_c12_asynchronous_files_are_there_when_the_hooks_are_gone(tmp_path):
     model = Around(Returns(lambda x: x))
     monitor = lt.Monitor(model, {"layer": {"record_type": "epoch_full"}}, [1, 2], tmp_path, asynchronous=True)
+    gate = threading.Event()
+    monitor._saver._thread.submit(gate.wait)  # a thread that is slow to begin
     for epoch in (1, 2):
         monitor.set_epoch(epoch)
         for batch in range(3):
@@ -247,8 +250,9 @@ def test_c12_asynchronous_files_are_there_when_the_hooks_are_gone(tmp_path):
             model(torch.ones(2, 3))
         assert monitor.save_epoch_outputs() == []
         monitor.clear_current_epoch_data()
+    gate.set()
     monitor.remove_hooks()
-    assert len(list(tmp_path.glob("*.pt"))) == 8
+    assert len(list(tmp_path.glob("*.pt"))) == 8, "the first epoch is found though the second began meanwhile"
     assert torch.load(tmp_path / "epoch_2_batch_full_layer.pt")["output"].shape == (6, 3)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from torch import nn
@@ -64,6 +67,26 @@ def read_layers(
         aliases.add(name)
         watched.append(Watched(layer=layer, alias=name, record_type=cast(RecordType, record_type), path=known[layer]))
     return tuple(watched)
+
+
+CONFIG = {
+    "layers_to_monitor": "monitor_layers",
+    "epochs_to_record": "monitor_epochs",
+    "batch_indices": "monitor_batches",
+    "output_dir": "monitor_output_dir",
+}
+"""What the arguments of a monitor are called in a training's own configuration."""
+
+
+def read_config(config: str | os.PathLike[str] | Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a monitor from `config.json`, or from what was read from it; options go first."""
+    given = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
+    found = {name: given[key] for name, key in CONFIG.items() if key in given}
+    arguments = {"output_dir": "monitor_outputs", **found, **options}
+    for name in ("layers_to_monitor", "epochs_to_record"):
+        if name not in arguments:
+            raise BadArgument(f"the configuration has no '{CONFIG[name]}'; it has {', '.join(map(str, given))}")
+    return arguments
 
 
 def _wishes(layers: Any) -> Iterable[tuple[str, str | None, Any]]:

@@ -7,7 +7,7 @@ needs no memory and a crash loses little; what a monitor itself holds is where e
 from __future__ import annotations
 
 import atexit
-import json
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ from layertap.training.attention import with_weights
 from layertap.training.claim import Claim
 from layertap.training.entries import Entry, Reader, collected
 from layertap.training.held import Held
-from layertap.training.layers import Watched, read_layers
+from layertap.training.layers import Watched, read_config, read_layers
 from layertap.training.monitor_recorder import MonitorRecorder
 from layertap.training.saving import Saver
 from layertap.training.spared import nothing, spared
@@ -99,6 +99,7 @@ class Monitor:
             self._by_path.setdefault(item.path, []).append(item)
         self._held = Held(self.layers)
         self._step = -1
+        self._since = ""
         self._closed = False
         self._came = False
         self._told: set[str] = set()
@@ -133,19 +134,7 @@ class Monitor:
     ) -> Monitor:
         """From `config.json`, or what was read from it: monitor_layers, monitor_epochs, monitor_batches,
         monitor_output_dir. What is given as an option of `Monitor` goes first."""
-        given = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
-        names = {
-            "layers_to_monitor": "monitor_layers",
-            "epochs_to_record": "monitor_epochs",
-            "batch_indices": "monitor_batches",
-            "output_dir": "monitor_output_dir",
-        }
-        found = {name: given[key] for name, key in names.items() if key in given}
-        arguments = {"output_dir": "monitor_outputs", **found, **options}
-        for name in ("layers_to_monitor", "epochs_to_record"):
-            if name not in arguments:
-                raise BadArgument(f"the configuration has no '{names[name]}'; it has {', '.join(map(str, given))}")
-        return cls(model, **arguments)
+        return cls(model, **read_config(config, options))
 
     # Where the loop is.
 
@@ -329,6 +318,8 @@ class Monitor:
             return UNWANTED
         if self._attention:
             output = with_weights(tap.module, tap.path, call.args, call.kwargs, output)
+        if not self._held:
+            self._since = self._recorder.shard
         epoch = self.current_epoch or 0
         self._held.take(items, tap.path, epoch, self.current_batch_idx, call.moment, output)
         return output
@@ -340,14 +331,17 @@ class Monitor:
         self._tell_missing(reader)
         return {alias: data for alias, data in found.items() if data is not None}
 
-    def _reader(self, entries: Iterable[Entry]) -> Reader:
+    def _reader(self, entries: Iterable[Entry], since: str | None = None) -> Reader:
         wanted = list(entries)
+        since = self._since if since is None else since
         # Waiting for the writer, and opening the run, only where there is something to read.
-        return Reader(self.run if wanted else None, wanted, self._recorder.rank)
+        return Reader(self._recorder.since(since) if wanted else None, wanted, self._recorder.rank)
 
     def _save(self, record_type: str, layers: Iterable[str] | None, unsaved: bool = False) -> list[Path]:
         jobs = [(item, self._held.of(item)) for item in self._held.chosen(record_type, layers)]
-        return self._saver.save(jobs, self._reader, self._tell_missing, unsaved=unsaved)
+        # By the time that another thread writes them, the loop may hold the next epoch.
+        reader = functools.partial(self._reader, since=self._since)
+        return self._saver.save(jobs, reader, self._tell_missing, unsaved=unsaved)
 
     def _end_epoch(self, let_go: bool = True) -> None:
         for record_type in ("single", "epoch_full"):

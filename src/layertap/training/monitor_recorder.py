@@ -16,7 +16,7 @@ from layertap.capture.recorder import Recorder
 from layertap.errors import RunError
 from layertap.measure import supported
 from layertap.measure.rows import row_fingerprints
-from layertap.store import Run
+from layertap.store import Run, RunWriter
 from layertap.store.runfile import run_files
 from layertap.training.samples import FINGERPRINTS, INDICES
 
@@ -75,6 +75,16 @@ class MonitorRecorder(Recorder):
         if not self.started:
             return {"under_way": 0, "recorded": 0}
         return {"under_way": self._sink.under_way, "recorded": self._writer.bytes}
+
+    @property
+    def shard(self) -> str:
+        """Where the run is being written; empty for a run in memory."""
+        return self._writer.shard if isinstance(self._writer, RunWriter) else ""
+
+    def since(self, shard: str) -> Run:
+        """What was recorded since then; opening all of a long run at the end of each epoch would take ever longer."""
+        self.flush()
+        return Run(self._writer.path, since=shard) if isinstance(self._writer, RunWriter) else self.run
 
     def begin(self) -> int:
         """Starts; returns the number of the first step, behind those of an earlier session in the same folder."""
