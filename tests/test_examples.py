@@ -1,11 +1,13 @@
 """The examples run as they are, and print what they promise."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
@@ -34,3 +36,16 @@ def test_an_example_runs(path, tmp_path):
     assert done.returncode == 0, done.stderr
     for text in PROMISED[path.stem]:
         assert text in done.stdout
+
+
+def test_c14_the_functions_of_the_documented_examples_give_what_their_comments_promise():
+    example = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "train_monitor.py"))
+    outputs = [(torch.zeros(rows, 6, 8), torch.softmax(torch.randn(rows, 4, 6, 6), dim=-1)) for rows in (5, 3)]
+    assert example["average_attention"](outputs).shape == (4, 6, 6)
+    analysis = example["process_attention"](outputs)
+    assert analysis["head_importance"].shape == (4,)
+    assert analysis["head_importance"].unique().numel() == 4, "the mean weight would be 1 / 6 for every head"
+    assert analysis["layer_patterns"].shape == (8, 6, 6)
+    values = [torch.randn(5, 2), torch.randn(3, 2)]
+    stats = example["feed_forward_statistics"](values)
+    assert torch.equal(stats["std"], torch.cat(values).std(dim=0))

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 import layertap as lt
 import loops
 from layertap.capture import taps
-from layertap.training import files
+from layertap.training import epoch_statistics, files
 from layertap.training.monitor_recorder import MonitorRecorder
 
 X = torch.ones(2, 3)
@@ -331,6 +331,71 @@ def test_forked_workers_of_a_dataloader_record_nothing_and_hang_nowhere(model, t
         assert list(monitor.get_epoch_data()["0"]["data"]) == [(1, b) for b in range(4)]
     assert len(lt.Run(tmp_path)["0"]) == 4
     assert os.getpid() == monitor._recorder._pid
+
+
+FORKING = """
+import os, sys
+import torch
+from torch import nn
+import layertap as lt
+
+model = nn.Sequential(nn.Linear(3, 3))
+monitor = lt.Monitor(model, ["0"], [1], sys.argv[1], [0])
+monitor.set_epoch(1)
+monitor.set_batch_idx(0)
+model(torch.ones(2, 3))
+child = os.fork()
+if child == 0:
+    model(torch.ones(2, 3))
+    sys.exit(0)  # runs what is registered for the end of a process, as a child of the user's own would
+_, status = os.waitpid(child, 0)
+print("child", status, sorted(name for name in os.listdir(sys.argv[1]) if name.endswith((".pt", ".lock"))))
+"""
+
+
+def test_a_forked_child_that_ends_touches_nothing(tmp_path):
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "child 0 ['.monitor-0.lock']\n", done.stderr
+    assert (tmp_path / "epoch_1_batch_0_0.pt").is_file(), "the parent saved what was unsaved when it ended"
+    assert not lt.Run(tmp_path).partial
+    assert len(lt.Run(tmp_path)["0"]) == 1
+
+
+DISTRIBUTED = """
+import os, sys
+import torch
+from torch import nn
+import layertap as lt
+
+folder, rank = sys.argv[1], int(sys.argv[2])
+torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)))
+with lt.Monitor(model, {"0": {"alias": "a", "record_type": "epoch_full"}}, [1], f"{folder}/out") as monitor:
+    monitor.set_epoch(1)
+    for batch in range(3):
+        monitor.set_batch_idx(batch)
+        model(torch.full((2, 3), float(rank))).sum().backward()
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_the_ranks_of_a_distributed_training_share_a_run_and_not_their_files(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", DISTRIBUTED, str(tmp_path)]
+    ranks = [subprocess.Popen([*command, str(rank)], stderr=-1, text=True) for rank in range(2)]
+    told = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    run = lt.Run(tmp_path / "out")
+    assert not run.partial
+    assert [(record.rank, record.batch) for record in run["0"].at(rank=1)] == [(1, 0), (1, 1), (1, 2)]
+    files = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*_full_*.pt")}
+    assert files == {"epoch_1_batch_full_a.pt", "rank_1/epoch_1_batch_full_a.pt"}
+    values = [torch.load(tmp_path / "out" / name)["output"] for name in sorted(files)]
+    assert values[0].shape == values[1].shape == (6, 3)
+    assert not torch.equal(*values)
+    (whole,) = epoch_statistics(run)
+    assert whole.statistics.count == 2 * 18
 
 
 def test_there_is_no_second_capture_mechanism():

@@ -101,6 +101,7 @@ class Monitor:
         self._step = -1
         self._since = ""
         self._closed = False
+        self._pid = os.getpid()
         self._came = False
         self._told: set[str] = set()
         self._listeners: list[Listener] = []
@@ -254,7 +255,7 @@ class Monitor:
     @spared(nothing)
     def remove_hooks(self) -> None:
         """Ends monitoring: what is unsaved is saved, the run is completed, the model is as it was."""
-        if self._closed:
+        if self._closed or os.getpid() != self._pid:  # a forked child that ends has nothing to save
             return
         self._closed = True
         atexit.unregister(self.remove_hooks)
