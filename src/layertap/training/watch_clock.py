@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -26,14 +27,17 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 class Listener(Protocol):
     """Who wants to know how a training loop goes on. Every method is called in the loop's own thread."""
 
-    def on_batch(self, loader: int, index: int) -> None:
-        """A DataLoader gave its `index`-th batch; the same loader has the same number."""
+    def on_batch(self, loader: int, index: int, ahead: bool) -> None:
+        """A DataLoader gave its `index`-th batch; `ahead`: to a library that fetches more than is in use."""
 
     def on_exhausted(self, loader: int) -> None:
         """A DataLoader has no more batches."""
 
     def on_backward(self, loss: torch.Tensor | None) -> None:
         """A backward pass begins, from this scalar if it is one; as it was before an AMP scaler multiplied it."""
+
+    def after_backward(self) -> None:
+        """It is over."""
 
     def on_built(self, optimizer: Optimizer) -> None:
         """An optimizer was made."""
@@ -117,7 +121,9 @@ def _replace(place: Any, name: str, door: Callable[..., Any]) -> None:
 
 def _backward(original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
     _tell("on_backward", _scaled.pop(id(tensors), None) if id(tensors) in _scaled else _scalar(tensors))
-    return original(tensors, *args, **kwargs)
+    result = original(tensors, *args, **kwargs)
+    _tell("after_backward")
+    return result
 
 
 def _next_batch(original: Callable[..., Any], iterator: Any) -> Any:
@@ -127,7 +133,8 @@ def _next_batch(original: Callable[..., Any], iterator: Any) -> Any:
     except StopIteration:
         _tell("on_exhausted", loader)
         raise
-    _tell("on_batch", loader, iterator._num_yielded - 1)
+    caller = sys._getframe(2).f_globals.get("__name__", "")  # past the door itself
+    _tell("on_batch", loader, iterator._num_yielded - 1, caller.startswith("accelerate."))
     return batch
 
 

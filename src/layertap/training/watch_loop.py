@@ -224,13 +224,13 @@ class Watch:
 
     # What the clock tells.
 
-    def on_batch(self, loader: int, index: int) -> None:
+    def on_batch(self, loader: int, index: int, ahead: bool) -> None:
         if self._stepped:
             # Another optimizer's turn has not come: it steps more rarely than the loop goes round.
             self._cycle = set(self._stepped)
             self._end_step()
-        epoch = self._epochs.on_batch(loader, index, self.model.training)
-        self.recorder.at(epoch=epoch, batch=index)
+        epoch, batch = self._epochs.on_batch(loader, index, self.model.training, ahead)
+        self.recorder.at(epoch=epoch, batch=batch)
 
     def on_exhausted(self, loader: int) -> None:
         self._epochs.on_exhausted(loader)
@@ -240,6 +240,11 @@ class Watch:
         if loss is not None:
             self.recorder.note(LOSS, LOSS, "output", "", loss, call=self._losses)
             self._losses += 1
+
+    def after_backward(self) -> None:
+        batch = self._epochs.on_used()
+        if batch is not None:
+            self.recorder.at(batch=batch)
 
     def on_built(self, optimizer: Optimizer) -> None:
         pass  # an optimizer that never steps is none
@@ -261,6 +266,7 @@ class Watch:
     def after_update(self, optimizer: Optimizer) -> None:
         if not self._owns(optimizer):
             return
+        self._epochs.on_update()
         found_inf = getattr(optimizer, "found_inf", None)
         if isinstance(found_inf, torch.Tensor):  # a fused optimizer decides on the device whether it steps
             self.recorder.note(AMP, AMP, "output", "found_inf", found_inf)

@@ -140,7 +140,10 @@ class Scout:
                 self._watches.append(watch)
                 self._tell(watch, len(self._watches))
 
-    def on_batch(self, loader: int, index: int) -> None:
+    def on_batch(self, loader: int, index: int, ahead: bool) -> None:
+        pass
+
+    def after_backward(self) -> None:
         pass
 
     def on_exhausted(self, loader: int) -> None:
