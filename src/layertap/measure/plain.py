@@ -89,11 +89,9 @@ def finish(pending: Pending) -> Measurement:
 def fingerprints(rows: torch.Tensor) -> torch.Tensor:
     """The fingerprint of each row of a contiguous matrix, as an int64 of the same bits."""
     words = _words(rows)
-    missing = -words.shape[1] % LANES
-    if missing:
-        words = torch.cat([words, words.new_zeros(len(words), missing)], dim=1)
-    grid = words.view(len(words), -1, LANES)
-    return (_weights(0, grid[0]) * grid).sum(dim=(1, 2))
+    length = words.shape[1]
+    weights = _weights(0, words.new_empty(-(-length // LANES), 0)).view(-1)[:length]
+    return (weights * words).sum(dim=1)
 
 
 def _values(part: torch.Tensor) -> torch.Tensor:
