@@ -128,7 +128,7 @@ def test_lightning_an_exception_removes_the_hooks_and_saves_what_there_is(tmp_pa
 # transformers.Trainer.
 
 
-def hf_trainer(tmp_path, callbacks, accumulate=1):
+def hf_trainer(tmp_path, callbacks, accumulate=1, evaluate="no"):
     import transformers
 
     model, _ = models.gpt2()
@@ -145,8 +145,10 @@ def hf_trainer(tmp_path, callbacks, accumulate=1):
         disable_tqdm=True,
         use_cpu=True,
         seed=0,
+        eval_strategy=evaluate,
+        per_device_eval_batch_size=2,
     )
-    return transformers.Trainer(model, arguments, train_dataset=rows, callbacks=callbacks)
+    return transformers.Trainer(model, arguments, train_dataset=rows, eval_dataset=rows[:4], callbacks=callbacks)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -174,6 +176,25 @@ def test_transformers_trainer_tells_the_monitor_where_it_is(tmp_path, accumulate
     block = [site for site in run.sites if site.path == "transformer.h.1"]
     assert [(record.epoch, record.batch) for record in run[block[0]]] == [(2, 0), (2, 1), (2, 2)]
     assert (tmp_path / "out" / "epoch_2_batch_full_block.pt").is_file()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_evaluation_between_epochs_is_told_apart(tmp_path):
+    from layertap.training.transformers import MonitorCallback
+
+    layers = {"transformer.h.1": {"alias": "block", "record_type": "epoch_full"}}
+    callback = MonitorCallback(layers_to_monitor=layers, epochs_to_record=[1, 2], output_dir=tmp_path / "out")
+    hf_trainer(tmp_path, [callback], evaluate="epoch").train()
+    run = lt.Run(tmp_path / "out")
+    block = next(site for site in run.sites if site.path == "transformer.h.1")
+    moments = [(record.phase, record.epoch, record.batch) for record in run[block]]
+    for epoch in (1, 2):
+        assert [moment for moment in moments if moment[1] == epoch] == [
+            *(("train", epoch, batch) for batch in range(3)),
+            *(("eval", epoch, batch) for batch in range(2)),
+        ]
+    names = {path.name for path in (tmp_path / "out").glob("*_full_*")}
+    assert names == {f"epoch_{epoch}_batch_full_block{phase}.pt" for epoch in (1, 2) for phase in ("", "_eval")}
 
 
 # Accelerate.

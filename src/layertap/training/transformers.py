@@ -20,14 +20,16 @@ class MonitorCallback(TrainerCallback):
         trainer = Trainer(model, ..., callbacks=[MonitorCallback(layers_to_monitor=["model.layers.0"], ...)])
 
     The second form makes its monitor from the Trainer's model when training begins. Epochs count from 1. With gradient
-    accumulation every forward pass is a batch of its own. If training raises, call `callback.monitor.remove_hooks()`;
-    else the hooks stay until the process ends, since the Trainer tells its callbacks nothing of it.
+    accumulation every forward pass is a batch of its own. Evaluation is recorded as such (`phase="eval"`). If training
+    raises, call `callback.monitor.remove_hooks()`; else the hooks stay until the process ends, since the Trainer tells
+    its callbacks nothing of it.
     """
 
     def __init__(self, monitor: Monitor | None = None, **options: Any) -> None:
         self.monitor = monitor
         self._options = options
         self._batch = -1
+        self._predicted = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if self.monitor is None:
@@ -36,7 +38,8 @@ class MonitorCallback(TrainerCallback):
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._batch = -1
         if self.monitor is not None:
-            self.monitor.set_epoch(int(state.epoch or 0) + 1)
+            # A fraction of epochs done; its rounding must not take the begin of one for the end of another.
+            self.monitor.set_epoch(int((state.epoch or 0) + 1e-6) + 1)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._next()
@@ -44,10 +47,19 @@ class MonitorCallback(TrainerCallback):
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._next()
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._expect_evaluation(control)
+
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.monitor is not None:
             self.monitor.save_single_outputs()
             self.monitor.save_epoch_outputs()
+        self._expect_evaluation(control)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._predicted += 1  # this one is done: the next batch of the evaluation
+        if self.monitor is not None:
+            self.monitor.set_batch_idx(self._predicted)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.monitor is not None:
@@ -57,3 +69,8 @@ class MonitorCallback(TrainerCallback):
         self._batch += 1
         if self.monitor is not None:
             self.monitor.set_batch_idx(self._batch)
+
+    def _expect_evaluation(self, control: Any) -> None:
+        if control.should_evaluate and self.monitor is not None:
+            self._predicted = 0
+            self.monitor.set_batch_idx(0)
