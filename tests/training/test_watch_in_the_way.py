@@ -43,7 +43,7 @@ def test_an_error_inside_layertap_never_reaches_the_loop(tmp_path, bare, options
     with lt.watch(model, path=tmp_path, sites="blocks.*", **options) as w:
         assert train(model, steps=12) == bare
     assert told in w.receipt.error
-    assert watch_clock.listening() == 0
+    assert watch_clock.listeners() == ()
 
 
 def test_strict_lets_it_reach_the_loop(tmp_path):
@@ -53,7 +53,7 @@ def test_strict_lets_it_reach_the_loop(tmp_path):
         lt.watch(model, path=tmp_path, sites="blocks.*", keep=raising, strict=True),
     ):
         train(model, steps=2)
-    assert watch_clock.listening() == 0
+    assert watch_clock.listeners() == ()
 
 
 def test_an_error_in_a_listener_is_told_to_it_alone(tmp_path, bare, monkeypatch):
@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_loop(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RunError, match="no run can be written here"):
         lt.watch(gpt(), path=tmp_path / "file" / "run")
-    assert watch_clock.listening() == 0
+    assert watch_clock.listeners() == ()
 
 
 def test_nothing_captured_is_logged_and_raised_only_if_strict(tmp_path, caplog):
@@ -203,3 +203,36 @@ def test_append_is_the_default_and_error_refuses(tmp_path):
         lt.watch(model, path=tmp_path, sites="norm", exists="error")
     with pytest.raises(BadArgument, match="exists='maybe'"):
         lt.watch(model, path=tmp_path, exists="maybe")
+
+
+def test_a_dead_model_is_not_kept_alive(tmp_path):
+    import gc
+    import weakref
+
+    models = []
+    for fold in range(3):  # a loop over folds that closes nothing
+        model = gpt()
+        w = lt.watch(model, path=tmp_path / f"{fold}", sites="norm", what=("output", "update"))
+        train(model, steps=2)
+        models.append(weakref.ref(model))
+        assert not w.abandoned, "one name is enough to be alive"
+        assert not w.closed
+        del w
+    gc.collect()
+    assert [ref() is None for ref in models] == [True, True, False]
+    assert len(watch_clock.listeners()) == 1
+    assert list(lt.Run(tmp_path / "0")["norm"].steps) == [0, 1], "closed, and complete"
+    assert not lt.Run(tmp_path / "1").partial
+    watch_clock.listeners()[0].close()
+
+
+def test_run_json_that_cannot_be_written_does_not_end_the_training(tmp_path, bare, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    model = gpt()
+    with lt.watch(model, path=tmp_path, sites="norm") as w:
+        assert train(model, steps=12) == bare
+        monkeypatch.setattr(writer, "write_session", full)
+    assert "No space left on device" in w.receipt.error
+    assert watch_clock.listeners() == ()

@@ -81,9 +81,9 @@ def forget(listener: Listener) -> None:
                 _undo.pop()()
 
 
-def listening() -> int:
-    """How many listen now."""
-    return len(_listeners)
+def listeners() -> tuple[Listener, ...]:
+    """Who listens now."""
+    return _listeners
 
 
 def _tell(event: str, *given: Any) -> None:

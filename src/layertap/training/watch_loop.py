@@ -6,7 +6,9 @@ import atexit
 import functools
 import logging
 import os
+import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -32,6 +34,10 @@ from layertap.training.watch_epochs import Epochs
 from layertap.training.watch_find import compiled_wrapper, unwrap
 from layertap.training.watch_folder import claim, release
 from layertap.training.watch_optimizer import OptimizerTap, steps_done
+from layertap.training.watch_steps import Steps
+
+HELD = 5
+"""References to the model that a watch has itself: its own, the recorder's, two of the root's tap, and the question."""
 
 log = logging.getLogger("layertap")
 
@@ -72,12 +78,7 @@ class Watch:
         self._owned: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._begun = config.start is not None
         self._resuming = False
-        self._cycle: set[int] = set()
-        """The optimizers that make one step together: what is known of them so far."""
-        self._stepped: set[int] = set()
-        self._leader = 0
-        self._fresh = False
-        """Whether a backward pass began since the last step ended."""
+        self._steps = Steps()
         self._losses = 0
         self._out_of_phase = 0
         self._skip = False
@@ -85,6 +86,9 @@ class Watch:
         self._receipt: Receipt | None = None
         self._open = False
         self._pid = os.getpid()
+        for other in watch_clock.listeners():
+            if isinstance(other, Watch) and other.abandoned:
+                other.close()
         if self.active:
             self._start(compiled_wrapper(self.model) if wrapper is None else wrapper)
 
@@ -178,6 +182,15 @@ class Watch:
     def run(self) -> Run:
         return self.recorder.run
 
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody but the watch itself holds the model any more: it must not keep a dead model in memory."""
+        return sys.getrefcount(self.model) <= HELD
+
     def dump(self, reason: str = "asked for") -> None:
         """Brings the ring to disk now."""
         self._fire("asked", reason)
@@ -195,14 +208,21 @@ class Watch:
         self._open = False
         watch_clock.forget(self)
         atexit.unregister(self.close)
-        if self._stepped:
-            self._end_step()
-        self.recorder.after(self._ring.finish)
-        self.recorder.flush()
-        self._tell()
-        self.recorder.close()
-        release(self.path, self.rank)
-        self._receipt = self.recorder.receipt
+        failure = ""
+        try:
+            if self._steps.pending:
+                self._end_step()
+            self.recorder.after(self._ring.finish)
+            self.recorder.flush()
+            self._tell()
+            self.recorder.close()
+        except Exception as error:  # run.json on a full disk; the training has ended well, and shall not end in this
+            failure = f"{type(error).__name__}: {error}"
+            if not self.failed(error, "close"):
+                raise
+        finally:
+            release(self.path, self.rank)
+        self._receipt = replace(self.recorder.receipt, error=self.recorder.receipt.error or failure)
         if not self._receipt.fired and not self._receipt.error:
             log.error("layertap: %s", "\n".join([why_nothing(self._receipt), *self._receipt.notes]))
 
@@ -225,9 +245,7 @@ class Watch:
     # What the clock tells.
 
     def on_batch(self, loader: int, index: int, ahead: bool) -> None:
-        if self._stepped:
-            # Another optimizer's turn has not come: it steps more rarely than the loop goes round.
-            self._cycle = set(self._stepped)
+        if self._steps.on_batch():
             self._end_step()
         epoch, batch = self._epochs.on_batch(loader, index, self.model.training, ahead)
         self.recorder.at(epoch=epoch, batch=batch)
@@ -236,7 +254,7 @@ class Watch:
         self._epochs.on_exhausted(loader)
 
     def on_backward(self, loss: torch.Tensor | None) -> None:
-        self._fresh = True
+        self._steps.on_backward()
         if loss is not None:
             self.recorder.note(LOSS, LOSS, "output", "", loss, call=self._losses)
             self._losses += 1
@@ -257,8 +275,7 @@ class Watch:
             if not self.recorder.calls and self.recorder.live:
                 # Compiled after watching began, perhaps: then only the wrapper is ever called.
                 self._enclose(compiled_wrapper(self.model))
-        if id(optimizer) in self._stepped:
-            self._cycle = set(self._stepped)
+        if self._steps.before(id(optimizer)):
             self._end_step()
         self._out_of_phase += self.recorder.phase not in self.config.phases
         self._optimizer_tap.before(optimizer)
@@ -271,7 +288,8 @@ class Watch:
         if isinstance(found_inf, torch.Tensor):  # a fused optimizer decides on the device whether it steps
             self.recorder.note(AMP, AMP, "output", "found_inf", found_inf)
         self._optimizer_tap.after(optimizer)
-        self._count(optimizer)
+        if self._steps.after(id(optimizer)):
+            self._end_step()
 
     def on_skipped(self, optimizer: Optimizer) -> None:
         if self._owns(optimizer):
@@ -279,30 +297,21 @@ class Watch:
                 self._begin(self._first_step(optimizer))
             self.skipped += 1
             self._skip = True
-            self._count(optimizer)
+            if self._steps.after(id(optimizer)):
+                self._end_step()
 
     def failed(self, error: Exception, event: str) -> bool:
         return self.recorder.stop_on(error, f"watch ({event})")
 
     # Steps.
 
-    def _count(self, optimizer: Optimizer) -> None:
-        """One optimizer has stepped; with the last of those that step together, the step ends."""
-        if not self._fresh and not self._stepped and id(optimizer) != self._leader:
-            # No backward pass since the step ended: this one belongs to it, and will be waited for from now on.
-            self._cycle |= {self._leader, id(optimizer)}
-            return
-        self._stepped.add(id(optimizer))
-        if self._stepped >= self._cycle:
-            self._leader = id(optimizer)
-            self._end_step()
-
     def _end_step(self) -> None:
         recorder = self.recorder
         if recorder.touched:
             step = Step(number=recorder.step_number, epoch=recorder.epoch, batch=recorder.batch, skipped=self._skip)
             recorder.after(functools.partial(self._ring.end_step, step))
-        self._stepped, self._fresh, self._losses, self._skip = set(), False, 0, False
+        self._steps.ended()
+        self._losses, self._skip = 0, False
         recorder.step()
 
     def _first_step(self, optimizer: Optimizer) -> int:

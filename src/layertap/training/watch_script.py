@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 CONFIG, NOTES = "LAYERTAP_WATCH", "LAYERTAP_WATCH_NOTES"
 """Environment variables: the options as JSON, and the folder where each process says what it watched."""
 
+MOST = 8
+"""Models that one process has watched: a search over a thousand small ones is not what anybody means."""
+
 log = logging.getLogger("layertap")
 
 
@@ -115,6 +118,7 @@ class Scout:
     def __init__(self, config: Any) -> None:
         self._config = config
         self._watches: list[Watch] = []
+        self._made = 0
         self._missed: set[str] = set()
         self._pid = os.getpid()
 
@@ -122,13 +126,20 @@ class Scout:
         from layertap.training.watch_find import models_of, unwrap
         from layertap.training.watch_loop import Watch
 
-        known = {id(watch.model) for watch in self._watches}
+        self._retire()
+        known = {id(parameter) for watch in self._watches for parameter in watch.model.parameters()}
+        if all(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
+            return
+        if self._made >= MOST:
+            self._missed.add(f"only the first {MOST} models of a process are watched; --model names the one you mean")
+            return
         models = models_of(optimizer, self._config.model)
         if not models:
             wanted = f"no {self._config.model!r}" if self._config.model else "no module"
             self._missed.add(f"{type(optimizer).__name__} was made, but {wanted} was found behind its parameters")
+        watched = {id(watch.model) for watch in self._watches}
         for model in models:
-            if id(unwrap(model)[0]) in known:
+            if id(unwrap(model)[0]) in watched:
                 continue
             try:
                 watch = Watch(model, self._config)
@@ -138,7 +149,8 @@ class Scout:
                 continue
             if watch.active:
                 self._watches.append(watch)
-                self._tell(watch, len(self._watches))
+                self._made += 1
+                self._tell(watch)
 
     def on_batch(self, loader: int, index: int, ahead: bool) -> None:
         pass
@@ -184,13 +196,20 @@ class Scout:
         if os.getpid() != self._pid:  # a child that was forked, and leaves by the front door
             return
         watch_clock.forget(self)
-        for number, watch in enumerate(self._watches, start=1):
+        for watch in self._watches:
             watch.close()
-            self._tell(watch, number, closed=True)
+        self._retire()
         for number, problem in enumerate(sorted(self._missed)):
             self._write(f"{os.getpid()}-problem-{number}", {"problem": problem})
 
-    def _tell(self, watch: Watch, number: int, *, closed: bool = False) -> None:
+    def _retire(self) -> None:
+        """Tells of the watches that have ended, and of those whose model is gone, and lets go of them."""
+        for watch in [watch for watch in self._watches if watch.closed or watch.abandoned]:
+            watch.close()
+            self._tell(watch, closed=True)
+            self._watches.remove(watch)
+
+    def _tell(self, watch: Watch, *, closed: bool = False) -> None:
         told = {
             "run": str(watch.path),
             "model": type(watch.model).__name__,
@@ -201,7 +220,7 @@ class Scout:
             "fired": len(watch.receipt.fired) if closed else 0,
             "triggers": [str(report) for report in watch.reports] if closed else [],
         }
-        self._write(f"{os.getpid()}-{number}", told)
+        self._write(f"{os.getpid()}-{watch.path.name}", told)
 
     @staticmethod
     def _write(name: str, told: dict[str, Any]) -> None:
