@@ -176,6 +176,41 @@ def test_files_that_cannot_be_written_are_told_and_the_run_still_has_the_data(
     assert lt.Run(tmp_path)["0"].tensor().shape == (2, 3)
 
 
+def test_an_epoch_that_cannot_be_saved_does_not_spoil_the_next(model, tmp_path, caplog, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with lt.Monitor(model, LAYERS, [1, 2], tmp_path, [0]) as monitor:
+        train(model, monitor, epochs=1)
+        save = files.torch.save
+        monkeypatch.setattr(files.torch, "save", full)
+        assert monitor.save_epoch_outputs() == []
+        monitor.set_epoch(2)
+        assert caplog.text.count("No space left on device; training goes on") == 3
+        monkeypatch.setattr(files.torch, "save", save)
+        monitor.set_batch_idx(0)
+        model(X)
+        assert list(monitor.get_single_data()["one"]["data"]) == [(2, 0)]
+    assert {path.name for path in tmp_path.glob("*.pt")} == {
+        "epoch_2_batch_0_one.pt",
+        "epoch_2_batch_0_all.pt",
+        "epoch_2_batch_full_all.pt",
+    }
+    assert {record.epoch for record in lt.Run(tmp_path)["0"]} == {1, 2}
+
+
+def test_what_could_not_be_saved_is_tried_again_when_the_epoch_ends(model, tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with lt.Monitor(model, LAYERS, [1], tmp_path, [0]) as monitor:
+        train(model, monitor, epochs=1)
+        with monkeypatch.context() as broken:
+            broken.setattr(files.torch, "save", full)
+            assert monitor.save_single_outputs() == []
+    assert (tmp_path / "epoch_1_batch_0_one.pt").is_file()
+
+
 def test_a_wrong_name_in_the_middle_of_a_training_is_told_not_raised(model, tmp_path, caplog):
     with lt.Monitor(model, LAYERS, [1], tmp_path, [0]) as monitor:
         train(model, monitor, epochs=1)

@@ -144,11 +144,14 @@ class Monitor:
         """An epoch begins, counted from 1. What is held of another is saved if it is not yet, and let go."""
         epoch = int(epoch)
         if epoch != self.current_epoch:
-            self._end_epoch()
-            self._step += 1  # an epoch whose batches nobody counts is one step, else its first batch takes this one
-            self.current_epoch, self.current_batch_idx = epoch, None
-            self._came = False
-            self._move()
+            try:
+                self._end_epoch()
+            finally:  # what could not be saved must not keep the next epoch from being recorded as what it is
+                self._step += 1  # an epoch whose batches nobody counts is one step, else its first batch takes this
+                self.current_epoch, self.current_batch_idx = epoch, None
+                self._came = False
+                self._held.clear("single", "epoch_full")
+                self._move()
 
     @spared(nothing)
     def set_batch_idx(self, batch_idx: int, samples: Any = None, batch: Any = None) -> None:
@@ -261,7 +264,7 @@ class Monitor:
         atexit.unregister(self.remove_hooks)
         self._recorder.pause()
         try:
-            self._end_epoch(let_go=False)
+            self._end_epoch()
         finally:
             self._saver.close()
             self._recorder.close()
@@ -344,14 +347,16 @@ class Monitor:
         reader = functools.partial(self._reader, since=self._since)
         return self._saver.save(jobs, reader, self._tell_missing, unsaved=unsaved)
 
-    def _end_epoch(self, let_go: bool = True) -> None:
-        for record_type in ("single", "epoch_full"):
-            self._save(record_type, None, unsaved=True)
+    def _end_epoch(self) -> None:
+        self._save_unsaved("single")
+        self._save_unsaved("epoch_full")
         if self.current_epoch in self.epochs_to_record and self._recorder.started:
             for item in self.layers:
                 self._tell_silence(item)
-        if let_go:
-            self._held.clear("single", "epoch_full")
+
+    @spared(list)
+    def _save_unsaved(self, record_type: str) -> list[Path]:
+        return self._save(record_type, None, unsaved=True)
 
     # What is said.
 

@@ -25,7 +25,6 @@ class Saver:
     def __init__(self, folder: Path, form: str | None, *, limit: int, asynchronous: bool) -> None:
         self._folder, self._form, self._limit = folder, form, limit
         self._thread = ThreadPoolExecutor(1, "layertap-files") if asynchronous else None
-        self._under_way: list[Future[list[Path]]] = []
         self._saved: set[tuple[str, int, int, str]] = set()
 
     def save(self, jobs: Sequence[Job], open_run: Open, done: Callable[[Reader], None], *, unsaved: bool) -> list[Path]:
@@ -37,14 +36,10 @@ class Saver:
         ]
         if not todo:
             return []
-        for item, entries in todo:
-            self._saved |= {_mark(item, entry) for entry in entries}
+        self._saved |= {_mark(item, entry) for item, entries in todo for entry in entries}
         if self._thread is None:
             return self._write(todo, open_run, done)
-        self._under_way = [future for future in self._under_way if not future.done()]
-        future = self._thread.submit(self._write, todo, open_run, done)
-        future.add_done_callback(_told)
-        self._under_way.append(future)
+        self._thread.submit(self._write, todo, open_run, done).add_done_callback(_told)
         return []
 
     def save_object(self, obj: Any, name: str) -> Path:
@@ -58,13 +53,16 @@ class Saver:
             self._thread = None
 
     def _write(self, jobs: Sequence[Job], open_run: Open, done: Callable[[Reader], None]) -> list[Path]:
-        assert self._form is not None
-        self._folder.mkdir(parents=True, exist_ok=True)
-        reader = open_run(entry for _, entries in jobs for entry in entries)
         written: list[Path] = []
-        for item, entries in jobs:
-            for phase in dict.fromkeys(entry.phase for entry in entries):
-                written += self._write_phase(item, [entry for entry in entries if entry.phase == phase], reader)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            reader = open_run(entry for _, entries in jobs for entry in entries)
+            for item, entries in jobs:
+                for phase in dict.fromkeys(entry.phase for entry in entries):
+                    written += self._write_phase(item, [entry for entry in entries if entry.phase == phase], reader)
+        except BaseException:  # to be tried again
+            self._saved -= {_mark(item, entry) for item, entries in jobs for entry in entries}
+            raise
         done(reader)
         return written
 
