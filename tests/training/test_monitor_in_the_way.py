@@ -318,13 +318,13 @@ def test_two_processes_in_one_folder_do_not_clash(tmp_path):
     _, error = first.communicate("go on\n", timeout=60)
     assert first.returncode == 0, error
     own = tmp_path / f"process-{second.pid}"
-    assert f"is in use by another monitor; this one writes to {own}" in told
+    assert f"is in use; this one writes to {own}" in told
     for folder in (tmp_path, own):
         run = lt.Run(folder)
         assert not run.partial
         assert len(run["0"]) == 4
         assert torch.load(folder / "epoch_1_batch_full_wide.pt")["output"].shape == (8, 500)
-        assert not list(folder.glob(".monitor*"))
+        assert not list(folder.glob(".layertap*"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit on file sizes is Linux's")
@@ -391,7 +391,7 @@ print("child", status, sorted(name for name in os.listdir(sys.argv[1]) if name.e
 def test_a_forked_child_that_ends_touches_nothing(tmp_path):
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout == "child 0 ['.monitor-0.lock']\n", done.stderr
+    assert done.stdout == "child 0 ['.layertap-0.lock']\n", done.stderr
     assert (tmp_path / "epoch_1_batch_0_0.pt").is_file(), "the parent saved what was unsaved when it ended"
     assert not lt.Run(tmp_path).partial
     assert len(lt.Run(tmp_path)["0"]) == 1

@@ -166,7 +166,7 @@ def test_two_models_each_count_their_own_steps(tmp_path):
             of_maker.step()
     assert (a.step, b.step) == (2, 6)
     assert b.path == tmp_path / "a-Sequential"
-    assert "is another watch of this process" in b.receipt.notes[0]
+    assert "is in use by another watch" in b.receipt.notes[0]
     assert steps_of(lt.Run(b.path), "0:grad_output")[:6] == list(range(6))
 
 

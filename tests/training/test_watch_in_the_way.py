@@ -157,7 +157,7 @@ def test_two_processes_do_not_clash_and_the_next_one_appends(tmp_path):
         done = subprocess.run(second, capture_output=True, text=True, check=True)
     other = Path(done.stdout.splitlines()[0])
     assert other.name.startswith("run-pid")
-    assert "another process is writing to" in done.stdout
+    assert "is in use by another watch" in done.stdout
     assert list(lt.Run(path)["norm"].steps) == [0]
     assert list(lt.Run(other)["norm"].steps) == [0, 1]
 

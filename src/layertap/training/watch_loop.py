@@ -32,7 +32,7 @@ from layertap.training.trigger_ring import RingWriter
 from layertap.training.watch_config import Config, WatchConfig, read_config
 from layertap.training.watch_epochs import Epochs
 from layertap.training.watch_find import compiled_wrapper, unwrap
-from layertap.training.watch_folder import claim, release
+from layertap.training.watch_folder import claim_folder, last_step
 from layertap.training.watch_optimizer import OptimizerTap, steps_done
 from layertap.training.watch_steps import Steps
 
@@ -107,11 +107,12 @@ class Watch:
             exists=cast(Literal["append"], config.exists),
             meta={"training": True},
         )
-        claimed = claim(Path(config.path), self.rank, type(self.model).__name__)
-        self.path = self.recorder.path = claimed.path
-        self._last_step = claimed.last_step if config.exists == "append" else None
+        self._claim = claim_folder(Path(config.path), self.rank, type(self.model).__name__)
+        self.path = self.recorder.path = self._claim.folder
+        self._last_step = last_step(self.path) if config.exists == "append" else None
         self._resuming = self._last_step is not None and not self._begun
-        self.recorder.notes += [claimed.note] if claimed.note else []
+        if self.path != Path(config.path):
+            self.recorder.notes.append(f"{config.path} is in use by another watch; this one writes to {self.path}")
         self.recorder.phases = frozenset(config.phases)
         self.recorder.keep_inputs = config.keep_batch
         self.recorder.between = self._between
@@ -122,7 +123,7 @@ class Watch:
         try:
             self.recorder.start()
         except BaseException:
-            release(self.path, self.rank)
+            self._claim.release()
             raise
         self._open = True
         watch_clock.listen(self)
@@ -221,7 +222,7 @@ class Watch:
             if not self.failed(error, "close"):
                 raise
         finally:
-            release(self.path, self.rank)
+            self._claim.release()
         self._receipt = replace(self.recorder.receipt, error=self.recorder.receipt.error or failure)
         if not self._receipt.fired and not self._receipt.error:
             log.error("layertap: %s", "\n".join([why_nothing(self._receipt), *self._receipt.notes]))
