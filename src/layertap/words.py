@@ -63,6 +63,12 @@ _CHINESE = {
     "nothing was recorded: none of the epochs {epochs} came; the last one set was {last}": (
         "没有任何记录：指定的 epoch {epochs} 一个都没有出现；最后设置的是 {last}"
     ),
+    "{folder} is in use; this one writes to {own}": "{folder} 正在被使用；本次写入 {own}",
+    "{error}; recording into memory instead": "{error}；改为记录到内存",
+    "{where}: {error}; training goes on": "{where}：{error}；训练继续",
+    "{layer}: epoch {epoch} is larger than the budget: its batches have files of their own, not one": (
+        "{layer}：epoch {epoch} 超出预算：各 batch 分别保存为文件，不合并为一个"
+    ),
     "{layer}: nothing recorded in epoch {epoch}: {why}": "{layer}：epoch {epoch} 没有任何记录：{why}",
     "{layer}: {count} outputs, first at epoch {epoch}, batch {batch}, have statistics but no tensor "
     "(budget, policy, or a full disk); see monitor.receipt": (

@@ -362,3 +362,28 @@ def test_samples_are_no_inputs_two_runs_compare_though_one_knows_none(tmp_path):
     with lt.record(model, sites="layer", keep="tensor") as rec:
         model(x)
     assert lt.diff(tmp_path, rec.run).verdict == "identical"
+
+
+def test_an_epoch_larger_than_the_budget_is_not_joined_and_that_is_told(tmp_path, caplog):
+    model = Around(Returns(lambda x: x))
+    with lt.Monitor(model, {"layer": {"record_type": "epoch_full"}}, [1], tmp_path, budget=100) as monitor:
+        monitor.set_epoch(1)
+        for batch in range(6):
+            monitor.set_batch_idx(batch)
+            model(torch.ones(2, 3))
+    assert "layer: epoch 1 is larger than the budget" in caplog.text
+    assert len(list(tmp_path.glob("epoch_1_batch_[0-9]_layer.pt"))) == 6
+    whole = torch.load(tmp_path / "epoch_1_batch_full_layer.pt", weights_only=True)
+    assert whole["output"] is None
+    assert whole["statistics"]["count"] == 36
+
+
+def test_f4_the_log_speaks_chinese(tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("LAYERTAP_LANG", "zh")
+    model = Around(Returns(lambda x: x))
+    model.unused = nn.Linear(3, 3)
+    with lt.Monitor(model, ["unused"], [1], tmp_path, [0]) as monitor:
+        monitor.set_epoch(1)
+        monitor.set_batch_idx(0)
+        model(torch.ones(2, 3))
+    assert "unused：epoch 1 没有任何记录：" in caplog.text

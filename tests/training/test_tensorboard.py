@@ -9,6 +9,7 @@ from torch import nn
 
 import layertap as lt
 from layertap.errors import MissingExtra
+from layertap.training import TensorBoard
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # tensorboard's own
 
@@ -47,6 +48,23 @@ def test_scalars_and_histograms_under_the_names_of_the_sites(tmp_path):
     assert histogram.sum == pytest.approx(run["1"].at(step=0).tensor().sum().item(), rel=1e-6)
 
 
+def test_a_run_that_is_there_already(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    with lt.record(model, tmp_path / "run", sites="*", what=("output", "param_grad"), keep={"0": "tensor"}) as rec:
+        for _ in range(2):
+            model(torch.ones(2, 3)).sum().backward()
+            rec.step()
+    board = TensorBoard(tmp_path / "tb")
+    board.add_run(rec.run)
+    board.close()
+    found = events(tmp_path / "tb")
+    assert set(found.Tags()["histograms"]) == {"0", "0:param_grad.weight", "0:param_grad.bias"}
+    assert [event.step for event in found.Scalars("1/l2")] == [0, 1]
+    expected = rec.run["0:param_grad.weight"].at(step=1).statistics.l2
+    assert found.Scalars("0:param_grad.weight/l2")[1].value == pytest.approx(expected, rel=1e-6)
+
+
 def test_nan_and_inf_are_counted_not_drawn(tmp_path):
     model = nn.Sequential(nn.Identity())
     with lt.Monitor(model, {"0": {"record_type": "epoch_full"}}, [1], tmp_path, tensorboard=tmp_path / "tb") as monitor:
@@ -68,8 +86,6 @@ def test_evaluation_has_its_own_tags_and_statistics_alone_no_histogram(tmp_path)
 
 
 def test_a_listener_that_fails_does_not_harm_the_run(tmp_path, caplog, monkeypatch):
-    from layertap.training import TensorBoard
-
     def fails(self, record, data):
         raise OSError("the disk with the logs is full")
 

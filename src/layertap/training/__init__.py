@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from layertap.training.tensorboard import TensorBoard
     from layertap.training.trainer import MonitoredTrainer
     from layertap.training.trigger_birth import TriggerReport, read_reports
-    from layertap.training.watch_loop import Watch, watch
     from layertap.training.watch_config import WatchConfig, read_config
+    from layertap.training.watch_loop import Watch, watch
     from layertap.training.watch_optimizer import update_ratios
 
 __all__ = [

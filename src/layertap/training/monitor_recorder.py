@@ -17,8 +17,9 @@ from layertap.errors import RunError
 from layertap.measure import supported
 from layertap.measure.rows import row_fingerprints
 from layertap.store import Run, RunWriter
-from layertap.store.runfile import run_files
 from layertap.training.samples import FINGERPRINTS, INDICES
+from layertap.training.watch_folder import last_step
+from layertap.words import say
 
 log = logging.getLogger("layertap")
 
@@ -90,16 +91,16 @@ class MonitorRecorder(Recorder):
         """Starts; returns the number of the first step, behind those of an earlier session in the same folder."""
         first = 0
         try:
-            if self.path is not None and self._exists == "append" and run_files(self.path):
-                steps = Run(self.path).index.steps()
-                first = int(steps[-1]) + 1 if len(steps) else 0
+            if self.path is not None and self._exists == "append":
+                last = last_step(self.path)
+                first = 0 if last is None else last + 1
             self.start()
         except RunError as error:
             if self._strict:
                 raise
             # A folder that could be written when the monitor was made, and cannot now: the training still gets its
             # data, as far as the budget of memory goes.
-            log.error("layertap: %s; recording into memory instead", error)
+            log.error("layertap: %s", say("{error}; recording into memory instead", error=error))
             self.path = None
             self.start()
         return first

@@ -12,6 +12,7 @@ from layertap.capture.leaves import fill
 from layertap.training import files
 from layertap.training.entries import Entry, Reader
 from layertap.training.layers import Watched
+from layertap.words import say
 
 log = logging.getLogger("layertap")
 
@@ -82,16 +83,13 @@ class Saver:
         for epoch in dict.fromkeys(entry.key[0] for entry in entries):
             mine = [entry for entry in entries if entry.key[0] == epoch]
             merged = {leaf: files.statistics_dict(found) for leaf, found in reader.statistics(mine).items()}
-            told = fill(mine[0].outline, merged.get)
+            statistics = fill(mine[0].outline, merged.get)
             there = [(entry, output) for entry, output in outputs if entry.key[0] == epoch]
             if not joining:
-                log.warning(
-                    "layertap: %s: epoch %d is larger than the budget: its batches have files of their own, not one",
-                    item.layer,
-                    epoch,
-                )
+                told = "{layer}: epoch {epoch} is larger than the budget: its batches have files of their own, not one"
+                log.warning("layertap: %s", say(told, layer=item.layer, epoch=epoch))
             held, values = ([entry for entry, _ in there], [value for _, value in there]) if there else (mine, [None])
-            yield files.save_epoch(self._folder, item.layer, item.alias, held, values, told, self._form)
+            yield files.save_epoch(self._folder, item.layer, item.alias, held, values, statistics, self._form)
 
     def _all_saved(self, item: Watched, entries: Iterable[Entry]) -> bool:
         return all(_mark(item, entry) in self._saved for entry in entries)
@@ -104,4 +102,5 @@ def _mark(item: Watched, entry: Entry) -> tuple[str, int, int, str]:
 def _told(future: Future[list[Path]]) -> None:
     error = future.exception()
     if error is not None:
-        log.error("layertap: files could not be written: %s: %s; training goes on", type(error).__name__, error)
+        told = say("{where}: {error}; training goes on", where="Monitor", error=f"{type(error).__name__}: {error}")
+        log.error("layertap: %s", told)

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from layertap.words import say
+
 log = logging.getLogger("layertap")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,13 +25,9 @@ def spared(nothing: Callable[[], Any]) -> Callable[[F], F]:
             except Exception as error:
                 if self._strict:
                     raise
-                log.error(
-                    "layertap: %s.%s: %s: %s; training goes on",
-                    type(self).__name__,
-                    method.__name__,
-                    type(error).__name__,
-                    error,
-                )
+                where = f"{type(self).__name__}.{method.__name__}"
+                told = say("{where}: {error}; training goes on", where=where, error=f"{type(error).__name__}: {error}")
+                log.error("layertap: %s", told)
                 return nothing()
 
         return guarded  # type: ignore[return-value]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from layertap.errors import MissingExtra
 from layertap.site import Record
+from layertap.store import Run
 from layertap.store.dtype import to_numpy
 
 SCALARS = ("mean", "std", "abs_max", "l2")
@@ -19,7 +20,8 @@ PIP = "TensorBoard's files need the tensorboard package; install it with: pip in
 class TensorBoard:
     """Writes each record to TensorBoard: `model.layers.3/std` at its step, and `model.layers.3` as a histogram.
 
-    monitor = Monitor(..., tensorboard="runs/tb")
+        monitor = Monitor(..., tensorboard="runs/tb")        # as the training goes on
+        TensorBoard("runs/tb").add_run(Run("runs/a"))        # any run, afterwards
 
     Histograms need the tensor, so only what is kept has one. NaN and infinities are counted in a scalar of their own
     (`…/nonfinite`), since neither scalars nor histograms can show them.
@@ -50,6 +52,11 @@ class TensorBoard:
             finite = values[np.isfinite(values)]
             if finite.size:
                 self._writer.add_histogram(tag, finite, record.step)
+
+    def add_run(self, run: Run) -> None:
+        """Writes all of a run that is there already, whatever recorded it; one tensor at a time is in memory."""
+        for record in run.records():
+            self.add(record, run.kept_bytes(record) if self._histograms and record.kept != "stats" else None)
 
     def close(self) -> None:
         self._writer.close()
