@@ -70,10 +70,10 @@ _CHINESE = {
         "{layer}：epoch {epoch} 超出预算：各 batch 分别保存为文件，不合并为一个"
     ),
     "{layer}: nothing recorded in epoch {epoch}: {why}": "{layer}：epoch {epoch} 没有任何记录：{why}",
-    "{layer}: {count} outputs, first at epoch {epoch}, batch {batch}, have statistics but no tensor "
-    "(budget, policy, or a full disk); see monitor.receipt": (
-        "{layer}：{count} 个输出（首个在 epoch {epoch}、batch {batch}）只有统计量而没有张量"
-        "（预算、策略或磁盘已满所致）；参见 monitor.receipt"
+    "{layer}: the tensors of {count} outputs, first at epoch {epoch}, batch {batch}, are not in the run "
+    "(keep, budget, or a full disk); see monitor.receipt": (
+        "{layer}：{count} 个输出（首个在 epoch {epoch}、batch {batch}）的张量不在记录中"
+        "（keep、预算或磁盘已满所致）；参见 monitor.receipt"
     ),
     "lost: {count} records could not be written": "丢失：{count} 条记录无法写入",
     "dropped for the budget: {count} tensors": "因预算限制未保存：{count} 个张量",

@@ -248,7 +248,7 @@ def test_a_slow_disk_degrades_by_policy_and_says_so(tmp_path, caplog, monkeypatc
     assert len(monitor.get_epoch_data()["0"]["data"]) == 2
     assert monitor.epoch_statistics()["0"][""].count == 6 * 2000
     monitor.remove_hooks()
-    assert "0: 4 outputs, first at epoch 1, batch 2, have statistics but no tensor" in caplog.text
+    assert "0: the tensors of 4 outputs, first at epoch 1, batch 2, are not in the run" in caplog.text
     assert "dropped for the budget: 4 tensors" in str(monitor.receipt)
 
 
@@ -336,7 +336,7 @@ def test_a_full_disk_costs_records_and_not_the_training(tmp_path):
     bare = process(tmp_path / "other", "[1, 2, 3]")
     assert bare.communicate(timeout=60)[0] == out, "the training came to the same loss"
     assert "layertap could not write a record; going on without it" in error
-    assert "have statistics but no tensor" in error
+    assert "are not in the run (keep, budget, or a full disk)" in error
 
 
 class Workers(Dataset):

@@ -279,7 +279,7 @@ def test_c12_statistics_alone_cost_no_disk_and_say_that_there_are_no_tensors(tmp
             model(torch.ones(2, 3))
         assert monitor.get_epoch_data() == {}
         assert monitor.epoch_statistics()["layer"][""].count == 18
-    assert "layer: 3 outputs, first at epoch 1, batch 0, have statistics but no tensor" in caplog.text
+    assert "layer: the tensors of 3 outputs, first at epoch 1, batch 0, are not in the run" in caplog.text
     assert torch.load(tmp_path / "epoch_1_batch_full_layer.pt")["statistics"]["count"] == 18
 
 

@@ -366,18 +366,16 @@ class Monitor:
             log.warning("layertap: %s", text)
 
     def _tell_missing(self, reader: Reader) -> None:
-        if reader.missing:
-            entry = reader.missing[0]
-            self._tell(
-                say(
-                    "{layer}: {count} outputs, first at epoch {epoch}, batch {batch}, have statistics but no tensor "
-                    "(budget, policy, or a full disk); see monitor.receipt",
-                    layer=entry.path,
-                    count=len(reader.missing),
-                    epoch=entry.key[0],
-                    batch=entry.key[1],
-                )
+        missing: dict[str, list[Entry]] = {}
+        for entry in {id(entry): entry for entry in reader.missing}.values():  # a layer may have two aliases
+            missing.setdefault(entry.path, []).append(entry)
+        for layer, entries in missing.items():
+            told = (
+                "{layer}: the tensors of {count} outputs, first at epoch {epoch}, batch {batch}, are not in the run "
+                "(keep, budget, or a full disk); see monitor.receipt"
             )
+            epoch, batch = entries[0].key
+            self._tell(say(told, layer=layer or "model", count=len(entries), epoch=epoch, batch=batch))
 
     def _tell_silence(self, item: Watched) -> None:
         """Nothing came from a layer in an epoch that was to be recorded: never in silence."""
