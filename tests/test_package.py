@@ -14,7 +14,17 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_the_public_names_are_pinned():
-    assert layertap.__all__ == ["Run", "Site", "bake", "diff", "find_fault", "open_target", "record"]
+    assert layertap.__all__ == [
+        "Monitor",
+        "Run",
+        "Site",
+        "bake",
+        "diff",
+        "find_fault",
+        "open_target",
+        "record",
+        "watch",
+    ]
 
 
 def test_the_public_names_are_sorted_and_few():

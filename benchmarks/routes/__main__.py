@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from benchmarks.routes.routes import ROUTES, Inputs, Route, Run, quiet
 from torch import nn
 
 import layertap as lt
-from benchmarks.routes.routes import ROUTES, Inputs, Route, Run, quiet
 from layertap.targets.checking import Trust, check_baked
 
 ROOT = Path(__file__).resolve().parents[2]

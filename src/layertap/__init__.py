@@ -6,6 +6,8 @@
     open_target  anything that can be run with taps: `file.py:factory`, `hf:PATH`
     diff         two runs, one verdict: identical, noise, fault or inconclusive
     find_fault   two live models, one culprit: the module that goes wrong, and why
+    Monitor      chosen layers at chosen epochs and batches of a training loop
+    watch        a training loop recorded from outside, with triggers; never in its way
     Site         where a tensor comes from, `path:role.leaf@call`
 
 Read `site.py` first. Nothing here imports torch until a name that needs it is used: a laptop reads a cluster's run.
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
     from layertap.site import Site
     from layertap.store import Run
     from layertap.targets import open_target
+    from layertap.training import Monitor, watch
 
-__all__ = ["Run", "Site", "bake", "diff", "find_fault", "open_target", "record"]
+__all__ = ["Monitor", "Run", "Site", "bake", "diff", "find_fault", "open_target", "record", "watch"]
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "Monitor": "layertap.training",
     "Run": "layertap.store",
     "Site": "layertap.site",
     "bake": "layertap.capture",
@@ -33,6 +37,7 @@ _ROOMS = {
     "find_fault": "layertap.fault",
     "open_target": "layertap.targets",
     "record": "layertap.capture",
+    "watch": "layertap.training",
 }
 
 

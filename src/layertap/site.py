@@ -234,7 +234,7 @@ class Receipt:
     error: str = ""
     """The internal error that ended recording early; empty when there was none."""
     notes: tuple[str, ...] = ()
-    """What else a reader must know: of an artefact, its drift, its freshness and what its format has lost."""
+    """What else a reader must know: of an artefact, its drift and freshness; of a training, steps that were skipped."""
 
     @property
     def fired(self) -> tuple[SiteReceipt, ...]:

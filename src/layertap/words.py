@@ -76,9 +76,61 @@ _CHINESE = {
     "statistics only": "仅统计量",
     "{size} of tensors kept": "保存张量 {size}",
     "stopped early: {error}": "提前停止：{error}",
+    # a monitor
+    "nothing was recorded: none of the epochs {epochs} came; the last one set was {last}": (
+        "没有任何记录：指定的 epoch {epochs} 一个都没有出现；最后设置的是 {last}"
+    ),
+    "{folder} is in use; this one writes to {own}": "{folder} 正在被使用；本次写入 {own}",
+    "{error}; recording into memory instead": "{error}；改为记录到内存",
+    "{where}: {error}; training goes on": "{where}：{error}；训练继续",
+    "{layer}: epoch {epoch} is larger than the budget: its batches have files of their own, not one": (
+        "{layer}：epoch {epoch} 超出预算：各 batch 分别保存为文件，不合并为一个"
+    ),
+    "{layer}: nothing recorded in epoch {epoch}: {why}": "{layer}：epoch {epoch} 没有任何记录：{why}",
+    "{layer}: the tensors of {count} outputs, first at epoch {epoch}, batch {batch}, are not in the run "
+    "(keep, budget, or a full disk); see monitor.receipt": (
+        "{layer}：{count} 个输出（首个在 epoch {epoch}、batch {batch}）的张量不在记录中"
+        "（keep、预算或磁盘已满所致）；参见 monitor.receipt"
+    ),
     "lost: {count} records could not be written": "丢失：{count} 条记录无法写入",
     "dropped for the budget: {count} tensors": "因预算限制未保存：{count} 个张量",
     "silent: {count} of {total} sites": "没有数据的位置：{total} 个中的 {count} 个",
+    # watching a training
+    "{rule} at {at}: {reason}": "触发 {rule}（{at}）：{reason}",
+    "{site} has {counts} of {total} values": "{site} 的 {total} 个值中有 {counts}",
+    "the loss is {loss}, {times} × its spread above the median {median} of the last {count} steps": (
+        "损失为 {loss}，比最近 {count} 步的中位数 {median} 高出 {times} 倍离散度"
+    ),
+    "the gradient norm is {norm}, {times} × the median {median} of the last {count} steps": (
+        "梯度范数为 {norm}，是最近 {count} 步中位数 {median} 的 {times} 倍"
+    ),
+    "the model": "模型",
+    "the batch itself is not finite: {what}": "输入批次本身含非有限值：{what}",
+    "the weights of {name} were not finite before this step": "{name} 的权重在这一步之前就已含非有限值",
+    "the optimizer's update of {name} is not finite": "优化器对 {name} 的更新含非有限值",
+    "born in the loss: everything that was recorded before it is finite": "产生于损失函数：此前记录的一切都是有限值",
+    "born in the forward pass of {name}": "产生于 {name} 的前向计算",
+    "born in the backward pass of {name}": "产生于 {name} 的反向计算",
+    "; {before}, right before it, is finite": "；紧接在它之前的 {before} 仍是有限值",
+    "steps {span} of the ring are in the run": "缓存中的第 {span} 步已写入运行记录",
+    # two trainings
+    "the two trainings have no step and site in common": "两次训练没有共同的步和位置",
+    "what both have is bit-identical, but {count} sites are on one side only": (
+        "共有的部分逐位相同，但有 {count} 个位置只在一侧有记录"
+    ),
+    "all {records} records of {steps} steps are bit-identical": "{steps} 步的全部 {records} 条记录逐位相同",
+    "the batches differ from step {step} on: the data, its order or its augmentation, not the model": (
+        "从第 {step} 步起输入批次不同：是数据、顺序或数据增强的差异，不是模型"
+    ),
+    "they part at step {step}, by no more than rounding explains": "两者在第 {step} 步分开，差异在舍入误差范围内",
+    "they part at step {step} by more than rounding explains": "两者在第 {step} 步分开，差异超出舍入误差",
+    "they part by rounding at step {first} and by more than that from step {above} on: rounding that grew, or a "
+    "small fault; nothing here can tell": (
+        "两者在第 {first} 步因舍入误差分开，从第 {above} 步起超出舍入误差：是误差逐步放大还是微小的错误，无法判定"
+    ),
+    "first bit that differs: {place}": "首个不同的比特：{place}",
+    "above rounding from: {place}": "超出舍入误差始于：{place}",
+    "compared: {records} records of {steps} steps": "已比较：{steps} 步的 {records} 条记录",
     "first non-finite values: {site} ({nan} NaN, {inf} Inf)": "首个非有限值：{site}（{nan} 个 NaN，{inf} 个 Inf）",
 }
 

@@ -71,6 +71,39 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     return value
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a tensor stood in an outline."""
+
+    path: str
+
+
+def outline(value: Any) -> Any:
+    """The value in plain tuples, lists and dicts, a slot with its key path in the place of each tensor.
+
+    >>> outline((torch.ones(1), None, {"mask": torch.ones(1)}))
+    (Slot(path='0'), None, {'mask': Slot(path='2.mask')})
+    """
+    return _outline("", value, 0, set())
+
+
+def fill(outlined: Any, tensor: Callable[[str], Any]) -> Any:
+    """The value again: `tensor(path)` for each slot of its outline.
+
+    >>> fill(outline([torch.ones(1), 3]), {"0": "a"}.get)
+    ['a', 3]
+    """
+    if isinstance(outlined, Slot):
+        return tensor(outlined.path)
+    if isinstance(outlined, tuple):
+        return tuple(fill(item, tensor) for item in outlined)
+    if isinstance(outlined, list):
+        return [fill(item, tensor) for item in outlined]
+    if isinstance(outlined, dict):
+        return {key: fill(item, tensor) for key, item in outlined.items()}
+    return outlined
+
+
 def parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """The plain tensors of one tensor: itself, or what a sparse tensor, a shard or a quantised subclass is made of.
 
@@ -127,6 +160,22 @@ def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[Leaf]:
             yield from _walk(_join(path, name), child, depth + 1, seen)
         if not children:
             yield Leaf(path, None, f"{type(value).__name__} without tensors")
+
+
+def _outline(path: str, value: Any, depth: int, seen: set[int]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return Slot(path)
+    if value is None or isinstance(value, (bool, int, float, complex, str)):
+        return value
+    if isinstance(value, _PLAIN):
+        return str(value)
+    if depth >= DEPTH or id(value) in seen:
+        return None
+    seen = seen | {id(value)}
+    inner = {name: _outline(_join(path, name), child, depth + 1, seen) for name, child in _children(value)}
+    if isinstance(value, (tuple, list)):
+        return tuple(inner.values()) if isinstance(value, tuple) else list(inner.values())
+    return inner or None
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
 
 from layertap.capture.module_tap import ModuleTap
+from layertap.capture.parcel import Source
 from layertap.site import Receipt, SiteReceipt
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
@@ -25,6 +26,7 @@ def receipt_of(
     overhead: float,
     lost: int,
     error: str,
+    sources: Iterable[tuple[str, Source]] = (),
     notes: Sequence[str] = (),
 ) -> Receipt:
     """Balances the books of all taps."""
@@ -47,6 +49,18 @@ def receipt_of(
                     why=why,
                 )
             )
+    sites += [
+        SiteReceipt(
+            path=source.path,
+            role=role,
+            kind=source.kind,
+            fired=source.tally.fired,
+            tensors=source.tally.tensors,
+            skipped=dict(source.tally.skipped),
+            dropped=source.tally.dropped,
+        )
+        for role, source in sources
+    ]
     return Receipt(
         sites=tuple(sites),
         steps=steps,

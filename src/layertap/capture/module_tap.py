@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,19 @@ class Moment:
     recomputed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call under way."""
+
+    args: Args
+    kwargs: Kwargs
+    moment: Moment
+
+
+UNWANTED = object()
+"""What `Recorder.seen` returns for a call whose output is not to be recorded."""
+
+
 class ModuleTap:
     """Sees every call of its module; takes what its roles ask for."""
 
@@ -47,8 +61,8 @@ class ModuleTap:
         """The compiled part that it lies in."""
         self._recorder = recorder
         self._step = -1
-        self._calls = 0
-        self._recomputed = 0
+        self._calls: Counter[str] = Counter()
+        self._recomputed: Counter[str] = Counter()
         self._unasked = Tally()
 
     @property
@@ -56,7 +70,7 @@ class ModuleTap:
         """Whether it takes nothing, and is there to count calls for the receipt."""
         return not self.tallies
 
-    def enter(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Moment | None]:
+    def enter(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Call | None]:
         recorder = self._recorder
         moment: Moment | None = None
         if not self.tallies and self.path:
@@ -69,18 +83,21 @@ class ModuleTap:
                     self._take_parameters(moment)
                 if "grad_input" in self.tallies and torch.is_grad_enabled():
                     args, kwargs = self._watch_inputs(args, kwargs, moment)
-        return args, kwargs, moment
+        return args, kwargs, None if moment is None else Call(args, kwargs, moment)
 
-    def leave(self, token: Moment | None, output: Any) -> Any:
+    def leave(self, token: Call | None, output: Any) -> Any:
         recorder = self._recorder
         if token is not None and self.tallies and recorder.live:
+            moment = token.moment
             with recorder.inside(self.path):
-                if "output" in self.tallies and not token.recomputed:
-                    self._take("output", leaves(output), token)
+                if "output" in self.tallies and not moment.recomputed:
+                    seen = recorder.seen(self, token, output)
+                    if seen is not UNWANTED:
+                        self._take("output", leaves(seen), moment)
                 if "grad_output" in self.tallies:
                     for leaf in leaves(output):
                         if leaf.tensor is not None and leaf.tensor.requires_grad:
-                            self._watch(leaf.tensor, "grad_output", leaf.path, token)
+                            self._watch(leaf.tensor, "grad_output", leaf.path, moment)
         return output
 
     def watch_parameter_gradients(self) -> Iterator[Any]:
@@ -97,21 +114,24 @@ class ModuleTap:
         """Counts a call."""
         recorder = self._recorder
         if self._step != recorder.step_number:
-            self._step, self._calls, self._recomputed = recorder.step_number, 0, 0
+            self._step = recorder.step_number
+            self._calls.clear()
+            self._recomputed.clear()
         self.total += 1
         # A forward inside a backward pass is activation checkpointing at work: the same values once more. Where the
         # first forward ran without autograd (reentrant checkpointing), the gradients pass here, last call first.
         recomputed = torch._C._current_graph_task_id() != -1
+        phase = recorder.phase  # a validation pass between two steps must not number the calls of the next
         if recomputed:
-            self._recomputed += 1
-            call = max(self._calls - self._recomputed, 0)
+            self._recomputed[phase] += 1
+            call = max(self._calls[phase] - self._recomputed[phase], 0)
         else:
-            call = self._calls
-            self._calls += 1
+            call = self._calls[phase]
+            self._calls[phase] += 1
         for tally in self.tallies.values():
             tally.recomputed += recomputed
             tally.direct += direct
-        return Moment(call, self._step, recorder.epoch, recorder.batch, recorder.phase, recomputed)
+        return Moment(call, self._step, recorder.epoch, recorder.batch, phase, recomputed)
 
     def _take_input(self, args: Args, kwargs: Kwargs, moment: Moment) -> None:
         if "input" in self.tallies:

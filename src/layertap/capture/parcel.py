@@ -27,6 +27,15 @@ class Tally:
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where tensors come from that no module's call brings: a loss, an optimizer's state."""
+
+    path: str
+    kind: str
+    tally: Tally = field(default_factory=Tally)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """All of a record but its numbers."""

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -17,14 +17,17 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.compiled import Uncompiled, doors_of
+from layertap.capture.guard import Inside
 from layertap.capture.info import rank, run_info
 from layertap.capture.keep import STATS, TENSOR, Keeper
+from layertap.capture.leaves import parts
 from layertap.capture.ledger import receipt_of, why_nothing
-from layertap.capture.module_tap import ModuleTap, Moment
-from layertap.capture.parcel import Draft, Tally, dtype_name
+from layertap.capture.module_tap import Call, ModuleTap, Moment
+from layertap.capture.parcel import Draft, Source, Tally, dtype_name
 from layertap.capture.schedule import parse_bytes, parse_schedule
-from layertap.capture.sink import POLICIES, Sink
+from layertap.capture.sink import POLICIES, Sink, Writer
 from layertap.errors import BadArgument, NothingCaptured
+from layertap.measure import supported
 from layertap.select import Selection, select
 from layertap.site import ROLES, Receipt, Site
 from layertap.store import MemoryWriter, Run, RunWriter
@@ -128,6 +131,14 @@ class Recorder:
         self.epoch: int | None = None
         self.batch: int | None = None
         """Set these as the training loop goes on; each record carries them."""
+        self.phases: frozenset[str] | None = None
+        """Record only while the model is in one of these phases; None means both."""
+        self.keep_inputs = False
+        """Whether the model's own inputs are kept whole, and not the small whole-number ones alone."""
+        self.between: Callable[[Writer], Writer] = lambda writer: writer
+        """What stands between the sink and the run's writer; set it before `start`."""
+        self.notes: list[str] = []
+        """What the receipt tells besides."""
         self.step_number = 0
         self.overhead = 0.0
         self.schedule = parse_schedule(schedule)
@@ -141,6 +152,7 @@ class Recorder:
         self._taps = {
             module: ModuleTap(self, module, name, chosen.get(name, ())) for name, module in named.named_modules()
         }
+        self._sources: dict[tuple[str, str, str], Source] = {}
         self._doors, self._regions = doors_of(self, model, self._taps)
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
         self._rank = rank()
@@ -150,7 +162,6 @@ class Recorder:
         self._ever_due = False
         self._paused = False
         self._error = ""
-        self._notes: list[str] = []
         self._state: Literal["new", "open", "closed"] = "new"
         self._attached = False
         self._handles: list[Any] = []
@@ -167,15 +178,13 @@ class Recorder:
             self._writer = MemoryWriter(info=self._info, rank=self._rank)
         else:
             self._writer = RunWriter(self.path, info=self._info, rank=self._rank, exists=self._exists)
-        self.sink = Sink(self._writer, budget=self._budget, policy=self._policy, retains=self.path is None)
+        between = self.between(self._writer)
+        self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None)
         self._pid = os.getpid()
         self._began = time.perf_counter()
         self._state = "open"
         atexit.register(self.close)
-        for region in self._regions:
-            region.open()
-        if self._regions:
-            taps.attach(self._doors)  # for good: Dynamo traces through the doors, so coming and going would recompile
+        self._open_regions()
         self._arm()
         return self
 
@@ -187,6 +196,28 @@ class Recorder:
         self.step_number += 1
         self._order = itertools.count()
         self._arm()
+
+    def at(self, *, step: int | None = None, epoch: int | None = None, batch: int | None = None) -> None:
+        """Says where the loop is, as far as it is known; the schedule then decides again."""
+        self.step_number = self.step_number if step is None else step
+        self.epoch = self.epoch if epoch is None else epoch
+        self.batch = self.batch if batch is None else batch
+        self._arm()
+
+    def after(self, action: Callable[[], None]) -> None:
+        """Has the writer's thread do something once all that was recorded so far has arrived there."""
+        if self._state == "open":
+            self.sink.after(action)
+
+    def enclose(self, wrapper: nn.Module) -> None:
+        """Takes the calls of `wrapper`, which runs the model as one compiled graph, for the model's own."""
+        armed = self._attached
+        self._disarm()
+        self._doors, self._regions = doors_of(self, wrapper, self._taps)
+        if self._state == "open":
+            self._open_regions()
+        if armed:
+            self._arm()
 
     def pause(self) -> None:
         """Takes the taps off until `resume`; the model runs as if nothing recorded it."""
@@ -253,14 +284,28 @@ class Recorder:
     @property
     def live(self) -> bool:
         """Whether taps may record: between start and end, and not in a forked child such as a DataLoader's worker."""
-        return self._attached and os.getpid() == self._pid
+        return self._attached and os.getpid() == self._pid and (self.phases is None or self.phase in self.phases)
+
+    @property
+    def touched(self) -> bool:
+        """Whether anything of the present step has been recorded."""
+        return self._last_step == self.step_number
+
+    @property
+    def calls(self) -> int:
+        """Calls of the model itself that were seen."""
+        return self._taps[self.model].total
 
     def watches(self, path: str, *roles: str) -> bool:
         return any((path, role) in self._watched for role in roles)
 
+    def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
+        """What is recorded of a call's output: as it is here; a recorder of another kind may add to it or refuse it."""
+        return output
+
     def put(
         self,
-        tap: ModuleTap,
+        tap: ModuleTap | Source,
         role: str,
         leaf: str,
         tensor: torch.Tensor,
@@ -275,12 +320,12 @@ class Recorder:
             level = self.keeper.level(tap.path, role, leaf)
         else:
             exact = not (tensor.is_floating_point() or tensor.is_complex())
-            level = TENSOR if exact and tensor.numel() * tensor.element_size() <= SMALL else STATS
+            level = TENSOR if self.keep_inputs or (exact and tensor.numel() * tensor.element_size() <= SMALL) else STATS
         self.sink.put(draft, tensor, level)
 
     def draft(
         self,
-        tap: ModuleTap,
+        tap: ModuleTap | Source,
         role: str,
         leaf: str,
         moment: Moment,
@@ -309,14 +354,31 @@ class Recorder:
             tally=tally,
         )
 
-    def inside(self, path: str) -> _Inside:
+    def note(self, path: str, kind: str, role: str, leaf: str, tensor: torch.Tensor, *, call: int = 0) -> None:
+        """Records a tensor that no module's call brings, for instance a loss; on steps that are not due, nothing."""
+        if not self.live:
+            return
+        with self.inside(path):
+            source = self._sources.setdefault((path, role, kind), Source(path, kind))
+            source.tally.fired += 1
+            moment = Moment(call, self.step_number, self.epoch, self.batch, self.phase, False)
+            placements = str(getattr(tensor, "placements", ""))
+            for below, part in parts(tensor.detach()):
+                reason = supported(part)
+                if reason:
+                    source.tally.skip(reason)
+                    continue
+                name = f"{leaf}.{below}" if leaf and below else leaf or below
+                self.put(source, role, name, part, moment, source.tally, placements, True)
+
+    def inside(self, path: str) -> Inside:
         """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""
-        return _Inside(self, path)
+        return Inside(self, path)
 
     def tell(self, note: str) -> None:
         """Says something once, in the log and in the receipt."""
-        if note not in self._notes:
-            self._notes.append(note)
+        if note not in self.notes:
+            self.notes.append(note)
             log.warning("layertap: %s", note)
 
     def stop_on(self, error: Exception, path: str) -> bool:
@@ -330,7 +392,12 @@ class Recorder:
     # Arming and disarming.
 
     def _arm(self) -> None:
-        due = self._state == "open" and not self._error and not self._paused and self.schedule.due(self.step_number)
+        due = (
+            self._state == "open"
+            and not self._error
+            and not self._paused
+            and self.schedule.due(self.step_number, self.epoch, self.batch)
+        )
         self._ever_due |= due
         if due and not self._attached:
             if not self._regions:
@@ -339,6 +406,12 @@ class Recorder:
             self._attached = True
         elif not due:
             self._disarm()
+
+    def _open_regions(self) -> None:
+        for region in self._regions:
+            region.open()
+        if self._regions:
+            taps.attach(self._doors)  # for good: Dynamo traces through the doors, so coming and going would recompile
 
     def _disarm(self) -> None:
         if self._attached:
@@ -358,26 +431,8 @@ class Recorder:
             nbytes=self._writer.bytes,
             seconds=time.perf_counter() - self._began,
             overhead=self.overhead,
-            lost=self.sink.taken - self._writer.records,
+            lost=self.sink.taken - self._writer.records - getattr(self.sink.writer, "let_go", 0),
             error=self._error or self.sink.error,
-            notes=(*getattr(self.model, "layertap_notes", ()), *self._notes),
+            sources=[(role, source) for (_, role, _), source in self._sources.items()],
+            notes=(*getattr(self.model, "layertap_notes", ()), *self.notes),
         )
-
-
-class _Inside:
-    """One stay inside a tap. A class, not a generator: it is entered for every call of every module."""
-
-    __slots__ = ("_path", "_recorder", "_start")
-
-    def __init__(self, recorder: Recorder, path: str) -> None:
-        self._recorder, self._path = recorder, path
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        spared = isinstance(error, Exception) and self._recorder.stop_on(error, self._path)
-        self._recorder.overhead += time.perf_counter() - self._start
-        return spared

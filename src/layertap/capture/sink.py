@@ -27,6 +27,8 @@ from layertap.measure.slab import decode
 from layertap.site import Receipt, Record
 
 POLICIES = ("block", "stats", "drop")
+BACKLOG = 50_000
+"""Parcels that may wait for a slow writer; past it the policy decides about statistics too."""
 IDLE = 2.0
 """Seconds without work after which the writer commits what it has, so that readers see it."""
 
@@ -38,9 +40,10 @@ log = logging.getLogger("layertap")
 class Writer(Protocol):
     """What a sink writes to: a run on disk or in memory."""
 
-    records: int
-    bytes: int
-
+    @property
+    def records(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
     def add(self, record: Record, data: npt.NDArray[np.uint8] | None) -> None: ...
     def commit(self) -> None: ...
     def close(self, receipt: Receipt | None, **info: Any) -> None: ...
@@ -60,7 +63,7 @@ class Sink:
         self._retains = retains
         self._used = 0
         self._room = threading.Condition()
-        self._queue: queue.Queue[Parcel | object] = queue.Queue()
+        self._queue: queue.Queue[Parcel | Callable[[], None] | object] = queue.Queue()
         self._buffers = Buffers(budget)
         self._cuda = CudaLane(self._send, self._buffers)
         self._thread = threading.Thread(target=self._work, name="layertap-writer", daemon=True)
@@ -88,6 +91,10 @@ class Sink:
             if self._policy == "drop":
                 return
             level, nbytes = STATS, 0
+        if self._policy != "block" and self._queue.qsize() >= BACKLOG:
+            self._release(nbytes)
+            draft.tally.dropped += 1
+            return
         draft.tally.tensors += 1
         if tensor.is_cuda:
             self._cuda.put(draft, tensor, kept if level.keeps else None, level, nbytes, ours=ours, ready=ready)
@@ -111,9 +118,19 @@ class Sink:
             if not slab.is_cuda:
                 self._send(Parcel(draft, STATS, _read(slab, math.prod(draft.shape))))
 
+    @property
+    def under_way(self) -> int:
+        """Bytes that are taken and not written yet; of a run in memory, all that it holds."""
+        return self._used
+
     def pause(self) -> None:
         """The end of a forward pass or a step: what a device has gathered is sent on."""
         self._cuda.seal()
+
+    def after(self, action: Callable[[], None]) -> None:
+        """Has the writer's thread do something when all that was taken before has arrived there."""
+        self.pause()
+        self._queue.put(action)
 
     def flush(self) -> None:
         """Waits until everything taken so far is written, and can be read."""
@@ -157,6 +174,8 @@ class Sink:
             if isinstance(item, Parcel):
                 self._try(self._write, item)
                 self._release(item.nbytes)
+            elif callable(item):
+                self._try(item)
             elif item is not _END:
                 self._try(self.writer.commit)
             if item is not _IDLE:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -77,6 +78,18 @@ def attached() -> int:
 def wanted(module: nn.Module) -> bool:
     """Whether any tap takes tensors from this module; one that only counts calls says so by its `idle`."""
     return any(not getattr(tap, "idle", False) for tap in _taps.get(id(module), ()))
+
+
+@contextmanager
+def unseen(module: nn.Module) -> Iterator[None]:
+    """Around layertap's own use of a module: `module.forward(…)` in this thread is seen by no tap."""
+    nested = id(module) in _inside.modules
+    _inside.modules.add(id(module))
+    try:
+        yield
+    finally:
+        if not nested:
+            _inside.modules.discard(id(module))
 
 
 def _tapped_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from layertap.cli import demo, diff, export, fault, record, show
+from layertap.cli import demo, diff, export, fault, record, show, watch
 from layertap.cli.screen import problem
 from layertap.errors import LayertapError
 
@@ -24,6 +24,7 @@ app.command("record")(record.record)
 app.command("show")(show.show)
 app.command("diff")(diff.diff)
 app.command("fault")(fault.fault)
+app.command("watch")(watch.watch)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)
 

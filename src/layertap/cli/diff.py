@@ -19,10 +19,22 @@ def diff(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show how the runs were aligned")] = False,
     json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
 ) -> None:
-    """Compare two runs: identical or noise (0), fault (1), inconclusive (3)."""
+    """Compare two runs, or two watched trainings: identical or noise (0), fault (1), inconclusive (3)."""
     from layertap.compare import diff as compare
+    from layertap.compare.training import diff_training, is_training
     from layertap.report.diff import report_view
+    from layertap.store.foreign import open_run
 
+    sides = open_run(reference), open_run(candidate)
+    if all(map(is_training, sides)) and not (floor or mapping or html):
+        # Thousands of steps: not a table of layers, but the first step and site where they part.
+        with progress() as bar:
+            task = bar.add_task("comparing", total=None)
+            trainings = diff_training(
+                *sides, progress=lambda done, total: bar.update(task, completed=done, total=total)
+            )
+        show_json(trainings.to_dict()) if json else print(trainings)
+        raise typer.Exit(trainings.exit_code)
     with progress() as bar:
         task = bar.add_task("comparing", total=None)
         report = compare(

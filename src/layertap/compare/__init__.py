@@ -7,6 +7,7 @@ measuring    one pass over each pair
 floor        what rounding explains
 judge        the verdict on a pair
 result       Pair, Row, Report
+training     diff_training: two trainings, and the first step and site where they part
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from layertap.compare.floor import key_of, measured_floors, modelled_floor, roun
 from layertap.compare.judge import judge
 from layertap.compare.measuring import measure_pair
 from layertap.compare.result import Alignment, Pair, Report, Row, Verdict
+from layertap.compare.training import TrainingReport, diff_training
 from layertap.errors import BadArgument
 from layertap.store import Run
 from layertap.store.foreign import open_run
 from layertap.words import say
 
-__all__ = ["Alignment", "Pair", "Report", "Row", "Verdict", "diff"]
+__all__ = ["Alignment", "Pair", "Report", "Row", "TrainingReport", "Verdict", "diff", "diff_training"]
 
 Source = Run | str | os.PathLike[str]
 

@@ -86,6 +86,14 @@ def finish(pending: Pending) -> Measurement:
     return Measurement(statistics=statistics, fingerprint=int(pending.fingerprint) % 2**64, sketch=sketch)
 
 
+def fingerprints(rows: torch.Tensor) -> torch.Tensor:
+    """The fingerprint of each row of a contiguous matrix, as an int64 of the same bits."""
+    words = _words(rows)
+    length = words.shape[1]
+    weights = _weights(0, words.new_empty(-(-length // LANES), 0)).view(-1)[:length]
+    return (weights * words).sum(dim=1)
+
+
 def _values(part: torch.Tensor) -> torch.Tensor:
     """In float64 (on MPS, which has none, in float32)."""
     wide = torch.float32 if part.device.type == "mps" else torch.float64

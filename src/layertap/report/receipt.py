@@ -34,6 +34,7 @@ def receipt_view(receipt: Receipt) -> Group:
     dropped = sum(site.dropped for site in receipt.sites)
     if dropped:
         lines.append(Text(say("dropped for the budget: {count} tensors", count=dropped), style="yellow"))
+    lines += [Text(f"note: {note}", style="yellow") for note in receipt.notes]
     for name, words in (("direct", "called as module.forward(…)"), ("recomputed", "recomputed by checkpointing")):
         calls = sum(getattr(site, name) for site in receipt.sites)
         if calls:

@@ -39,10 +39,11 @@ class Run:
         run.table(["site", "step", "l2"]).to_pandas()
 
     Opening reads run.json and the footers of the parquet files. It is a snapshot: of a run that is still being written,
-    it shows what was committed at that moment. Damaged parquet files are left out and told in `problems`.
+    it shows what was committed at that moment. Damaged parquet files are left out and told in `problems`. `since`, the
+    name of a shard, opens only that one and what its writer wrote after it: the newest part of a long run.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | MemoryWriter) -> None:
+    def __init__(self, source: str | os.PathLike[str] | MemoryWriter, *, since: str = "") -> None:
         self.path: Path | None = None
         """The folder; None for a run in memory."""
         self._memory: MemoryWriter | None = None
@@ -56,7 +57,7 @@ class Run:
             self._shards += [MemoryShard(table, number) for number, table in enumerate(source.tables)]
         else:
             self.path = Path(source)
-            self._files = self._open(self.path)
+            self._files = self._open(self.path, since)
         self.info: dict[str, Any] = next(iter(self._files.values()), {})
         """run.json, or the lowest rank's."""
 
@@ -222,8 +223,12 @@ class Run:
         """What the run is called in texts: its folder, or what it was read from."""
         return self._memory.name if self._memory is not None else str(self.path)
 
-    def _open(self, folder: Path) -> dict[int, dict[str, Any]]:
+    def _open(self, folder: Path, since: str) -> dict[int, dict[str, Any]]:
         names = list_shards(folder)
+        if since:
+            writer, _, first = since.rpartition("-")
+            named = ((name, *name.removesuffix(".parquet").rpartition("-")[::2]) for name in names)
+            names = tuple(name for name, theirs, number in named if theirs == writer and int(number) >= int(first))
         paths = run_files(folder)
         if not paths and not names:
             there = (

@@ -99,6 +99,11 @@ class RunWriter:
                 raise
             raise RunError(f"{self.path}: no run can be written here ({error.strerror or error})") from error
 
+    @property
+    def shard(self) -> str:
+        """The name of the shard that is being written; what comes is in this one or in a later one."""
+        return self._stem()
+
     def add(self, record: Record, data: Any = None) -> None:
         """Takes one record and, when its tensor is kept, the tensor's contiguous bytes (anything with a buffer)."""
         if self._closed:

@@ -81,6 +81,8 @@ def _inputs(run: Run) -> dict[Moment, list[Record]]:
         records = tuple(record for site in run.sites if not site.path and site.role == "input" for record in run[site])
     found: dict[Moment, list[Record]] = defaultdict(list)
     for record in records:
+        if record.site.leaf.startswith("#"):
+            continue  # known of the input (which samples a batch holds), not given to the model
         found[Moment(record.step, record.rank)].append(record)
     return dict(found)
 

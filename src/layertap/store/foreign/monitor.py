@@ -115,10 +115,10 @@ def write_monitor(run: Run, out: Staging, *, names: Mapping[str, str]) -> None:
         output = rebuild(kept, length if isinstance(length, int) and 0 < length < 10_000 else 0)
         epoch, batch = moments[step]
         alias = aliases[path, call]
-        name = f"epoch_{epoch}_batch_{batch}_{_file_name(alias)}.pt"
+        name = file_name(epoch, batch, alias)
         if name in out.files:  # a validation pass, or two paths that differ in signs a file name cannot have
             alias = f"{alias}_step{step}_{len(out.files)}"
-            name = f"epoch_{epoch}_batch_{batch}_{_file_name(alias)}.pt"
+            name = file_name(epoch, batch, alias)
             out.note(
                 f"{site}, step {step}: epoch {epoch}, batch {batch} has that alias already; it is called {alias} here"
             )
@@ -155,8 +155,9 @@ def shapes(output: Any) -> Any:
     return [shapes(item) for item in output] if isinstance(output, (tuple, list)) else _shape(output)
 
 
-def _shape(tensor: Any) -> list[int] | None:
-    return None if tensor is None else list(tensor.shape)
+def _shape(leaf: Any) -> list[int] | None:
+    # A module may also return numbers and None beside its tensors.
+    return list(leaf.shape) if hasattr(leaf, "shape") else None
 
 
 def _open(shelf: Shelf, path: Path) -> _Output | None:
@@ -252,5 +253,11 @@ def _moments(rows: list[Row], out: Staging) -> dict[int, tuple[int, int]]:
     return moments
 
 
-def _file_name(alias: str) -> str:
-    return re.sub(r"[/\\\0]", "_", alias)
+def file_name(epoch: int, batch: int | str, alias: str) -> str:
+    """The name of the file that holds one output.
+
+    >>> file_name(5, 0, "attention/out")
+    'epoch_5_batch_0_attention_out.pt'
+    """
+    safe = re.sub(r"[/\\\0]", "_", alias)
+    return f"epoch_{epoch}_batch_{batch}_{safe}.pt"

@@ -1,0 +1,231 @@
+"""Two trainings, recorded step by step: where do they part?
+
+Fingerprints tell the first step and site where a bit differs; the floor tells from where on the difference is more than
+rounding. Rounding grows over the steps of a training, so what exceeds the floor only later is called inconclusive.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from layertap.compare.floor import modelled_floor, roundoff_of
+from layertap.compare.judge import judge
+from layertap.compare.measuring import measure_pair
+from layertap.compare.result import EXIT_CODES, Pair, Verdict
+from layertap.errors import CorruptRun
+from layertap.site import Record, Site
+from layertap.store import Run
+from layertap.words import say
+
+Source = Run | str | os.PathLike[str]
+Place = tuple[int, str, str]
+"""Rank, phase, site: what a record is within its step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """A place where two trainings differ."""
+
+    step: int
+    epoch: int | None
+    batch: int | None
+    rank: int
+    phase: str
+    site: Site
+    kind: str
+    error: float
+    """The relative L2 error, estimated from sketches; NaN where nothing is known."""
+    ratio: float
+    """The error against what rounding explains in one pass."""
+    why: str
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it is the batch that differs, before any layer saw it."""
+        return not self.site.path and self.site.role == "input"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingReport:
+    """Two trainings, one verdict."""
+
+    reference: str
+    candidate: str
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    first: Parting | None
+    """The first place, by step and order of execution, where a bit differs."""
+    above: Parting | None
+    """The first place where the difference is more than rounding explains."""
+    steps: int
+    """Steps that both have."""
+    records: int
+    """Records of those steps that were compared."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    def __str__(self) -> str:
+        from layertap.report.training import training_text
+
+        return training_text(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        from layertap.report.training import training_dict
+
+        return training_dict(self)
+
+
+def is_training(run: Run) -> bool:
+    """Whether a run was made by watching a training."""
+    meta = run.info.get("meta")
+    return isinstance(meta, dict) and bool(meta.get("training"))
+
+
+def diff_training(
+    reference: Source, candidate: Source, *, progress: Callable[[int, int], None] | None = None
+) -> TrainingReport:
+    """Lays two trainings side by side, step by step; of a step that was recorded twice, the later time counts."""
+    ours, theirs = (_Steps(side if isinstance(side, Run) else Run(side)) for side in (reference, candidate))
+    shared = sorted(set(ours.rows) & set(theirs.rows))
+    notes = [
+        *_alone(ours, theirs, shared),
+        *(f"{run.name}: {text}" for run in (ours.run, theirs.run) for text in run.problems),
+    ]
+    roundoff = roundoff_of(ours.run, theirs.run)
+    first: Parting | None = None
+    above: Parting | None = None
+    compared = 0
+    missing: dict[str, str] = {}
+    for done, step in enumerate(shared, start=1):
+        mine, other = ours.at(step), theirs.at(step)
+        compared += len(mine.keys() & other.keys())
+        for place in mine.keys() ^ other.keys():
+            missing.setdefault(place[2], ours.run.name if place in mine else theirs.run.name)
+        if above is None:
+            for parting, verdict in _partings(ours, theirs, mine, other, roundoff):
+                first = first or parting
+                if verdict == "fault" or parting.is_input:
+                    above = parting
+                    break
+        if progress is not None:
+            progress(done, len(shared))
+    notes += [f"only in {name}: {site}" for site, name in sorted(missing.items())[:6]]
+    verdict, reasons = _whole(first, above, len(shared), compared, len(missing))
+    return TrainingReport(
+        reference=ours.run.name,
+        candidate=theirs.run.name,
+        verdict=verdict,
+        reasons=reasons,
+        first=first,
+        above=above,
+        steps=len(shared),
+        records=compared,
+        notes=tuple(notes),
+    )
+
+
+def _partings(
+    ours: _Steps, theirs: _Steps, mine: dict[Place, int], other: dict[Place, int], roundoff: float
+) -> Iterator[tuple[Parting, Verdict]]:
+    for place, row in mine.items():
+        there = other.get(place)
+        if there is None or ours.marks[row] == theirs.marks[there]:
+            continue
+        a, b = ours.run.record_at(row), theirs.run.record_at(there)
+        if (a.fingerprint, a.dtype, a.shape) == (b.fingerprint, b.dtype, b.shape):
+            continue
+        yield _parting(ours.run, theirs.run, a, b, roundoff)
+
+
+def _parting(reference: Run, candidate: Run, a: Record, b: Record, roundoff: float) -> tuple[Parting, Verdict]:
+    pair = Pair(reference=a, candidate=b, rung="exact")
+    measured = measure_pair(reference, candidate, pair)
+    judged = judge(pair, measured, modelled_floor(pair, roundoff))
+    found = Parting(
+        step=a.step,
+        epoch=a.epoch,
+        batch=a.batch,
+        rank=a.rank,
+        phase=a.phase,
+        site=a.site,
+        kind=a.kind,
+        error=measured.error,
+        ratio=judged.ratio,
+        why=judged.why,
+    )
+    return found, judged.verdict
+
+
+def _whole(
+    first: Parting | None, above: Parting | None, steps: int, records: int, missing: int
+) -> tuple[Verdict, tuple[str, ...]]:
+    if not records:
+        return "inconclusive", (say("the two trainings have no step and site in common"),)
+    if first is None:
+        if missing:
+            return "inconclusive", (
+                say("what both have is bit-identical, but {count} sites are on one side only", count=missing),
+            )
+        return "identical", (
+            say("all {records} records of {steps} steps are bit-identical", records=records, steps=steps),
+        )
+    if first.is_input:
+        template = "the batches differ from step {step} on: the data, its order or its augmentation, not the model"
+        return "inconclusive", (say(template, step=first.step),)
+    if above is None:
+        return "noise", (say("they part at step {step}, by no more than rounding explains", step=first.step),)
+    if above.step == first.step:
+        return "fault", (say("they part at step {step} by more than rounding explains", step=first.step),)
+    template = (
+        "they part by rounding at step {first} and by more than that from step {above} on: rounding that grew, or a "
+        "small fault; nothing here can tell"
+    )
+    return "inconclusive", (say(template, first=first.step, above=above.step),)
+
+
+def _alone(ours: _Steps, theirs: _Steps, shared: list[int]) -> list[str]:
+    told = []
+    for side in (ours, theirs):
+        extra = sorted(set(side.rows) - set(shared))
+        if extra:
+            told.append(f"{len(extra)} steps ({extra[0]} … {extra[-1]}) are only in {side.run.name}")
+    return told
+
+
+class _Steps:
+    """The rows of a run by step, with their fingerprints; no record is read."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.rows: dict[int, npt.NDArray[np.int64]] = {}
+        self.marks: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
+        if not run.count:
+            return
+        table = run.table(["fingerprint"])
+        self.marks = np.array(table.column("fingerprint").combine_chunks().to_pylist(), np.uint64)
+        index = run.index
+        if len(index.values("step", np.arange(len(self.marks)))) != len(self.marks):
+            raise CorruptRun(f"{run.name}: {run.problems[-1] if run.problems else 'its shards disagree'}")
+        every = np.arange(len(self.marks))
+        steps = index.values("step", every)
+        order = np.argsort(steps, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(steps[order])) + 1):
+            self.rows[int(steps[rows[0]])] = rows
+
+    def at(self, step: int) -> dict[Place, int]:
+        """The rows of one step, in order of execution; of a site that comes twice, the row of the later session."""
+        index, rows = self.run.index, self.rows[step]
+        columns = [index.values(name, rows) for name in ("rank", "phase", "site", "order")]
+        latest: dict[Place, tuple[int, int]] = {}
+        for row, rank, phase, code, order in zip(rows, *columns, strict=True):
+            latest[int(rank), str(phase), str(index.sites[code])] = (int(order), int(row))
+        return {place: row for place, (_, row) in sorted(latest.items(), key=lambda item: (item[0][0], item[1]))}

@@ -1,0 +1,58 @@
+"""Two trainings in words: whether they part, at which step and site, and by how much."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from layertap.compare.training import Parting, TrainingReport
+from layertap.report.values import jsonable, number
+from layertap.words import say
+
+
+def training_text(report: TrainingReport) -> str:
+    """As plain text."""
+    sides = {"candidate": report.candidate, "reference": report.reference, "reasons": "; ".join(report.reasons)}
+    lines = [say("{verdict}: {candidate} against {reference}: {reasons}", verdict=say(report.verdict.upper()), **sides)]
+    if report.first is not None:
+        lines.append(say("first bit that differs: {place}", place=place_text(report.first)))
+    if report.above is not None and report.above is not report.first:
+        lines.append(say("above rounding from: {place}", place=place_text(report.above)))
+    lines.append(say("compared: {records} records of {steps} steps", records=report.records, steps=report.steps))
+    return "\n".join([*lines, *(f"note: {note}" for note in report.notes)])
+
+
+def place_text(parting: Parting) -> str:
+    """`step 37, model.layers.2.mlp:grad_output (MLP), relative error ≈ 3e-08, 0.2 × the modelled floor`."""
+    parts = [f"step {parting.step}", f"{parting.site} ({parting.kind})"]
+    if parting.epoch is not None:
+        parts.insert(1, f"epoch {parting.epoch}, batch {parting.batch}")
+    if parting.rank:
+        parts.append(f"rank {parting.rank}")
+    if parting.phase != "train":
+        parts.append(parting.phase)
+    if not math.isnan(parting.error):
+        parts.append(f"relative error ≈ {number(parting.error, 3)}")
+    return ", ".join([*parts, parting.why])
+
+
+def training_dict(report: TrainingReport) -> dict[str, Any]:
+    """The same for programs."""
+
+    def place(parting: Parting | None) -> dict[str, Any] | None:
+        return None if parting is None else {**asdict(parting), "site": str(parting.site)}
+
+    whole = {
+        "reference": report.reference,
+        "candidate": report.candidate,
+        "verdict": report.verdict,
+        "exit_code": report.exit_code,
+        "reasons": report.reasons,
+        "first": place(report.first),
+        "above": place(report.above),
+        "steps": report.steps,
+        "records": report.records,
+        "notes": report.notes,
+    }
+    return dict(jsonable(whole))

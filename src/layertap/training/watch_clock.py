@@ -1,0 +1,180 @@
+"""The events of a training loop that nobody edits: batches, backward passes, optimizer steps, steps that AMP skips.
+
+One clock for the process. While someone listens, it stands at five doors of torch (two of them torch's own global
+optimizer hooks); with the last listener gone, torch is as it was. A listener's error never reaches the loop: the
+listener is told of it, and says whether it may.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+
+class Listener(Protocol):
+    """Who wants to know how a training loop goes on. Every method is called in the loop's own thread."""
+
+    def on_batch(self, loader: int, index: int, ahead: bool) -> None:
+        """A DataLoader gave its `index`-th batch; `ahead`: to a library that fetches more than is in use."""
+
+    def on_exhausted(self, loader: int) -> None:
+        """A DataLoader has no more batches."""
+
+    def on_backward(self, loss: torch.Tensor | None) -> None:
+        """A backward pass begins, from this scalar if it is one; as it was before an AMP scaler multiplied it."""
+
+    def after_backward(self) -> None:
+        """It is over."""
+
+    def on_built(self, optimizer: Optimizer) -> None:
+        """An optimizer was made."""
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to step."""
+
+    def after_update(self, optimizer: Optimizer) -> None:
+        """It has stepped."""
+
+    def on_skipped(self, optimizer: Optimizer) -> None:
+        """An AMP scaler found Inf or NaN in the gradients and left this optimizer's step out."""
+
+    def failed(self, error: Exception, event: str) -> bool:
+        """The listener's own error; returns whether the loop is spared it."""
+
+
+_lock = threading.RLock()
+_listeners: tuple[Listener, ...] = ()
+_undo: list[Callable[[], None]] = []
+_pid = 0
+
+
+def listen(listener: Listener) -> None:
+    """Begins to tell `listener` what happens."""
+    global _listeners, _pid
+    with _lock:
+        if not _listeners:
+            _pid = os.getpid()
+            _install()
+        _listeners = (*_listeners, listener)
+
+
+def forget(listener: Listener) -> None:
+    """Ends it; the last to go closes the doors."""
+    global _listeners
+    with _lock:
+        _listeners = tuple(other for other in _listeners if other is not listener)
+        if not _listeners:
+            while _undo:
+                _undo.pop()()
+
+
+def listeners() -> tuple[Listener, ...]:
+    """Who listens now."""
+    return _listeners
+
+
+def _tell(event: str, *given: Any) -> None:
+    if os.getpid() != _pid:  # a DataLoader's worker, forked from a process that is watched
+        return
+    for listener in _listeners:
+        try:
+            getattr(listener, event)(*given)
+        except Exception as error:  # a watcher must never end what it watches
+            if not listener.failed(error, event):
+                raise
+
+
+def _install() -> None:
+    pre = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _tell("before_update", optimizer))
+    post = register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _tell("after_update", optimizer))
+    _undo.extend((pre.remove, post.remove))
+    _replace(torch.autograd, "backward", _backward)
+    _replace(_BaseDataLoaderIter, "__next__", _next_batch)
+    _replace(GradScaler, "scale", _scale)
+    _replace(GradScaler, "step", _scaler_step)
+    _replace(Optimizer, "__init__", _build)
+
+
+def _replace(place: Any, name: str, door: Callable[..., Any]) -> None:
+    original = getattr(place, name)
+
+    @functools.wraps(original)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        return door(original, *args, **kwargs)
+
+    setattr(place, name, around)
+    _undo.append(lambda: setattr(place, name, original))
+
+
+def _backward(original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    _tell("on_backward", _scaled.pop(id(tensors), None) if id(tensors) in _scaled else _scalar(tensors))
+    result = original(tensors, *args, **kwargs)
+    _tell("after_backward")
+    return result
+
+
+def _next_batch(original: Callable[..., Any], iterator: Any) -> Any:
+    loader = id(iterator._index_sampler)
+    try:
+        batch = original(iterator)
+    except StopIteration:
+        _tell("on_exhausted", loader)
+        raise
+    caller = sys._getframe(2).f_globals.get("__name__", "")  # past the door itself
+    _tell("on_batch", loader, iterator._num_yielded - 1, caller.startswith("accelerate."))
+    return batch
+
+
+_scaled: dict[int, torch.Tensor] = {}
+"""Losses under way from an AMP scaler to their backward pass: id of the scaled one → the loss itself."""
+
+
+def _scale(original: Callable[..., Any], scaler: GradScaler, outputs: Any) -> Any:
+    result = original(scaler, outputs)
+    loss = _scalar(outputs)
+    if loss is not None and result is not outputs:
+        _scaled.clear()  # one loss is under way at a time; those that never went backward are forgotten here
+        _scaled[id(result)] = loss
+    return result
+
+
+def _scaler_step(original: Callable[..., Any], scaler: GradScaler, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(optimizer, Optimizer):  # a wrapper of someone's own
+        return original(scaler, optimizer, *args, **kwargs)
+    seen: list[Optimizer] = []
+    handle = optimizer.register_step_post_hook(lambda *_: seen.append(optimizer))
+    try:
+        result = original(scaler, optimizer, *args, **kwargs)
+    finally:
+        handle.remove()
+    if not seen:
+        _tell("on_skipped", optimizer)
+    return result
+
+
+def _build(original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+    original(optimizer, *args, **kwargs)
+    _tell("on_built", optimizer)
+
+
+def _scalar(tensors: Any) -> torch.Tensor | None:
+    if isinstance(tensors, torch.Tensor):
+        tensors = (tensors,)
+    if isinstance(tensors, Iterable):
+        found = list(tensors) if isinstance(tensors, (tuple, list)) else []
+        if len(found) == 1 and isinstance(found[0], torch.Tensor) and found[0].numel() == 1:
+            return found[0].detach()
+    return None
