@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layertap.measure.bits import FOUND, jit, value_of
-from layertap.measure.pair_fused import MOST, items_of, place_of, top, whole
+from layertap.measure.pair_fused import MOST, add_to, items_of, place_of, top, whole
 
 if FOUND:
     import triton.language as tl
@@ -31,11 +31,6 @@ def _load(  # type: ignore[no-untyped-def]
 @jit
 def _gather(x):  # type: ignore[no-untyped-def]
     return tl.sum(x.to(tl.int32), axis=2)
-
-
-@jit
-def _raise(place, value):  # type: ignore[no-untyped-def]
-    tl.store(place, tl.load(place) + value)
 
 
 @jit
@@ -100,29 +95,27 @@ def mend_pair(  # type: ignore[no-untyped-def]
                     f_error += r_error
                     f_reference += r_reference
                     if ROWED:
-                        at = (tl.cast(tile, tl.int64) * ROWS + line) * segments + segment
-                        there = tile * ROWS + line < rows
-                        tl.store(row_norms + at, tl.sqrt(tl.sum(r_error, axis=1)).to(tl.float32), mask=there)
-                        at += tl.cast(rows, tl.int64) * segments
-                        tl.store(row_norms + at, tl.sqrt(tl.sum(r_reference, axis=1)).to(tl.float32), mask=there)
-        _raise(field, whole(n_good.to(tl.float64)))
-        _raise(field + _N, whole(n_close.to(tl.float64)))
-        _raise(field + 2 * _N, whole(n_nan.to(tl.float64)))
-        _raise(field + 3 * _N, whole(n_inf.to(tl.float64)))
-        _raise(field + 4 * _N, whole(n_same.to(tl.float64)))
+                        at = (tl.cast(segment, tl.int64) * tiles + tile) * (ROWS * 2) + line * 2
+                        tl.store(row_norms + at, tl.sqrt(tl.sum(r_error, axis=1)).to(tl.float32))
+                        tl.store(row_norms + at + 1, tl.sqrt(tl.sum(r_reference, axis=1)).to(tl.float32))
+        add_to(field, whole(n_good.to(tl.float64)))
+        add_to(field + _N, whole(n_close.to(tl.float64)))
+        add_to(field + 2 * _N, whole(n_nan.to(tl.float64)))
+        add_to(field + 3 * _N, whole(n_inf.to(tl.float64)))
+        add_to(field + 4 * _N, whole(n_same.to(tl.float64)))
         tl.store(field + 5 * _N, tl.maximum(tl.load(field + 5 * _N), top(m_abs)))
         tl.store(field + 6 * _N, tl.maximum(tl.load(field + 6 * _N), top(m_rel)))
         tl.store(field + 7 * _N, tl.maximum(tl.load(field + 7 * _N), top(m_ulp)))
-        _raise(field + 8 * _N, whole(f_abs))
-        _raise(field + 9 * _N, whole(f_rel))
-        _raise(field + 10 * _N, whole(f_error))
-        _raise(field + 11 * _N, whole(f_reference))
-        _raise(field + 12 * _N, whole(f_size))
-        _raise(field + 13 * _N, whole(f_a))
-        _raise(field + 14 * _N, whole(f_b))
-        _raise(field + 15 * _N, whole(f_aa))
-        _raise(field + 16 * _N, whole(f_bb))
-        _raise(field + 17 * _N, whole(f_ab))
+        add_to(field + 8 * _N, whole(f_abs))
+        add_to(field + 9 * _N, whole(f_rel))
+        add_to(field + 10 * _N, whole(f_error))
+        add_to(field + 11 * _N, whole(f_reference))
+        add_to(field + 12 * _N, whole(f_size))
+        add_to(field + 13 * _N, whole(f_a))
+        add_to(field + 14 * _N, whole(f_b))
+        add_to(field + 15 * _N, whole(f_aa))
+        add_to(field + 16 * _N, whole(f_bb))
+        add_to(field + 17 * _N, whole(f_ab))
 
         if COLUMNS:  # what spoiled the sums is in the program's columns too: all its tiles again, for them alone
             across = segments * SPAN

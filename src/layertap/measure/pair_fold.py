@@ -10,7 +10,7 @@ if FOUND:
 
 FOLDS = 256
 """Programs for the rows at most, and as many for the columns: each leaves the worst that it saw."""
-LINE = 64
+LINE = 128
 """Lines that a program looks at at a time."""
 SAMPLE = 4096
 """Lines whose relative errors go to the host, for the typical one: all of them up to here, then every n-th."""
@@ -29,25 +29,22 @@ if FOUND:
 
 @jit
 def fold_lines(  # type: ignore[no-untyped-def]
-    slab, row_norms, column_norms, rows, segments, row_folds, width, slots, stride, programs
+    slab, row_norms, column_norms, rows, segments, row_folds, width, slots, stride, full, programs
 ):
     """Looks at rows by the first `row_folds` programs, at columns by the rest."""
     pid = tl.program_id(0)
     if pid < row_folds:
-        size = tl.cast(rows, tl.int64) * segments
-        _fold(slab, row_norms, rows, segments, segments, size, programs, pid, row_folds, 0)
+        _fold(slab, row_norms, rows, segments, tl.cast(full, tl.int64) * 2, 1, programs, pid, row_folds, 0)
     else:
-        size = tl.cast(slots, tl.int64) * stride
-        _fold(
-            slab, column_norms, width, slots, stride, size, programs, pid - row_folds, tl.num_programs(0) - row_folds, 1
-        )
+        folds, apart = tl.num_programs(0) - row_folds, tl.cast(slots, tl.int64) * stride
+        _fold(slab, column_norms, width, slots, tl.cast(stride, tl.int64), apart, programs, pid - row_folds, folds, 1)
 
 
 @jit
 def _fold(slab, norms, lines, parts, stride, apart, programs, pid, folds, SIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The parts of a row lie side by side, those of a column `stride` apart, and the references' norms `apart`."""
+    """The parts of a line lie `stride` apart, its references' norms `apart` from the errors': beside them for rows."""
     LINE: tl.constexpr = _LINE
-    PART: tl.constexpr = 16
+    PART: tl.constexpr = 32
     every = (lines + (_SAMPLE - 1)) // _SAMPLE
     fields = tl.arange(0, _N)
     whole = tl.sum(tl.load(slab + _REFERENCE * _N + fields, mask=fields < programs, other=0.0), axis=0)
@@ -60,10 +57,7 @@ def _fold(slab, norms, lines, parts, stride, apart, programs, pid, folds, SIDE: 
         reference = tl.zeros([LINE], tl.float64)
         for part in range(0, parts, PART):
             piece = part + tl.arange(0, PART)[None, :]
-            if SIDE == 0:
-                place = line[:, None].to(tl.int64) * stride + piece
-            else:
-                place = piece.to(tl.int64) * stride + line[:, None]
+            place = piece * stride + line[:, None] * (2 - SIDE)
             there = (line[:, None] < lines) & (piece < parts)
             e = tl.load(norms + place, mask=there, other=0.0).to(tl.float64)
             r = tl.load(norms + apart + place, mask=there, other=0.0).to(tl.float64)

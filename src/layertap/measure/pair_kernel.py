@@ -4,7 +4,7 @@
     launch_pair(reference, candidate, slab)            # enqueues; `decode_pair` reads the slab once it is on the host
 
 Three kernels: pair_fused.py reads the data, takes all values to be finite and of ordinary size, and adds up in float32,
-a few hundred numbers at a time; pair_exact.py reads the chunks in which that did not hold again, in float64;
+tile by tile, up to 2048 numbers; pair_exact.py reads the chunks in which that did not hold again, in float64;
 pair_fold.py looks for the row and the column that stand out, in the norms that these left of each.
 
 Percentiles and medians of single pairs are NaN: they would need a histogram. Ulps of bfloat16 are exact up to 256, then
@@ -35,11 +35,11 @@ _RAW = {2: torch.int16, 4: torch.int32}
 _NARROW, _WIDE = 64, 8192  # rows are told apart from the one, columns up to the other
 
 # As tuned on an H200 by benchmarks/gpu_pair.py; by whether two 16-bit numbers come in a word.
-_BLOCKS = {True: 2, False: 8}  # of 128 bytes, in a row of a tile
-_WARPS = {True: 4, False: 4}  # each has four rows of a tile
-_PER_SM = {True: 4, False: 2}
-_REGISTERS: dict[bool, int | None] = {True: 128, False: None}
-_CHUNK = 16  # tiles that are added up in float32, and read again if need be
+_BLOCKS = {True: 4, False: 8}  # of 128 bytes, in a row of a tile
+_WARPS = {True: 2, False: 2}  # each has four rows of a tile
+_PER_SM = {True: 4, False: 4}
+_STAGES = {True: 3, False: 3}  # tiles in shared memory
+_CHUNK = 64  # tiles that are added up in float32, and read again if need be
 
 
 def supported_pair(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
@@ -101,15 +101,16 @@ def launch_pair(
     shape = {"ROWED": plan.rowed, "COLUMNS": plan.columned, "BLOCKS": plan.blocks, "ROWS": 4 * warps, "CHUNK": _CHUNK}
     kinds = {"KIND_A": plan.kinds[0], "KIND_B": plan.kinds[1]}
     way = {"ALIGNED": plan.aligned, "WORDS": plan.words, "ASM": _hopper(device)}
+    ahead = {"STAGES": _STAGES[plan.words] if plan.aligned else 1, "FULL": plan.full}
     options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
-    registers = {**options, "maxnreg": _REGISTERS[plan.words]}
-    _run(compare_pair, plan.programs, arguments, {**kinds, **way, **shape}, registers)
+    _run(compare_pair, plan.programs, arguments, {**kinds, **way, **shape, **ahead}, options)
     _run(mend_pair, plan.programs, arguments, {**kinds, "UNIT": 2 if plan.words else 1, **shape}, options)
     row_folds, column_folds = _folds(tuple(reference.shape))
     if row_folds:
         slots = plan.programs // plan.segments
-        sizes = (plan.rows, plan.segments, row_folds, plan.width, slots, plan.segments * plan.span, plan.programs)
-        _run(fold_lines, row_folds + column_folds, (out, row_norms, column_norms, *sizes), {}, {"num_warps": 4})
+        full = plan.tiles * 4 * warps
+        sizes = (plan.rows, plan.segments, row_folds, plan.width, slots, plan.segments * plan.span, full, plan.programs)
+        _run(fold_lines, row_folds + column_folds, (out, row_norms, column_norms, *sizes), {}, {"num_warps": 8})
 
 
 _ready: dict[Any, Any] = {}
@@ -195,6 +196,7 @@ class _Plan:
     columned: bool
     words: bool
     aligned: bool
+    full: bool
     blocks: int
     span: int
     tiles: int
@@ -204,7 +206,7 @@ class _Plan:
 
     @property
     def row_norms(self) -> int:
-        return -(-self.rows * self.segments // 4) * 4 if self.rowed else 0  # the columns' place is to be aligned, too
+        return self.tiles * 4 * _WARPS[self.words] * self.segments if self.rowed else 0
 
     @property
     def column_norms(self) -> int:
@@ -238,6 +240,7 @@ def _plan(reference: torch.Tensor, candidate: torch.Tensor) -> _Plan:
         columned=columned,
         words=words,
         aligned=aligned,
+        full=aligned and count == rows * width and rows % (4 * _WARPS[words]) == 0 and width % span == 0,
         blocks=blocks,
         span=span,
         tiles=tiles,
