@@ -18,7 +18,7 @@ def fault(
     seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
     seed: Annotated[int, typer.Option(help="seed of random ids")] = 0,
     mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
-    budget: Annotated[str, typer.Option(help="memory for the reference's tensors; beyond it they go to disk")] = "8GiB",
+    budget: Annotated[str | None, typer.Option(help="memory for the reference's tensors; the rest to disk")] = None,
     repro: Annotated[Path | None, typer.Option(help="also write the culprit into a folder of its own")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show all modules and notes")] = False,
     json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from layertap.measure import pair_many
+
 BLOCK = 1 << 22
 """Elements at a time, in float64."""
 
@@ -61,6 +63,8 @@ class Pending:
 
     numbers: torch.Tensor
     count: int
+    shape: tuple[int, ...] | None = None
+    """Of a pair that the kernel measured: what lies there is its slab."""
 
 
 def contrast(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
@@ -72,28 +76,43 @@ def contrast(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | Non
 @torch.no_grad()
 def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contrast | None:
     """Starts a measurement on the candidate's device; what needs no measuring is returned at once."""
-    if reference.is_complex() != candidate.is_complex() or reference.ndim != candidate.ndim:
-        return None
-    if reference.shape != candidate.shape:
-        return Contrast(error=math.inf, shape=True, count=reference.numel())
-    if reference.is_floating_point() != candidate.is_floating_point():
-        return None
-    if not reference.numel():
-        return Contrast(exact=True)
+    form = form_of(reference, candidate)
+    if form is None or form.shape or not reference.numel():
+        return form
     device = torch.device("cpu") if candidate.device.type == "mps" else candidate.device  # MPS has no float64
     reference, candidate = reference.detach().to(device), candidate.detach().to(device)
     if reference.is_complex():
         reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)
     if not reference.is_floating_point():
         return Pending((reference != candidate).sum(dtype=torch.float64).reshape(1), reference.numel())
+    if candidate.is_cuda:
+        reference, candidate = reference.contiguous(), candidate.contiguous()
+        if pair_many.fits(reference, candidate):
+            slab = pair_many.begin_pair(reference, candidate)
+            return Pending(slab, reference.numel(), tuple(reference.shape))
     return Pending(_measure(reference, candidate), reference.numel())
+
+
+def form_of(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
+    """What can be said without looking at the values: None where the two differ in form, and whether shapes differ."""
+    if reference.is_complex() != candidate.is_complex() or reference.ndim != candidate.ndim:
+        return None
+    if reference.shape != candidate.shape:
+        return Contrast(error=math.inf, shape=True, count=reference.numel())
+    if reference.is_floating_point() != candidate.is_floating_point():
+        return None
+    return Contrast(exact=True, count=reference.numel())
 
 
 def settle(begun: Sequence[Pending]) -> list[Contrast]:
     """Reads the numbers of many measurements, one transfer for each device."""
     found: list[Contrast | None] = [None] * len(begun)
-    for device in {one.numbers.device for one in begun}:
-        here = [i for i, one in enumerate(begun) if one.numbers.device == device]
+    kernel = [i for i, one in enumerate(begun) if one.shape is not None]
+    slabs, shapes = [begun[i].numbers for i in kernel], [begun[i].shape or () for i in kernel]
+    for i, numbers in zip(kernel, pair_many.read_pairs(slabs, shapes), strict=True):
+        found[i] = _read([*numbers], begun[i].count)
+    for device in {one.numbers.device for one in begun if one.shape is None}:
+        here = [i for i, one in enumerate(begun) if one.shape is None and one.numbers.device == device]
         read = torch.cat([begun[i].numbers for i in here]).tolist()
         for i in here:
             size = begun[i].numbers.numel()

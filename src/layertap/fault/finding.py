@@ -26,20 +26,21 @@ def find_fault(
     inputs: Inputs,
     *,
     mapping: Mapped | None = None,
-    budget: int | str = "8GiB",
+    budget: int | str | None = None,
     progress: Progress | None = None,
 ) -> Finding:
     """Finds the first module of the candidate that computes something else than the reference's, beyond rounding.
 
     `inputs` are keywords, positional arguments, or a function that runs a model: then gradients that it makes are
     judged too. `mapping` renames the candidate's modules to the reference's ({regex: replacement}, or a file). `budget`
-    bounds the memory for the reference's tensors; beyond it they go to disk.
+    bounds the memory for the reference's tensors, beyond which they go to disk; without one, half of what is free on
+    the device and a quarter of the machine's memory.
     """
     reference, candidate = _model(reference, "reference"), _model(candidate, "candidate")
     if not can_be_held(reference):
         raise BadArgument("the reference is compiled; give the model that it was compiled from")
     pairing = Pairing(reference, candidate, mapping)
-    room = parse_bytes(budget)
+    room = None if budget is None else parse_bytes(budget)
 
     def search(kind: type[Search]) -> Finding:
         with _left_alone(Side(reference, inputs), Side(candidate, inputs)) as (ours, theirs), _shelf(room) as shelf:
@@ -71,7 +72,7 @@ def _left_alone(ours: Side, theirs: Side) -> Iterator[tuple[Side, Side]]:
 
 
 @contextmanager
-def _shelf(room: int) -> Iterator[Shelf]:
+def _shelf(room: int | None) -> Iterator[Shelf]:
     shelf = Shelf(room)
     try:
         yield shelf

@@ -186,7 +186,7 @@ class HeldSearch(Search):
             logs.append(OpLog(stage, calls, self.shelf))
             return logs[0]
 
-        played = self.play(side, modules, book, hold=True, keep=keep, within=within)
+        played = self.play(side, modules, book, hold=True, keep=keep, within=within, judge=False)
         return played, logs[0].ops
 
     def _grad_error(self, book: Book, skip: str) -> float:

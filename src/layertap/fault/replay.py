@@ -44,23 +44,24 @@ def play(
     hold: bool,
     nudge: Nudge | None = None,
     keep: frozenset[Key] = frozenset(),
+    judge: bool = True,
     seeded: bool = False,
     within: Callable[[Stage], Any] | None = None,
 ) -> Played:
     """Runs a model against the book; `hold` replaces what flows by the book's, `nudge` changes what is entered.
 
-    `names` are the parameters of the reference's `forward`, by page, so that a value given by position is known when
-    the other side gives it by name.
+    Without `judge` values are exchanged and not measured. `names` are the parameters of the reference's `forward`, by
+    page, so that a value given by position is known when the other side gives it by name.
     """
     played, stage = Played(), Stage(seeded)
-    task = Task(stage, played, book, hold, nudge, keep)
+    task = Task(stage, played, book, hold, nudge, keep, judge)
     watchers = {module: Player(task, page, names.get(page, ())) for page, module in modules.items()}
     played.output = side.run(watchers, within(stage) if within is not None else None)
     for page, module in modules.items():
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.grad is not None:
                 task.measure((page, 0, "param_grad", name), (page, 0), parameter.grad)
-    played.events = task.settled()
+    played.events = task.settled() if judge else []
     played.calls = stage.calls
     return played
 

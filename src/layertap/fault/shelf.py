@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import weakref
 from pathlib import Path
@@ -33,8 +34,10 @@ class Slot:
 class Shelf:
     """Copies of tensors; the same tensor, put twice, is kept once."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int | None) -> None:
         self._budget = budget
+        """Bytes on devices and in memory together; None for half of what is free on the device, a quarter of memory."""
+        self._memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 if budget is None else budget
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, Slot]] = {}
         self.on_device = self.in_memory = self.on_disk = 0
@@ -70,15 +73,19 @@ class Shelf:
 
     def _place(self, tensor: torch.Tensor) -> Slot:
         size = tensor.numel() * tensor.element_size()
-        if tensor.is_cuda:
-            free, _ = torch.cuda.mem_get_info(tensor.device)
-            if self.on_device + size <= min(self._budget, (self.on_device + free) // 2):
-                self.on_device += size
-                return Slot(tensor.clone())
-        if self.on_device + self.in_memory + size <= self._budget:
+        if tensor.is_cuda and self._fits_device(tensor.device, size):
+            self.on_device += size
+            return Slot(tensor.clone())
+        taken = self.in_memory + (self.on_device if self._budget is not None else 0)
+        if taken + size <= self._memory:
             self.in_memory += size
             return Slot(tensor.to("cpu", copy=True))
         return self._write(tensor, size)
+
+    def _fits_device(self, device: torch.device, size: int) -> bool:
+        free, _ = torch.cuda.mem_get_info(device)
+        room = (self.on_device + free) // 2
+        return self.on_device + size <= (room if self._budget is None else min(room, self._budget))
 
     def _write(self, tensor: torch.Tensor, size: int) -> Slot:
         if self._folder is None:
@@ -88,7 +95,7 @@ class Shelf:
             torch.save(tensor.cpu().clone(), file)  # a view would bring its whole storage along
         except (OSError, RuntimeError) as error:
             raise LayertapError(
-                f"the reference's tensors exceed the budget of {self._budget} bytes and {file.parent} cannot take "
+                f"the reference's tensors exceed the budget of {self._memory} bytes and {file.parent} cannot take "
                 f"them ({error}); set TMPDIR to a larger disk, or raise budget="
             ) from error
         self.on_disk += size

@@ -15,7 +15,7 @@ from torch import nn
 from layertap.capture import taps
 from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors
 from layertap.fault.book import Book, Event, Key, Place, Played
-from layertap.fault.contrast import Contrast, Pending, begin, settle
+from layertap.fault.contrast import Contrast, Pending, begin, form_of, settle
 from layertap.fault.shelf import Shelf
 from layertap.fault.side import seed
 
@@ -129,6 +129,8 @@ class Task:
     hold: bool
     nudge: Nudge | None
     keep: frozenset[Key]
+    judge: bool = True
+    """Whether values are measured; if not, they are only exchanged."""
     begun: list[tuple[Key, Place | None, Pending | Contrast]] = field(default_factory=list)
 
     def measure(self, key: Key, caller: Place | None, found: torch.Tensor) -> torch.Tensor | None:
@@ -144,7 +146,7 @@ class Task:
             self.played.unforced.append(key)  # a shard or a packed tensor: its values are not at hand
             return None
         wanted = slot.get(found.device)
-        begun = begin(wanted, found)
+        begun = begin(wanted, found) if self.judge else form_of(wanted, found)
         if begun is None or (isinstance(begun, Contrast) and begun.shape and key[2] == "entry"):
             self.played.unforced.append(key)
             return None

@@ -105,7 +105,7 @@ def launch_pair(
     options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
     _run(compare_pair, plan.programs, arguments, {**kinds, **way, **shape, **ahead}, options)
     _run(mend_pair, plan.programs, arguments, {**kinds, "UNIT": 2 if plan.words else 1, **shape}, options)
-    row_folds, column_folds = _folds(tuple(reference.shape))
+    row_folds, column_folds = folds_of(tuple(reference.shape))
     if row_folds:
         slots = plan.programs // plan.segments
         full = plan.tiles * 4 * warps
@@ -158,7 +158,7 @@ def decode_pair(
     spread = 1e-6 if reference.itemsize == candidate.itemsize == 2 else 1e-12
     apart = mean_a - mean_b
     rows, rowed, columned = _lines(shape)
-    best, folds = numbers[BEST:].reshape(2, 3, FOLDS), _folds(shape)
+    best, folds = numbers[BEST:].reshape(2, 3, FOLDS), folds_of(shape)
     return Difference(
         count=math.prod(shape),
         finite=int(total["finite"]),
@@ -258,7 +258,7 @@ def _lines(shape: tuple[int, ...]) -> tuple[int, bool, bool]:
     return rows, rowed, rowed and width <= _WIDE
 
 
-def _folds(shape: tuple[int, ...]) -> tuple[int, int]:
+def folds_of(shape: tuple[int, ...]) -> tuple[int, int]:
     """Programs that look for the worst row and the worst column."""
     rows, rowed, columned = _lines(shape)
     return min(FOLDS, -(-rows // LINE)) if rowed else 0, min(FOLDS, -(-shape[-1] // LINE)) if columned else 0
