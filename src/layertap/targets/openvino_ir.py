@@ -200,7 +200,8 @@ def _dtype(port: Any) -> str:
 
 
 def _first_name(port: Any, default: str) -> str:
-    names = sorted(port.get_names())
+    """Of the names of one tensor, that which a person gave; the frontend adds numbers."""
+    names = sorted(port.get_names(), key=lambda name: (name != default, name[:1].isdigit(), name))
     return names[0] if names else default
 
 
