@@ -106,8 +106,8 @@ class Tapped(nn.Module):
     def __prepare_scriptable__(self) -> None:
         # torch.jit.script reads source, and a tap is not in the model's.
         raise BadArgument(
-            "a tapped model can be traced, exported and compiled, but not scripted; script the model itself and tap the "
-            "file: torch.jit.script(model).save('model.pt'), then lt.record(lt.open_target('model.pt'), …)"
+            "a tapped model can be traced, exported and compiled, but not scripted; script the model itself and tap "
+            "the file: torch.jit.script(model).save('model.pt'), then lt.record(lt.open_target('model.pt'), …)"
         )
 
     def run_flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
