@@ -4,7 +4,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test lint format bench faultbench routes clean
+.PHONY: demo test lint format bench faultbench routes test-xla clean
 
 demo: $(READY)
 	$(BIN)/layertap demo
@@ -34,6 +34,12 @@ faultbench: $(READY)
 routes: $(READY)
 	$(BIN)/python -W ignore -m benchmarks.routes
 
+# torch_xla wants a torch of its own version: 7 GB in an environment of its own, so neither `test` nor CI does this.
+test-xla:
+	test -x .venv-xla/bin/python || $(PYTHON) -m venv .venv-xla
+	.venv-xla/bin/python -m pip install --quiet torch==2.9.0 torch_xla==2.9.0 pytest pytest-timeout -e .
+	.venv-xla/bin/python -m pytest tests/capture/test_xla.py
+
 # torch goes first and alone: where the configured index offers a CPU build it is taken, and what is installed next is
 # content with it, so no CUDA packages come.
 $(READY): pyproject.toml constraints.txt $(wildcard hatch_build.py src/layertap/measure/*.c)
@@ -43,4 +49,4 @@ $(READY): pyproject.toml constraints.txt $(wildcard hatch_build.py src/layertap/
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf .venv .venv-xla .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

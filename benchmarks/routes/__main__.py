@@ -106,7 +106,7 @@ def in_another_process(route: Route, artefact: Path, inputs: Inputs, want: dict[
     if ran.returncode:
         return f"FAILED: {ran.stderr.strip().splitlines()[-1] if ran.stderr.strip() else ran.returncode}"
     with np.load(files[2]) as found:
-        if set(found.files) - {"__about__"} != set(want):
+        if set(found.files) - {"__output__"} != set(want):
             return "OTHER SITES"
         same = all(np.array_equal(found[name], np.asarray(value), equal_nan=True) for name, value in want.items())
     return "same" if same else "OTHER VALUES"

@@ -7,7 +7,6 @@ Nothing here imports torch but the formats that are torch's own.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -95,11 +94,14 @@ def main(kind: str, artefact: str, inputs: str, result: str) -> None:
     run = KINDS[kind](Path(artefact))
     with np.load(inputs) as arrays:
         raw = run({name: arrays[name] for name in arrays.files})
-    output, taps = Layout.load(artefact).split([np.asarray(value) for value in raw])
+    output, taps = Layout.load(artefact).split([_array(value) for value in raw])
     if kind in WITHOUT_TORCH and "torch" in sys.modules:
         raise SystemExit(f"{kind} is to run without torch, and something imported it")
-    shape = {"output": type(output).__name__, "keys": list(output) if isinstance(output, dict) else []}
-    np.savez(result, **{str(site): value for site, value in taps.items()}, __about__=json.dumps(shape))
+    np.savez(result, **{str(site): value for site, value in taps.items()}, __output__=type(output).__name__)
+
+
+def _array(value: Any) -> Any:
+    return value.detach().numpy() if hasattr(value, "detach") else np.asarray(value)
 
 
 if __name__ == "__main__":

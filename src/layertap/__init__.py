@@ -3,7 +3,7 @@
     record       record tensors of a model into a run, and hand back a receipt of what really came
     Run          a run on disk: its sites, its table, its tensors
     bake         a model whose taps are outputs of its graph: trace, export, compile it
-    open_target  anything that can be run with taps: `file.py:factory`, `hf:PATH`
+    open_target  anything that can be run with taps: `file.py:factory`, `hf:PATH`, TorchScript, `.pt2`, ONNX, OpenVINO
     diff         two runs, one verdict: identical, noise, fault or inconclusive
     find_fault   two live models, one culprit: the module that goes wrong, and why
     Monitor      chosen layers at chosen epochs and batches of a training loop

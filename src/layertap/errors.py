@@ -5,7 +5,7 @@ LayertapError
 ├── NothingCaptured    recording ended and no requested site had fired
 ├── BadArgument        an argument that cannot mean anything (also a ValueError)
 ├── MissingExtra       an optional dependency is absent; the pip line is in the text
-├── TargetError        a model could not be opened or run (`file.py:factory`, `hf:PATH`)
+├── TargetError        a model or a compiled file could not be opened or run
 └── RunError           something about a run on disk
     ├── RunExists      the folder already holds a run
     ├── NotARun        the folder holds no run

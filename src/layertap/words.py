@@ -132,6 +132,53 @@ _CHINESE = {
     "above rounding from: {place}": "超出舍入误差始于：{place}",
     "compared: {records} records of {steps} steps": "已比较：{steps} 步的 {records} 条记录",
     "first non-finite values: {site} ({nan} NaN, {inf} Inf)": "首个非有限值：{site}（{nan} 个 NaN，{inf} 个 Inf）",
+    # compiled files: are their captures real?
+    "observer drift: none; the output with taps is bit-identical to the one without": (
+        "观测漂移：无；带探针的输出与不带探针的输出逐位相同"
+    ),
+    "observer drift: with taps the output{where} moves by {error} of its length, {ratio} × the modelled floor: "
+    "rounding, from other fusions": (
+        "观测漂移：加探针后输出{where}相对变化 {error}，为估算下限的 {ratio} 倍：属于融合方式不同造成的舍入"
+    ),
+    "observer drift: with taps the output{where} moves by {error} of its length, {ratio} × the modelled floor: the "
+    "taps change what is computed, so these captures are not those of the artefact as it runs without them": (
+        "观测漂移：加探针后输出{where}相对变化 {error}，为估算下限的 {ratio} 倍：探针改变了计算，"
+        "这些记录不代表不带探针时的运行"
+    ),
+    "freshness: on a second input {moved} of {tested} captures change": (
+        "新鲜度：换一个输入后，{tested} 个记录中有 {moved} 个发生变化"
+    ),
+    "freshness: not tested, no input can be varied (masks, positions and single values are left alone)": (
+        "新鲜度：未检验，没有可以改变的输入（掩码、位置和单个值保持不变）"
+    ),
+    "freshness: not tested, a second input made from the first was refused: {error}": (
+        "新鲜度：未检验，由第一个输入构造的第二个输入被拒绝：{error}"
+    ),
+    "constant: no input reaches {sites}: folded by the compiler, or from shapes alone": (
+        "常量：{sites} 与输入无关：已被编译器折叠，或只取决于形状"
+    ),
+    "unmoved: {sites} gave the same values on a second input; stale, or independent of what was varied": (
+        "未变化：{sites} 在第二个输入下数值相同；可能是陈旧数据，或与所改变的输入无关"
+    ),
+    "ORT_DISABLE_ALL: without ONNX Runtime's optimisations every capture is bit-identical": (
+        "ORT_DISABLE_ALL：关闭 ONNX Runtime 的优化后，所有记录逐位相同"
+    ),
+    "ORT_DISABLE_ALL: without ONNX Runtime's optimisations all captures agree to {error} of their size": (
+        "ORT_DISABLE_ALL：关闭 ONNX Runtime 的优化后，所有记录的相对差异不超过 {error}"
+    ),
+    "ORT_DISABLE_ALL: ONNX Runtime's optimisations change {where} by {error} of its length, {ratio} × the "
+    "modelled floor": "ORT_DISABLE_ALL：ONNX Runtime 的优化使 {where} 相对变化 {error}，为估算下限的 {ratio} 倍",
+    "logits: None. With sampling on the device the model returns tokens, and logits only if it was compiled with "
+    "output_logits=True together with an OnDeviceSamplingConfig; layertap.targets.neuron.prepare sets both": (
+        "logits 为 None：在设备上采样时模型只返回 token；编译时须同时设置 output_logits=True 和 "
+        "OnDeviceSamplingConfig 才会返回 logits；layertap.targets.neuron.prepare 会一并设置"
+    ),
+    # silent precision
+    "precision: at {count} of {total} sites the error has the size of {dtype} rounding, though the tensors say "
+    "float32": "精度：{total} 个位置中有 {count} 个的误差与 {dtype} 的舍入相当，尽管张量标为 float32",
+    "the candidate's parameters are {dtype}, the reference's are not": "候选模型的参数是 {dtype}，参考模型的不是",
+    "every value of the candidate's {site} fits into {dtype}": "候选侧 {site} 的每个值都可以用 {dtype} 表示",
+    "nothing proves it: any error of that size and spread looks so": "但没有证据：任何这样大小和分布的误差都会如此",
 }
 
 

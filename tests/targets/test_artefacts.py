@@ -23,9 +23,8 @@ def recorded(target, given, **options):
     return rec
 
 
-@pytest.mark.parametrize("kind", list(SUFFIXES))
-@pytest.mark.parametrize("name", ["qwen3", "vit"])
-def test_a6_every_module_of_a_real_model_is_what_eager_gives_on_a_second_input(kind, name, tmp_path):
+@pytest.mark.parametrize(("name", "kind"), [*(("qwen3", kind) for kind in SUFFIXES), ("vit", "onnx")])
+def test_a6_every_module_of_a_real_model_is_what_eager_gives_on_a_second_input(name, kind, tmp_path):
     model, given = models.ALL[name]()
     model.config.use_cache = False
     with torch.no_grad():
@@ -113,6 +112,18 @@ def test_onnx_runtime_without_optimisations_is_the_cross_check(tmp_path):
     target = lt.open_target(make("onnx", net(), inputs(0), tmp_path / "net.onnx"))
     rec = recorded(target, inputs(2), sites="blocks.*")
     assert any(note.startswith("ORT_DISABLE_ALL: ") for note in rec.receipt.notes)
+
+
+def test_onnx_weights_that_lie_beside_the_file_stay_there(tmp_path):
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).eval()
+    with quiet():
+        made = torch.onnx.export(model, (torch.randn(2, 64),), dynamo=True, verbose=False)
+        made.save(tmp_path / "large.onnx", external_data=True)
+    assert (tmp_path / "large.onnx.data").exists()
+    given = (torch.randn(2, 64),)
+    rec = recorded(lt.open_target(tmp_path / "large.onnx"), given, sites="*")
+    with torch.inference_mode():
+        assert torch.allclose(rec.run["0"].tensor(), model[0](*given), atol=1e-5)
 
 
 class Folded(nn.Module):
@@ -287,6 +298,14 @@ def test_inputs_that_came_with_the_file_are_used_and_others_are_asked_for(tmp_pa
     np.savez(tmp_path / "y.npz", y=inputs(2)[0].numpy())
     with pytest.raises(TargetError, match="has 'y', which Net does not take; it takes x"):
         make_inputs(traced, input=tmp_path / "y.npz")
+
+
+def test_a_script_module_that_is_recorded_as_it_is_says_how_to_open_it():
+    with quiet():
+        scripted = torch.jit.trace(net(), inputs(0))
+    with lt.record(scripted, sites=["", "blocks.1"]) as rec:
+        scripted(*inputs(2))
+    assert "open it: target = lt.open_target(model)" in rec.receipt.silent[0].why
 
 
 def test_models_in_memory_are_targets_too():

@@ -7,7 +7,7 @@ import torch
 import layertap as lt
 from layertap.capture.leaves import leaves
 from layertap.errors import NoMatch, TargetError
-from targets.artefacts import SUFFIXES, inputs, make, net
+from targets.artefacts import SUFFIXES, inputs, make, net, quiet
 
 
 class Contract:
@@ -90,6 +90,28 @@ class TestFile(Contract):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "nets.py").write_text("from targets.artefacts import net")
         return lt.open_target("nets.py:net")
+
+
+@pytest.fixture(scope="module", params=["frozen TorchScript", "exported"])
+def baked(request, tmp_path_factory):
+    """Taps were made outputs before compiling; the layout lies beside the file."""
+    folder = tmp_path_factory.mktemp("baked")
+    tapped = lt.bake(net(), sites="**")
+    with quiet():
+        if request.param == "exported":
+            path = folder / "net.pt2"
+            torch.export.save(torch.export.export(tapped, inputs(0)), path)
+        else:
+            path = folder / "net.pt"
+            torch.jit.save(torch.jit.freeze(torch.jit.trace(tapped, inputs(0))), path)
+    tapped.layout.save(path)
+    return path
+
+
+class TestBaked(Contract):
+    @pytest.fixture
+    def target(self, baked):
+        return lt.open_target(baked)
 
 
 @pytest.fixture(scope="module", params=list(SUFFIXES))

@@ -103,6 +103,13 @@ class Tapped(nn.Module):
             layout = others[count].layout(self) if count in others else layout
         return layout.split(raw)
 
+    def __prepare_scriptable__(self) -> None:
+        # torch.jit.script reads source, and a tap is not in the model's.
+        raise BadArgument(
+            "a tapped model can be traced, exported and compiled, but not scripted; script the model itself and tap "
+            "the file: torch.jit.script(model).save('model.pt'), then lt.record(lt.open_target('model.pt'), …)"
+        )
+
     def run_flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """The forward pass."""
         basket = self._basket

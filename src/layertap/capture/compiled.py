@@ -16,6 +16,7 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.module_tap import ModuleTap, Moment
+from layertap.errors import BadArgument
 
 if TYPE_CHECKING:
     from layertap.capture.ports import Basket, Taken
@@ -81,6 +82,10 @@ class Region:
         """Puts the ports on, and stands before the graph."""
         from layertap.capture.ports import Basket, Port, open_port
 
+        if any("_layertap_port" in tap.module.__dict__ for tap in self._taps.values()):
+            raise BadArgument(
+                f"{self._root.path or 'the model'} is compiled and being recorded already; close that recording first"
+            )
         self._basket: Basket = Basket()
         for path, tap in self._taps.items():
             choice = self._recorder.selection.get(tap.path)

@@ -121,7 +121,7 @@ def _why_not_called(tap: ModuleTap, by_path: dict[str, ModuleTap]) -> str:
     if isinstance(above.module, nn.TransformerEncoderLayer):
         return f"{name} ran its fused fast path, which computes its children without calling them"
     if isinstance(above.module, torch.jit.ScriptModule):
-        return f"{name} is TorchScript: what it calls inside cannot be seen from Python"
+        return f"{name} is TorchScript, whose calls Python does not see; open it: target = lt.open_target(model)"
     times = "once" if above.total == 1 else f"{above.total} times"
     return f"{name} ran {times} without calling it (a branch not taken, or its parameters used directly)"
 

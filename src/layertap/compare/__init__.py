@@ -6,6 +6,7 @@ align        which tensor of one run is which of the other
 measuring    one pass over each pair
 floor        what rounding explains
 judge        the verdict on a pair
+precision    float32 outside, bfloat16 within
 result       Pair, Row, Report
 training     diff_training: two trainings, and the first step and site where they part
 """
@@ -22,6 +23,7 @@ from layertap.compare.comparable import Comparability, comparable
 from layertap.compare.floor import key_of, measured_floors, modelled_floor, roundoff_of
 from layertap.compare.judge import judge
 from layertap.compare.measuring import measure_pair
+from layertap.compare.precision import silent_precision
 from layertap.compare.result import Alignment, Pair, Report, Row, Verdict
 from layertap.compare.training import TrainingReport, diff_training
 from layertap.errors import BadArgument
@@ -79,6 +81,7 @@ def diff(
         if progress is not None:
             progress(done, len(alignment.pairs))
     verdict, reasons = _whole(rows, alignment, proof)
+    coarse = silent_precision(reference, candidate, alignment.pairs, rows)
     return Report(
         reference=_name(runs[0]),
         candidate=_name(runs[1]),
@@ -89,7 +92,8 @@ def diff(
             *(("reference", str(record.site)) for record in alignment.reference_only),
             *(("candidate", str(record.site)) for record in alignment.candidate_only),
         ),
-        notes=(*proof.notes, *alignment.shifted),
+        cause=coarse[0] if coarse else "",
+        notes=(*((coarse[1],) if coarse else ()), *proof.notes, *alignment.shifted),
         plan=alignment.plan,
         floor_kind="measured" if floors else "modelled",
         placebo=proof.placebo,

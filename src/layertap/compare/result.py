@@ -91,6 +91,8 @@ class Report:
     rows: tuple[Row, ...]
     unmatched: tuple[tuple[str, str], ...]
     """("reference" or "candidate", site): recorded on one side alone."""
+    cause: str = ""
+    """`precision`: the candidate provably computes more coarsely than its tensors say. Runs alone show no other."""
     notes: tuple[str, ...] = ()
     """What a reader must know besides: trimmed padding, shifted names, a reference that is not what it is called."""
     plan: tuple[str, ...] = ()

@@ -62,6 +62,7 @@ def report_dict(report: Report) -> dict[str, Any]:
         "verdict": report.verdict,
         "exit_code": report.exit_code,
         "reasons": report.reasons,
+        "cause": report.cause,
         "notes": report.notes,
         "placebo": report.placebo,
         "floor": report.floor_kind,

@@ -161,7 +161,8 @@ def _instance(name: str, fields: dict[str, Any]) -> Any:
 
 def _class(name: str) -> type | None:
     module, _, path = name.partition(":")
-    if module not in sys.modules and module.partition(".")[0] in _KNOWN:
+    # A process that does without torch is not made to import it for the sake of a name.
+    if module not in sys.modules and module.partition(".")[0] in _KNOWN and "torch" in sys.modules:
         try:
             importlib.import_module(module)
         except ImportError:

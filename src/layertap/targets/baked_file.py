@@ -87,9 +87,21 @@ def _runner(path: Path, name: str, config: Mapping[str, Any]) -> tuple[str, Runn
             loaded = torch.jit.load(path, map_location="cpu")
         return "TorchScript", lambda args, kwargs: loaded(*args, **kwargs)
     if any("/models/" in record for record in records):
-        program = torch.export.load(path).module()
-        return "torch.export", lambda args, kwargs: program(*args, **kwargs)
+        return "torch.export", _exported(path)
     raise TargetError(f"{name} has a layout, but no format that can be run here")
+
+
+def _exported(path: Path) -> Runner:
+    from layertap.targets.exported import as_exported
+
+    program = torch.export.load(path)
+    module = program.module()
+
+    def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        by_place, by_name = as_exported(program, args, kwargs)
+        return module(*by_place, **by_name)
+
+    return run
 
 
 def _onnx(path: Path, name: str) -> Runner:

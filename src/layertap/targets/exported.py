@@ -51,7 +51,7 @@ class Exported(Reader):
             program, taps = self.tapped(wanted) if wanted else (self.program, [])
             self._tapped[wanted] = program.module(), taps
         module, taps = self._tapped[wanted]
-        args, kwargs = self._as_exported(args, kwargs)
+        args, kwargs = as_exported(self.program, args, kwargs)
         raw = module(*args, **kwargs)
         if not wanted:
             return Ran(output=raw, calls=[])
@@ -72,16 +72,6 @@ class Exported(Reader):
         return f"it returns (output, taps), where taps is a tuple of {len(names)} tensors: {', '.join(names[:6])}" + (
             ", … (the list lies in the file as layertap_taps)" if len(names) > 6 else ""
         )
-
-    def _as_exported(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """By place and by name just as when it was exported, since a program takes its arguments no other way."""
-        signature = self.program.module_call_graph[0].signature
-        if signature is None or not self.contents.arguments:
-            return args, dict(kwargs)
-        by_place, by_name = tree_unflatten([0] * signature.in_spec.num_leaves, signature.in_spec)
-        given = bind(self.contents.arguments, args, kwargs)
-        names = [argument.name for argument in self.contents.arguments][: len(by_place)]
-        return tuple(given[name] for name in names if name in given), {n: given[n] for n in by_name if n in given}
 
     def tapped(self, wanted: frozenset[str]) -> tuple[torch.export.ExportedProgram, list[tuple[Call, str]]]:
         """The program with these modules' values as a second output, and what each value is."""
@@ -128,6 +118,21 @@ class Exported(Reader):
             verifiers=old.verifiers,
         )
         return program, taps
+
+
+def as_exported(
+    program: torch.export.ExportedProgram, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """By place and by name just as when it was exported, since a program takes its arguments no other way."""
+    signature = program.module_call_graph[0].signature
+    names = signature.forward_arg_names if signature is not None else None
+    if signature is None or not names:
+        return args, dict(kwargs)
+    by_place, by_name = tree_unflatten([0] * signature.in_spec.num_leaves, signature.in_spec)
+    given = bind(_arguments(program), args, kwargs)
+    return tuple(given[name] for name in names[: len(by_place)] if name in given), {
+        name: given[name] for name in by_name if name in given
+    }
 
 
 def _beside(spec: TreeSpec, count: int) -> TreeSpec:
@@ -182,15 +187,19 @@ def _contents(program: torch.export.ExportedProgram) -> Contents:
         if path in kinds or not any(other.startswith(f"{path}.") for other in kinds):
             modules[path] = kinds.get(path, "Module")
     modules = {**modules, **kinds}
-    signature = program.module_call_graph[0].signature
-    names = list(signature.forward_arg_names or []) if signature is not None else []
     parameters = {name: data_of(tensor) for name, tensor in program.named_parameters()}
     return Contents(
         kind=kinds.get("", "ExportedProgram"),
         modules=modules,
-        arguments=tuple(_argument(program, name, place) for place, name in enumerate(names)),
+        arguments=_arguments(program),
         parameters=parameters,
     )
+
+
+def _arguments(program: torch.export.ExportedProgram) -> tuple[Argument, ...]:
+    signature = program.module_call_graph[0].signature
+    names = list(signature.forward_arg_names or []) if signature is not None else []
+    return tuple(_argument(program, name, place) for place, name in enumerate(names))
 
 
 def _argument(program: torch.export.ExportedProgram, name: str, place: int) -> Argument:

@@ -21,6 +21,7 @@ from layertap.words import say
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _FX = "pkg.torch.onnx.fx_node"
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _RULE = "pkg.onnxscript.rewriter.rule_name"
 _SHAPES = frozenset({"Shape", "Size"})
 _SHAPE_ARITHMETIC = frozenset(
@@ -124,9 +125,9 @@ class Onnx(Reader):
             options.graph_optimization_level = level.ORT_ENABLE_ALL if optimised else level.ORT_DISABLE_ALL
             source: Any = str(self._path)
             if wanted:
-                model = self._tapped(wanted)
-                self._onnx.load_external_data_for_model(model, str(self._path.parent))
-                source = model.SerializeToString()
+                # Weights beside the file stay there: with them a large model would not fit into one message.
+                options.add_session_config_entry(_WEIGHTS_FOLDER, str(self._path.parent.resolve()))
+                source = self._tapped(wanted).SerializeToString()
             providers = ["CPUExecutionProvider"]
             self._sessions[key] = self._runtime.InferenceSession(source, options, providers=providers)
         return self._sessions[key]

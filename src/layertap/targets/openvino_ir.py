@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,19 +67,13 @@ class OpenVino(Reader):
         )
         self._compiled: dict[frozenset[str], Any] = {}
         self._config = dict(config)
-        given = self._config.get("INFERENCE_PRECISION_HINT")
-        precision = given or self._core.get_property("CPU", "INFERENCE_PRECISION_HINT").to_string()
-        if precision not in ("f32", "dynamic", "undefined"):
-            self.contents.remarks.append(
-                f"precision: OpenVINO {'was told to compute' if given else 'computes, on this CPU,'} in {precision}, "
-                "whatever the dtype of its tensors says; config={'INFERENCE_PRECISION_HINT': 'f32'} turns that off"
-            )
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
         if wanted not in self._compiled:
             model = self._tapped(wanted) if wanted else self.model
             self._compiled[wanted] = self._core.compile_model(model, "CPU", self._config)
         compiled = self._compiled[wanted]
+        precision = self._precision(compiled)
         given = bind(self.contents.arguments, args, kwargs)
         feeds = {
             place: _numpy(given[argument.name])
@@ -96,7 +91,23 @@ class OpenVino(Reader):
             for call in self._scopes.calls
             if call.path in wanted
         ]
-        return Ran(output=output, calls=calls)
+        return Ran(output=output, calls=calls, notes=precision)
+
+    def _precision(self, compiled: Any) -> list[str]:
+        """In which precision it really computes, as its own runtime graph tells; asked or not."""
+        kinds = [op.get_rt_info() for op in compiled.get_runtime_model().get_ordered_ops()]
+        used = Counter(
+            str(kind["runtimePrecision"].astype(str)).lower() for kind in kinds if "runtimePrecision" in kind
+        )
+        coarse = {name: count for name, count in used.items() if name in ("bf16", "f16", "fp16")}
+        asked = self._config.get("INFERENCE_PRECISION_HINT")
+        if coarse:
+            told = ", ".join(f"{count} operations in {name}" for name, count in coarse.items())
+            off = "config={'INFERENCE_PRECISION_HINT': 'f32'} turns that off"
+            return [f"precision: OpenVINO computes {told}, whatever the dtype of its tensors says; {off}"]
+        if asked in ("bf16", "f16"):
+            return [f"precision: {asked} was asked for, but on this CPU OpenVINO computes in f32"]
+        return []
 
     def save(self, path: Path, wanted: frozenset[str]) -> str:
         model = self._tapped(wanted)
@@ -189,7 +200,8 @@ def _dtype(port: Any) -> str:
 
 
 def _first_name(port: Any, default: str) -> str:
-    names = sorted(port.get_names())
+    """Of the names of one tensor, that which a person gave; the frontend adds numbers."""
+    names = sorted(port.get_names(), key=lambda name: (name != default, name[:1].isdigit(), name))
     return names[0] if names else default
 
 

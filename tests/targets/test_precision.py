@@ -1,0 +1,131 @@
+"""Float32 outside, something coarser within: real cases of OpenVINO's, and that nothing else is called so."""
+
+import copy
+
+import pytest
+import torch
+
+import layertap as lt
+import models
+from targets.artefacts import quiet
+
+SITES = ["model.embed_tokens", "model.layers.*", "model.norm", "lm_head"]
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    """A model, its IR in float32, and a second input with what eager gives for it."""
+    openvino = pytest.importorskip("openvino")
+    model, given = models.qwen3(layers=4)
+    model.config.use_cache = False
+    given["attention_mask"] = torch.ones_like(given["input_ids"])
+    with quiet():
+        made = openvino.convert_model(model, example_input=given)
+    given["input_ids"] = given["input_ids"].flip(1)
+    return openvino, made, tmp_path_factory.mktemp("ir"), given, eager(model, given)
+
+
+def eager(model, given):
+    with torch.inference_mode(), lt.record(model, sites=SITES, keep="tensor") as rec:
+        model(**given)
+    return rec.run
+
+
+def opened(path, given, config=None):
+    target = lt.open_target(path, config=config)
+    with lt.record(target, sites=SITES, keep="tensor") as rec:
+        target.run(given)
+    return rec
+
+
+def test_openvino_saves_weights_as_float16_unless_told_otherwise(case):
+    openvino, made, folder, given, reference = case
+    openvino.save_model(made, folder / "default.xml")
+    openvino.save_model(made, folder / "float32.xml", compress_to_fp16=False)
+    report = lt.diff(reference, opened(folder / "default.xml", given).run)
+    assert report.cause == "precision"
+    assert "the error has the size of float16 rounding, though the tensors say float32" in str(report)
+    assert "the candidate's parameters are float16, the reference's are not" in str(report)
+    clean = lt.diff(reference, opened(folder / "float32.xml", given, {"INFERENCE_PRECISION_HINT": "f32"}).run)
+    assert (clean.verdict, clean.cause) == ("noise", "")
+
+
+def test_openvino_computes_in_bfloat16_where_the_cpu_has_it(case):
+    openvino, made, folder, given, reference = case
+    core = openvino.Core()
+    if "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this CPU has no bf16; the next test emulates it")
+    openvino.save_model(made, folder / "float32.xml", compress_to_fp16=False)
+    rec = opened(folder / "float32.xml", given)
+    assert any(note.startswith("precision: OpenVINO computes ") and "bf16" in note for note in rec.receipt.notes)
+    report = lt.diff(reference, rec.run)
+    assert report.verdict == "fault"
+    assert report.cause == "precision"
+    assert "bfloat16" in report.notes[0]
+    exact = opened(folder / "float32.xml", given, {"INFERENCE_PRECISION_HINT": "f32"})
+    assert lt.diff(reference, exact.run).verdict == "noise"
+
+
+def test_bfloat16_within_is_called_precision(case):
+    """What such a CPU does, done in the graph: the weights, and what enters each matrix product, are rounded."""
+    openvino, made, folder, given, reference = case
+    ops = openvino.opset13
+    openvino.save_model(made, folder / "plain.xml", compress_to_fp16=False)
+    model = openvino.Core().read_model(folder / "plain.xml")
+    for op in model.get_ordered_ops():
+        if op.get_type_name() == "Constant" and op.get_element_type().get_type_name() == "f32":
+            constant = ops.constant(torch.from_numpy(op.data.copy()).bfloat16().float().numpy())
+            constant.set_friendly_name(op.get_friendly_name())
+            for port in op.output(0).get_target_inputs():
+                port.replace_source_output(constant.output(0))
+        if op.get_type_name() == "MatMul":
+            for port in op.inputs():
+                rounded = ops.convert(ops.convert(port.get_source_output(), "bf16"), "f32")
+                port.replace_source_output(rounded.output(0))
+    openvino.save_model(model, folder / "bf16.xml", compress_to_fp16=False)
+    rec = opened(folder / "bf16.xml", given)
+    assert not {"bfloat16", "float16"} & set(rec.run.info["parameter_dtypes"]), "nothing in the file says it"
+    report = lt.diff(reference, rec.run)
+    assert report.verdict == "fault", "float32 does not explain it"
+    assert report.cause == "precision"
+    assert "has the size of bfloat16 rounding, though the tensors say float32" in report.notes[0]
+    assert "every value of the candidate's model.embed_tokens fits into bfloat16" in report.notes[0]
+
+
+def test_a_hint_that_the_cpu_does_not_follow_is_told(case):
+    openvino, made, folder, given, _ = case
+    if "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this CPU follows it")
+    openvino.save_model(made, folder / "hint.xml", compress_to_fp16=False)
+    rec = opened(folder / "hint.xml", given, {"INFERENCE_PRECISION_HINT": "bf16"})
+    assert "precision: bf16 was asked for, but on this CPU OpenVINO computes in f32" in rec.receipt.notes
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda model: model.model.embed_tokens.weight.mul_(1.005),
+        lambda model: model.model.layers[0].self_attn.o_proj.weight.mul_(1.01),
+        lambda model: model.model.embed_tokens.weight[:, 3].add_(0.001),
+        lambda model: model.model.layers[2].mlp.down_proj.weight.mul_(0.9),
+    ],
+    ids=["all is scaled", "the first layer is scaled", "one channel", "a later layer"],
+)
+def test_other_faults_are_not_called_precision(break_it, case):
+    given, reference = case[3], case[4]
+    model, _ = models.qwen3(layers=4)
+    model.config.use_cache = False
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        break_it(broken)
+    report = lt.diff(reference, eager(broken, given))
+    assert report.verdict == "fault"
+    assert report.cause == ""
+
+
+def test_an_honest_bfloat16_run_is_not_called_silent(case):
+    given, reference = case[3], case[4]
+    model, _ = models.qwen3(layers=4)
+    model.config.use_cache = False
+    report = lt.diff(reference, eager(model.bfloat16(), given))
+    assert report.cause == ""
