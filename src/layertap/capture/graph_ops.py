@@ -67,9 +67,15 @@ def _keep(tensor: torch.Tensor) -> torch.Tensor:
     if _idle(tensor):
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     copy = tensor.clone(memory_format=torch.contiguous_format)
-    if copy.is_cuda and not torch.cuda.is_current_stream_capturing():
+    if copy.is_cuda and _usual_stream(copy.device):
         _here.ready[copy.data_ptr()] = torch.cuda.current_stream(copy.device).record_event()
     return copy
+
+
+def _usual_stream(device: torch.device) -> bool:
+    # CUDA graphs are captured, and tried out before that, on a stream of their own, and take back what they return: such
+    # a copy is nobody's own, so it gets no event, and is copied once more.
+    return bool(torch.cuda.current_stream(device) == torch.cuda.default_stream(device))
 
 
 def _measure(tensor: torch.Tensor) -> torch.Tensor:

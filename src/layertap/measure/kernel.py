@@ -90,22 +90,23 @@ def launch(tensor: torch.Tensor, slab: torch.Tensor) -> None:
 
 _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ready: dict[Any, Any] = {}
-_kept: dict[tuple[int, int], torch.Tensor] = {}
+_kept: dict[int, torch.Tensor] = {}
 
 
 def _scratch(device: torch.device) -> tuple[int, torch.Tensor]:
-    """The current stream, and room for the partial results; each stream has its own, since two may run at once."""
+    """The current stream, and room for the partial results, which the default stream keeps from call to call."""
     words = 8 + MOST * FIELDS + MOST * 256 // 2
     if device.type != "cuda":
         return 0, torch.zeros(words, dtype=torch.int64)
     stream = torch.cuda.current_stream(device).cuda_stream
-    if torch.cuda.is_current_stream_capturing():
-        # A graph may be replayed on any stream, so it gets scratch of its own, zeroed by the graph itself.
+    usual = stream == torch.cuda.default_stream(device).cuda_stream
+    if not usual or torch.cuda.is_current_stream_capturing():
+        # Two streams may run at once; a graph may be replayed on any, and lets nobody keep what it allocates, not even
+        # in the run before its capture, which has a stream of its own.
         return stream, torch.zeros(words, dtype=torch.int64, device=device)
-    key = (device.index, stream)
-    if key not in _kept:
-        _kept[key] = torch.zeros(words, dtype=torch.int64, device=device)
-    return stream, _kept[key]
+    if device.index not in _kept:
+        _kept[device.index] = torch.zeros(words, dtype=torch.int64, device=device)
+    return stream, _kept[device.index]
 
 
 @lru_cache

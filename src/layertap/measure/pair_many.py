@@ -5,11 +5,8 @@ Of each only what rounding is judged by: its error, its slope, its offset, its w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from layertap.measure.pair_fold import BEST, FOLDS, PAIR_SLAB_BYTES, SAMPLES
@@ -21,6 +18,8 @@ Numbers = tuple[float, ...]
 row's relative error and index, and the worst column's."""
 _USED = 8 * SAMPLES
 """Bytes of a slab that are read: samples of typical lines are not."""
+BATCH = 128
+"""Pairs that are added up together."""
 
 
 def fits(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
@@ -37,37 +36,37 @@ def begin_pair(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor
 
 
 def read_pairs(slabs: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
-    """What was measured; waits for the device."""
+    """What was measured: added up where it lies, then fetched, which waits for the device."""
     found: list[Numbers] = []
-    for start in range(0, len(slabs), 64):
-        some = torch.stack([slab[:_USED] for slab in slabs[start : start + 64]]).cpu().numpy().view(np.float64)
-        found += _read(some, shapes[start : start + 64])
+    for start in range(0, len(slabs), BATCH):
+        some = torch.stack([slab[:_USED] for slab in slabs[start : start + BATCH]]).view(torch.float64)
+        found += map(tuple, _sums(some, shapes[start : start + BATCH]).tolist())
     return found
 
 
-def _read(numbers: npt.NDArray[np.float64], shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
-    table = numbers[:, :BEST].reshape(len(numbers), len(FIELDS), MOST)
-    used = np.arange(MOST) < table[:, -1, :1]
-    fields = {name: np.where(used, table[:, i], 0.0) for i, name in enumerate(FIELDS)}
+def _sums(numbers: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> torch.Tensor:
+    table = numbers[:, :BEST].view(len(numbers), len(FIELDS), MOST)
+    programs = torch.arange(MOST, device=numbers.device)
+    used = programs < table[:, -1:, :1]
+    fields = dict(zip(FIELDS, torch.where(used, table, 0.0).unbind(1), strict=True))
     n, shift_a, shift_b = fields["finite"], fields["shift_a"], fields["shift_b"]
     error, size = fields["error"].sum(1), fields["reference"].sum(1)
     square_b = (fields["bb"] + 2 * shift_b * fields["b"] + n * shift_b * shift_b).sum(1)
     apart = (fields["b"] + n * shift_b - fields["a"] - n * shift_a).sum(1)
-    # b² = (a + d)² = a² + 2ad + d²
-    product = (square_b - size - error) / 2
     nonfinite = (fields["nan_mismatch"] + fields["inf_mismatch"]).sum(1)
-    exact = (error == 0) & (nonfinite == 0)
-    product, apart = np.where(exact, 0.0, product), np.where(exact, 0.0, apart)
-    best = numbers[:, BEST:].reshape(len(numbers), 2, 3, FOLDS)
-    lines = [[_worst(best[k, side], folds_of(shape)[side]) for side in (0, 1)] for k, shape in enumerate(shapes)]
-    return [
-        (*map(float, (error[k], size[k], product[k], apart[k], nonfinite[k])), *lines[k][0], *lines[k][1])
-        for k in range(len(numbers))
-    ]
+    off = (error > 0) | (nonfinite > 0)
+    product = (square_b - size - error) / 2  # b² = (a + d)² = a² + 2ad + d²
+    lines = _worst(numbers[:, BEST:].view(len(numbers), 2, 3, FOLDS), shapes)
+    return torch.stack([error, size, product * off, apart * off, nonfinite, *lines], dim=1)
 
 
-def _worst(best: npt.NDArray[np.float64], folds: int) -> tuple[float, float]:
-    relative, errors, index = best[:, :folds]
-    fold = int(np.where(relative == relative.max(), errors, -1.0).argmax())
-    worst = float(relative[fold])
-    return (worst if math.isfinite(worst) else 0.0), float(index[fold])
+def _worst(best: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+    """The relative error and the index of the worst row, then of the worst column."""
+    folds = torch.tensor([folds_of(shape) for shape in shapes], device=best.device)
+    there = torch.arange(FOLDS, device=best.device) < folds[:, :, None]
+    relative, errors, index = best.unbind(2)
+    top = torch.where(there, relative, -1.0).amax(2, keepdim=True)
+    # Among equals (a reference of zeros makes all of them infinite) the one with the largest error.
+    fold = torch.where(there & (relative == top), errors, -1.0).argmax(2, keepdim=True)
+    worst, place = torch.nan_to_num(top, posinf=0.0)[..., 0], index.gather(2, fold)[..., 0]
+    return [worst[:, 0], place[:, 0], worst[:, 1], place[:, 1]]
