@@ -218,6 +218,24 @@ def test_a_wrong_name_in_the_middle_of_a_training_is_told_not_raised(model, tmp_
     assert "no layer or alias 'oen' is monitored; there are one, all" in caplog.text
 
 
+def test_samples_that_are_no_numbers_cost_nothing_but_themselves(model, tmp_path, caplog):
+    with lt.Monitor(model, LAYERS, [1], tmp_path, [0, 1]) as monitor:
+        monitor.set_epoch(1)
+        for batch in range(2):
+            monitor.set_batch_idx(batch, samples=["one", "two"])
+            model(X)
+        assert list(monitor.get_single_data()["one"]["data"]) == [(1, 0), (1, 1)]
+    assert "Monitor.set_batch_idx" in caplog.text
+
+
+def test_an_epoch_after_the_hooks_are_gone_is_told(model, tmp_path, caplog):
+    monitor = lt.Monitor(model, LAYERS, [1, 2], tmp_path, [0])
+    train(model, monitor, epochs=1)
+    monitor.remove_hooks()
+    monitor.set_epoch(2)
+    assert "epoch 2 is not recorded: remove_hooks() was called before it" in caplog.text
+
+
 def test_a_folder_that_goes_away_leaves_the_data_in_memory(model, tmp_path, caplog):
     folder = tmp_path / "out"
     monitor = lt.Monitor(model, LAYERS, [1], folder, [0], files=None)
