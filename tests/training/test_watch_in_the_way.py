@@ -162,12 +162,16 @@ def test_two_processes_do_not_clash_and_the_next_one_appends(tmp_path):
     assert list(lt.Run(other)["norm"].steps) == [0, 1]
 
 
-def test_a_resumed_sgd_is_numbered_on_and_the_receipt_says_why(tmp_path):
+@pytest.mark.parametrize(
+    ("schedule", "steps"), [(None, [0, 1, 2, 3, 4, 5]), ("every 2", [0, 2, 4]), ("steps 2-3", [2, 3])]
+)
+def test_a_resumed_sgd_is_numbered_on_and_the_receipt_says_why(tmp_path, schedule, steps):
     for _ in range(2):
         model = gpt()
-        with lt.watch(model, path=tmp_path, sites="norm", schedule="every 2") as w:
+        with lt.watch(model, path=tmp_path, sites="norm", schedule=schedule) as w:
             train(model, steps=3, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-    assert list(w.run["norm"].steps) == [0, 2, 4]
+    assert list(w.run["norm"].steps) == steps
+    assert len(w.run["norm"]) == len(steps)
     assert "SGD does not count its steps: numbered on from 3" in w.receipt.notes[0]
 
 
