@@ -18,9 +18,10 @@ from torch import nn
 
 from layertap.capture.module_tap import UNWANTED, Call, ModuleTap
 from layertap.capture.schedule import parse_bytes
-from layertap.errors import BadArgument
+from layertap.errors import BadArgument, RunExists
 from layertap.site import Receipt, Statistics
 from layertap.store import Run
+from layertap.store.foreign.detect import layout_of
 from layertap.training.attention import with_weights
 from layertap.training.claim import Claim
 from layertap.training.entries import Entry, Reader, collected
@@ -80,6 +81,8 @@ class Monitor:
             model = model.module  # the names that people know are those of the model inside
         if files not in ("pt", "npz", None):
             raise BadArgument(f"files={files!r}: choose 'pt', 'npz' or None")
+        if exists not in ("append", "replace", "error"):
+            raise BadArgument(f"exists={exists!r}: choose 'append', 'replace' or 'error'")
         if type(every) is not int or every < 1:
             raise BadArgument(f"every={every!r}: each n-th batch needs a whole n of at least 1")
         epochs_to_record = list(epochs_to_record)
@@ -119,6 +122,8 @@ class Monitor:
             exists=exists,
             meta={"monitor": {item.alias: [item.layer, item.record_type] for item in self.layers}},
         )
+        if exists == "error" and layout_of(Path(output_dir)) == "run":  # told here, not when epoch 5 begins
+            raise RunExists(f"{output_dir} already holds a run; exists='append' continues it, 'replace' removes it")
         self._claim = Claim(Path(output_dir), self._recorder.rank)
         self.output_dir = self._claim.folder
         """Where the run and the files go: the folder that was given, or one in it while another monitor has that."""
