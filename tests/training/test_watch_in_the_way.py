@@ -240,3 +240,27 @@ def test_run_json_that_cannot_be_written_does_not_end_the_training(tmp_path, bar
         monkeypatch.setattr(writer, "write_session", full)
     assert "No space left on device" in w.receipt.error
     assert watch_clock.listeners() == ()
+
+
+def test_a_card_that_fails_costs_its_last_step_and_not_the_ring(tmp_path, monkeypatch):
+    # No card here: the one call that a failed card would refuse, sealing what it has gathered, is made to fail once.
+    model = gpt()
+
+    def fail(step):
+        if step == 4:
+            seal = w.recorder._sink._cuda.seal
+            refused = iter([True])
+            monkeypatch.setattr(
+                w.recorder._sink._cuda, "seal", lambda: raising() if next(refused, False) else seal(), raising=True
+            )
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    with (
+        pytest.raises(RuntimeError, match="device-side assert"),
+        lt.watch(model, path=tmp_path, sites="norm", ring=3) as w,
+    ):
+        train(model, steps=9, each=fail)
+    assert [(report.rule, report.steps) for report in w.reports] == [("crash", (1, 2, 3))]
+    assert list(lt.Run(tmp_path)["norm"].steps) == [1, 2, 3]
+    assert "watch (crash)" in w.receipt.error
+    assert watch_clock.listeners() == ()
