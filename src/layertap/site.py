@@ -259,7 +259,10 @@ class Receipt:
         """As plain values for `run.json`."""
         from dataclasses import asdict
 
-        return asdict(self)
+        data = asdict(self)
+        if not self.notes:
+            del data["notes"]  # as receipts were before there were notes
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Receipt:

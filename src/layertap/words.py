@@ -86,6 +86,9 @@ _CHINESE = {
     "{layer}: epoch {epoch} is larger than the budget: its batches have files of their own, not one": (
         "{layer}：epoch {epoch} 超出预算：各 batch 分别保存为文件，不合并为一个"
     ),
+    "epoch {epoch} is not recorded: remove_hooks() was called before it": (
+        "epoch {epoch} 未被记录：此前已调用 remove_hooks()"
+    ),
     "{layer}: nothing recorded in epoch {epoch}: {why}": "{layer}：epoch {epoch} 没有任何记录：{why}",
     "{layer}: the tensors of {count} outputs, first at epoch {epoch}, batch {batch}, are not in the run "
     "(keep, budget, or a full disk); see monitor.receipt": (

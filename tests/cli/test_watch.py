@@ -117,14 +117,16 @@ def test_the_model_by_class_and_by_name_and_two_models(tmp_path):
 
 
 def test_nothing_to_watch_is_said(tmp_path, capfd):
-    told = watch("-o", tmp_path / "run", "--", sys.executable, "-c", "print('no torch here')")
-    assert "no torch here" in capfd.readouterr().out
+    code = "import sys, torch; print('loaded:', 'layertap' in sys.modules, 'layertap' in sys.path[0])"
+    told = watch("-o", tmp_path / "run", "--", sys.executable, "-c", code)
+    assert "loaded: False False" in capfd.readouterr().out, "a process that trains nothing pays nothing"
     assert "nothing was captured" in told
     assert "no Python in it made a torch optimizer" in told
     path = script(tmp_path, "fit(net(), 1)")
     told = watch("-o", tmp_path / "run", "--sites", "layrs.*", "--", sys.executable, path)
     assert "Net cannot be watched" in told
     assert "nothing was captured" in told
+    watch("-o", tmp_path / "run", "--sites", "layrs.*", "--strict", "--", sys.executable, path, code=1)
 
 
 def test_kill_9_in_the_middle_then_resume_then_read_all(tmp_path):

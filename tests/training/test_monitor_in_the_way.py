@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 import layertap as lt
 import loops
 from layertap.capture import taps
+from layertap.errors import RunExists
 from layertap.training import epoch_statistics, files
 from layertap.training.monitor_recorder import MonitorRecorder
 
@@ -216,6 +217,37 @@ def test_a_wrong_name_in_the_middle_of_a_training_is_told_not_raised(model, tmp_
         train(model, monitor, epochs=1)
         assert monitor.get_single_data(layers=["oen"]) == {}
     assert "no layer or alias 'oen' is monitored; there are one, all" in caplog.text
+
+
+def test_samples_that_are_no_numbers_cost_nothing_but_themselves(model, tmp_path, caplog):
+    with lt.Monitor(model, LAYERS, [1], tmp_path, [0, 1]) as monitor:
+        monitor.set_epoch(1)
+        for batch in range(2):
+            monitor.set_batch_idx(batch, samples=["one", "two"])
+            model(X)
+        assert list(monitor.get_single_data()["one"]["data"]) == [(1, 0), (1, 1)]
+    assert "Monitor.set_batch_idx" in caplog.text
+
+
+def test_an_epoch_after_the_hooks_are_gone_is_told(model, tmp_path, caplog):
+    monitor = lt.Monitor(model, LAYERS, [1, 2], tmp_path, [0])
+    train(model, monitor, epochs=1)
+    monitor.remove_hooks()
+    monitor.set_epoch(2)
+    assert "epoch 2 is not recorded: remove_hooks() was called before it" in caplog.text
+
+
+def test_a_run_that_is_there_is_continued_replaced_or_refused_when_the_monitor_is_made(model, tmp_path):
+    counts = []
+    for exists in ("append", "append", "replace"):
+        with lt.Monitor(model, LAYERS, [1], tmp_path, [0], exists=exists) as monitor:
+            train(model, monitor, epochs=1)
+        counts.append(len(lt.Run(tmp_path)["1"]))
+    assert counts == [3, 6, 3]
+    with pytest.raises(RunExists, match="already holds a run; exists='append' continues it"):
+        lt.Monitor(model, LAYERS, [1], tmp_path, [0], exists="error")
+    with pytest.raises(ValueError, match="exists='keep': choose"):
+        lt.Monitor(model, LAYERS, [1], tmp_path, [0], exists="keep")
 
 
 def test_a_folder_that_goes_away_leaves_the_data_in_memory(model, tmp_path, caplog):

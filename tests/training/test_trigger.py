@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import layertap as lt
-from layertap.errors import BadArgument
+from layertap import cli
+from layertap.errors import BadArgument, CorruptRun
 from layertap.training import read_reports
 from layertap.training.trigger import Triggers, parse_triggers
 from loops import break_backward, gpt, train
@@ -226,3 +228,16 @@ def test_a_mask_of_minus_infinity_is_no_fault(tmp_path):
             model(torch.randn(4, 4)).sum().backward()
             optimizer.step()
     assert w.reports == ()
+
+
+def test_show_tells_of_triggers_and_of_a_damaged_report(tmp_path):
+    model = gpt()
+    with watched(model, tmp_path) as w:
+        train(model, steps=3)
+        w.dump("for the record")
+    told = CliRunner().invoke(cli.app, ["show", str(tmp_path)])
+    assert "asked at step 3: for the record" in told.output
+    assert '"rule": "asked"' in CliRunner().invoke(cli.app, ["show", str(tmp_path), "--json"]).output
+    (tmp_path / "triggers" / "000009-x.json").write_text('{"rule": 3}')
+    with pytest.raises(CorruptRun, match=r"000009-x\.json: damaged, or not a trigger's report"):
+        read_reports(tmp_path)

@@ -162,12 +162,16 @@ def test_two_processes_do_not_clash_and_the_next_one_appends(tmp_path):
     assert list(lt.Run(other)["norm"].steps) == [0, 1]
 
 
-def test_a_resumed_sgd_is_numbered_on_and_the_receipt_says_why(tmp_path):
+@pytest.mark.parametrize(
+    ("schedule", "steps"), [(None, [0, 1, 2, 3, 4, 5]), ("every 2", [0, 2, 4]), ("steps 2-3", [2, 3])]
+)
+def test_a_resumed_sgd_is_numbered_on_and_the_receipt_says_why(tmp_path, schedule, steps):
     for _ in range(2):
         model = gpt()
-        with lt.watch(model, path=tmp_path, sites="norm", schedule="every 2") as w:
+        with lt.watch(model, path=tmp_path, sites="norm", schedule=schedule) as w:
             train(model, steps=3, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-    assert list(w.run["norm"].steps) == [0, 2, 4]
+    assert list(w.run["norm"].steps) == steps
+    assert len(w.run["norm"]) == len(steps)
     assert "SGD does not count its steps: numbered on from 3" in w.receipt.notes[0]
 
 
@@ -235,4 +239,28 @@ def test_run_json_that_cannot_be_written_does_not_end_the_training(tmp_path, bar
         assert train(model, steps=12) == bare
         monkeypatch.setattr(writer, "write_session", full)
     assert "No space left on device" in w.receipt.error
+    assert watch_clock.listeners() == ()
+
+
+def test_a_card_that_fails_costs_its_last_step_and_not_the_ring(tmp_path, monkeypatch):
+    # No card here: the one call that a failed card would refuse, sealing what it has gathered, is made to fail once.
+    model = gpt()
+
+    def fail(step):
+        if step == 4:
+            seal = w.recorder._sink._cuda.seal
+            refused = iter([True])
+            monkeypatch.setattr(
+                w.recorder._sink._cuda, "seal", lambda: raising() if next(refused, False) else seal(), raising=True
+            )
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    with (
+        pytest.raises(RuntimeError, match="device-side assert"),
+        lt.watch(model, path=tmp_path, sites="norm", ring=3) as w,
+    ):
+        train(model, steps=9, each=fail)
+    assert [(report.rule, report.steps) for report in w.reports] == [("crash", (1, 2, 3))]
+    assert list(lt.Run(tmp_path)["norm"].steps) == [1, 2, 3]
+    assert "watch (crash)" in w.receipt.error
     assert watch_clock.listeners() == ()

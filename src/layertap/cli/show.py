@@ -12,6 +12,7 @@ from layertap.report.receipt import receipt_view
 from layertap.report.show import run_rows, run_view, site_rows, site_view
 from layertap.store import Run
 from layertap.targets import ARTEFACTS, open_target
+from layertap.training.trigger_birth import read_reports
 
 
 def show(
@@ -31,6 +32,7 @@ def show(
         found = opened[site].at(step=step, rank=rank)
         show_json(site_rows(found)) if json else show_screen(site_view(found))
         return
+    triggers = read_reports(run)
     rows = run_rows(opened, step=step, rank=rank)
     if json:
         receipt = opened.receipt
@@ -40,6 +42,7 @@ def show(
                 "partial": opened.partial,
                 "problems": list(opened.problems),
                 "receipt": receipt.to_dict() if receipt else None,
+                "triggers": [report.to_dict() for report in triggers],
                 "rows": rows,
             }
         )
@@ -47,3 +50,5 @@ def show(
     show_screen(run_view(opened, rows))
     if opened.receipt is not None:
         show_screen(receipt_view(opened.receipt))
+    for report in triggers:
+        print(report)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +18,10 @@ from torch import nn
 
 from layertap.capture.module_tap import UNWANTED, Call, ModuleTap
 from layertap.capture.schedule import parse_bytes
-from layertap.errors import BadArgument
+from layertap.errors import BadArgument, RunExists
 from layertap.site import Receipt, Statistics
 from layertap.store import Run
+from layertap.store.foreign.detect import layout_of
 from layertap.training.attention import with_weights
 from layertap.training.claim import Claim
 from layertap.training.entries import Entry, Reader, collected
@@ -31,9 +31,8 @@ from layertap.training.monitor_recorder import MonitorRecorder
 from layertap.training.saving import Saver
 from layertap.training.spared import nothing, spared
 from layertap.training.tee import Listener, Tee
+from layertap.training.telling import Teller
 from layertap.words import say
-
-log = logging.getLogger("layertap")
 
 
 class Monitor:
@@ -82,6 +81,8 @@ class Monitor:
             model = model.module  # the names that people know are those of the model inside
         if files not in ("pt", "npz", None):
             raise BadArgument(f"files={files!r}: choose 'pt', 'npz' or None")
+        if exists not in ("append", "replace", "error"):
+            raise BadArgument(f"exists={exists!r}: choose 'append', 'replace' or 'error'")
         if type(every) is not int or every < 1:
             raise BadArgument(f"every={every!r}: each n-th batch needs a whole n of at least 1")
         epochs_to_record = list(epochs_to_record)
@@ -103,7 +104,7 @@ class Monitor:
         self._closed = False
         self._pid = os.getpid()
         self._came = False
-        self._told: set[str] = set()
+        self._teller = Teller()
         self._listeners: list[Listener] = []
         if tensorboard is not None:
             from layertap.training.tensorboard import TensorBoard
@@ -121,6 +122,8 @@ class Monitor:
             exists=exists,
             meta={"monitor": {item.alias: [item.layer, item.record_type] for item in self.layers}},
         )
+        if exists == "error" and layout_of(Path(output_dir)) == "run":  # told here, not when epoch 5 begins
+            raise RunExists(f"{output_dir} already holds a run; exists='append' continues it, 'replace' removes it")
         self._claim = Claim(Path(output_dir), self._recorder.rank)
         self.output_dir = self._claim.folder
         """Where the run and the files go: the folder that was given, or one in it while another monitor has that."""
@@ -152,6 +155,8 @@ class Monitor:
                 self._came = False
                 self._held.clear("single", "epoch_full")
                 self._move()
+        if self._closed and epoch in self.epochs_to_record:
+            self._teller.tell(say("epoch {epoch} is not recorded: remove_hooks() was called before it", epoch=epoch))
 
     @spared(nothing)
     def set_batch_idx(self, batch_idx: int, samples: Any = None, batch: Any = None) -> None:
@@ -160,8 +165,10 @@ class Monitor:
         self._step += self.current_batch_idx is not None or self._step == self._held.last_step
         self.current_batch_idx = int(batch_idx)
         self._came |= self.current_batch_idx in self.batch_indices
-        self._recorder.samples = None if samples is None else torch.as_tensor(samples, dtype=torch.int64, device="cpu")
-        self._move()
+        self._recorder.samples = None
+        self._move()  # first, so that odd samples cannot keep a batch from being recorded as what it is
+        if samples is not None:
+            self._recorder.samples = torch.as_tensor(samples, dtype=torch.int64, device="cpu")
         if batch is not None:
             self._recorder.identify(batch)
 
@@ -273,7 +280,7 @@ class Monitor:
             if self._claim is not None:
                 self._claim.release()
         if not self._recorder.started:
-            self._tell(
+            self._teller.tell(
                 say(
                     "nothing was recorded: none of the epochs {epochs} came; the last one set was {last}",
                     epochs=sorted(self.epochs_to_record),
@@ -318,8 +325,11 @@ class Monitor:
     def _accept(self, tap: ModuleTap, call: Call, output: Any) -> Any:
         """What is recorded of an output now, if anything; and the note of where it will be."""
         items = [item for item in self._by_path[tap.path] if self._wants(item)]
-        if not items or not self._custom_condition(output):
+        if not items:
             return UNWANTED
+        with torch.no_grad():
+            if not self._custom_condition(output):
+                return UNWANTED
         if self._attention:
             output = with_weights(tap.module, tap.path, call.args, call.kwargs, output)
         if not self._held:
@@ -332,7 +342,7 @@ class Monitor:
         chosen = [(item, self._held.in_phase(item, phase)) for item in self._held.chosen(record_type, layers)]
         reader = self._reader(entry for _, entries in chosen for entry in entries)
         found = {item.alias: collected(item, entries, reader) for item, entries in chosen}
-        self._tell_missing(reader)
+        self._teller.tell_missing(reader)
         return {alias: data for alias, data in found.items() if data is not None}
 
     def _reader(self, entries: Iterable[Entry], since: str | None = None) -> Reader:
@@ -345,7 +355,7 @@ class Monitor:
         jobs = [(item, self._held.of(item)) for item in self._held.chosen(record_type, layers)]
         # By the time that another thread writes them, the loop may hold the next epoch.
         reader = functools.partial(self._reader, since=self._since)
-        return self._saver.save(jobs, reader, self._tell_missing, unsaved=unsaved)
+        return self._saver.save(jobs, reader, self._teller.tell_missing, unsaved=unsaved)
 
     def _end_epoch(self) -> None:
         self._save_unsaved("single")
@@ -360,23 +370,6 @@ class Monitor:
 
     # What is said.
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            log.warning("layertap: %s", text)
-
-    def _tell_missing(self, reader: Reader) -> None:
-        missing: dict[str, list[Entry]] = {}
-        for entry in {id(entry): entry for entry in reader.missing}.values():  # a layer may have two aliases
-            missing.setdefault(entry.path, []).append(entry)
-        for layer, entries in missing.items():
-            told = (
-                "{layer}: the tensors of {count} outputs, first at epoch {epoch}, batch {batch}, are not in the run "
-                "(keep, budget, or a full disk); see monitor.receipt"
-            )
-            epoch, batch = entries[0].key
-            self._tell(say(told, layer=layer or "model", count=len(entries), epoch=epoch, batch=batch))
-
     def _tell_silence(self, item: Watched) -> None:
         """Nothing came from a layer in an epoch that was to be recorded: never in silence."""
         if self._held.came(item.path, self.current_epoch):
@@ -386,7 +379,7 @@ class Monitor:
         else:
             sites = {site.path: site for site in self.receipt.sites}
             why = sites[item.path].why or "it was not called in this epoch, or the condition refused its outputs"
-        self._tell(
+        self._teller.tell(
             say(
                 "{layer}: nothing recorded in epoch {epoch}: {why}", layer=item.layer, epoch=self.current_epoch, why=why
             )

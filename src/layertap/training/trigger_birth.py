@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from layertap.errors import CorruptRun
 from layertap.site import Record
 from layertap.store.runfile import plain
 from layertap.training.trigger import LOSS, STATE, UPDATE, Step, nonfinite_text
@@ -197,9 +198,12 @@ def write_report(folder: Path, report: TriggerReport) -> Path:
 def read_reports(folder: Path) -> tuple[TriggerReport, ...]:
     """The trigger reports of a run, by step."""
     found = []
-    for path in sorted((folder / "triggers").glob("*.json")):
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data.get("loss") in ("NaN", "Infinity", "-Infinity"):
-            data["loss"] = float(data["loss"].replace("Infinity", "inf"))
-        found.append(TriggerReport.from_dict(data))
+    for path in sorted((folder / "triggers").glob("[0-9]*.json")):
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["loss"] in ("NaN", "Infinity", "-Infinity"):
+                data["loss"] = float(data["loss"].replace("Infinity", "inf"))
+            found.append(TriggerReport.from_dict(data))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise CorruptRun(f"{path}: damaged, or not a trigger's report") from None
     return tuple(found)

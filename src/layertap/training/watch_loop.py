@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -194,13 +196,13 @@ class Watch:
 
     def dump(self, reason: str = "asked for") -> None:
         """Brings the ring to disk now."""
-        self._fire("asked", reason)
+        self._spared(functools.partial(self._fire, "asked", reason), "dump")
 
     def advance(self) -> None:
         """Ends a step, for loops that use no torch optimizer."""
         if self._open:
             self._begin(0)
-            self._end_step()
+            self._spared(self._end_step, "advance")
 
     def close(self) -> None:
         """Ends watching and makes the receipt. Calling it again does nothing."""
@@ -209,21 +211,12 @@ class Watch:
         self._open = False
         watch_clock.forget(self)
         atexit.unregister(self.close)
-        failure = ""
-        try:
-            if self._steps.pending:
-                self._end_step()
-            self.recorder.after(self._ring.finish)
-            self.recorder.flush()
-            self._tell()
-            self.recorder.close()
-        except Exception as error:  # run.json on a full disk; the training has ended well, and shall not end in this
-            failure = f"{type(error).__name__}: {error}"
-            if not self.failed(error, "close"):
-                raise
-        finally:
-            self._claim.release()
-        self._receipt = replace(self.recorder.receipt, error=self.recorder.receipt.error or failure)
+        # Each on its own: a card that failed refuses to hand out what it holds, and run.json may meet a full disk; the
+        # rest is written all the same, and the training does not end in this.
+        failures = [self._spared(action, "close") for action in (self._finish, self._tell, self.recorder.close)]
+        self._claim.release()
+        receipt = self.recorder.receipt
+        self._receipt = replace(receipt, error=receipt.error or next(filter(None, failures), ""))
         if not self._receipt.fired and not self._receipt.error:
             log.error("layertap: %s", "\n".join([why_nothing(self._receipt), *self._receipt.notes]))
 
@@ -241,7 +234,10 @@ class Watch:
 
     def crashed(self, error: BaseException) -> None:
         """The loop ended by an error: what the ring holds is what led to it."""
-        self._fire("crash", f"{type(error).__name__}: {error}")
+        fire = functools.partial(self._fire, "crash", f"{type(error).__name__}: {error}")
+        with contextlib.suppress(Exception):  # the loop's own error is the one that counts
+            if self._spared(fire, "crash"):
+                fire()  # without what a failed card has refused
 
     # What the clock tells.
 
@@ -364,6 +360,22 @@ class Watch:
             self._begin(0)
             recorder.after(functools.partial(self._ring.fire, rule, reason, step))
             recorder.flush()
+
+    def _finish(self) -> None:
+        if self._steps.pending:
+            self._end_step()
+        self.recorder.after(self._ring.finish)
+        self.recorder.flush()
+
+    def _spared(self, action: Callable[[], None], event: str) -> str:
+        """Does something of layertap's own; its error is returned as a text, or raised if that was asked for."""
+        try:
+            action()
+        except Exception as error:
+            if not self.failed(error, event):
+                raise
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def _tell(self) -> None:
         ring, notes = self._ring, self.recorder.notes

@@ -1,8 +1,8 @@
 """A script that nobody edits: what `layertap watch` sets up around it, and what happens inside.
 
-Outside (`run`): the command is started with a folder on PYTHONPATH whose sitecustomize waits for torch, so it works for
-`python train.py`, `python -m package`, torchrun and whatever else ends in a Python. Inside (`install`): the clock is
-listened to, and the models behind each new optimizer are watched.
+Outside (`run`): the command is started with a folder on PYTHONPATH whose sitecustomize waits for torch's first
+optimizer, so it works for `python train.py`, `python -m package`, torchrun and whatever else ends in a Python. Inside
+(`install`): the clock is listened to, and the models behind each optimizer are watched.
 """
 
 from __future__ import annotations
@@ -101,15 +101,20 @@ def _handing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def install() -> None:
-    """In the script's own process, as soon as torch is there."""
+def install(optimizer: Optimizer) -> None:
+    """In the script's own process, when its first optimizer was made."""
     from layertap.training import watch_clock
     from layertap.training.watch_config import read_config
 
     scout = Scout(read_config(json.loads(os.environ[CONFIG])))
-    watch_clock.listen(scout)
     atexit.register(scout.close)
     scout.mind_crashes()
+    watch_clock.listen(scout)
+    try:
+        scout.on_built(optimizer)
+    except Exception as error:  # the script must run, watched or not
+        if not scout.failed(error, "on_built"):
+            raise
 
 
 class Scout:
@@ -144,6 +149,8 @@ class Scout:
             try:
                 watch = Watch(model, self._config)
             except LayertapError as error:
+                if self._config.strict:
+                    raise
                 self._missed.add(f"{type(model).__name__} cannot be watched: {error}")
                 log.error("layertap: %s cannot be watched: %s", type(model).__name__, error)
                 continue

@@ -1,10 +1,11 @@
 """Runs at the start of every Python that `layertap watch -- …` starts, because its folder is first on PYTHONPATH.
 
 It does as little as it can: it leaves sys.path as it found it, hands on to the sitecustomize that it hides, and waits
-for torch. A process that never imports torch pays for one entry in sys.meta_path. Nothing here may raise: it is not our
-process.
+for torch, and then for the first optimizer: a process that makes none (a DataLoader's worker, a launcher) loads nothing
+of layertap. Nothing here may raise: it is not our process.
 """
 
+import functools
 import importlib.machinery
 import importlib.util
 import os
@@ -16,15 +17,30 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
 
 
-def _begin_watching() -> None:
-    """torch is there: listen."""
+def _wait_for_an_optimizer(torch: Any) -> None:
+    """torch is there: the first optimizer that is made is where watching begins."""
+    kind = torch.optim.Optimizer
+    build = kind.__init__
+
+    @functools.wraps(build)
+    def build_and_watch(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        kind.__init__ = build
+        build(optimizer, *args, **kwargs)
+        _begin_watching(optimizer)
+
+    kind.__init__ = build_and_watch
+
+
+def _begin_watching(optimizer: Any) -> None:
     if importlib.util.find_spec("layertap") is None:
         sys.path.append(_PACKAGES)  # another environment's Python; last, so that it hides nothing
     try:
         from layertap.training.watch_script import install
 
-        install()
-    except Exception as error:  # noqa: BLE001 - the script must run, watched or not
+        install(optimizer)
+    except Exception as error:
+        if '"strict": true' in os.environ.get("LAYERTAP_WATCH", ""):
+            raise
         print(f"layertap: this Python cannot be watched ({type(error).__name__}: {error})", file=sys.stderr)
 
 
@@ -43,7 +59,7 @@ class _WaitForTorch:
 
             def load_and_watch(module: ModuleType) -> None:
                 load(module)
-                _begin_watching()
+                _wait_for_an_optimizer(module)
 
             loader.exec_module = load_and_watch
         return spec
