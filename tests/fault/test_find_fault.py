@@ -142,3 +142,18 @@ def test_the_same_model_is_identical_and_left_alone(qwen3):
     assert taps.attached() == 0
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(before[name], value) for name, value in reference.state_dict().items())
+
+
+def test_a_function_may_run_the_model_many_times(qwen3):
+    reference, inputs = qwen3
+
+    def write(model):
+        return model.generate(inputs["input_ids"][:, :5], max_new_tokens=3, do_sample=False, pad_token_id=0)
+
+    candidate = copy.deepcopy(reference).to(torch.bfloat16)
+    assert find_fault(reference, candidate, write).verdict == "noise"
+    with torch.no_grad():
+        candidate.model.layers[2].self_attn.k_proj.weight[1] = 0
+    found = find_fault(reference, candidate, write)
+    assert (found.site, found.cause) == ("model.layers.2.self_attn.k_proj", "weights")
+    assert not found.others

@@ -85,6 +85,23 @@ def test_dropout_draws_alike_on_both_sides_and_a_fault_behind_it_is_found():
     assert found.explained > 0.99
 
 
+class _Noise(nn.Module):
+    """Draws other numbers in each dtype, as kernels on a GPU may."""
+
+    def forward(self, x):
+        torch.rand(x.element_size())
+        return x * torch.rand(x.shape).to(x.dtype) * 2
+
+
+def test_draws_that_differ_between_dtypes_are_inconclusive():
+    torch.manual_seed(0)
+    reference = nn.Sequential(nn.Linear(16, 16), _Noise(), nn.Linear(16, 16))
+    found = find_fault(reference, copy.deepcopy(reference).to(torch.bfloat16), (X,))
+    assert found.verdict == "inconclusive"
+    assert found.evidence[0] == "random numbers differ between the two sides (1:exit): use eval() or one dtype"
+    assert find_fault(reference, copy.deepcopy(reference), (X,)).verdict == "identical"
+
+
 def test_a_wrong_weight_gradient_belongs_to_its_module():
     class Scaled(nn.Linear):
         def forward(self, x):

@@ -14,7 +14,7 @@ def fault(
     reference: Annotated[str, typer.Argument(help="file.py:factory, or hf:PATH")],
     candidate: Annotated[str, typer.Argument(help="the same, of the variant in question")],
     prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
-    input: Annotated[Path | None, typer.Option(help=".npz, .safetensors, .json or .pt with the inputs")] = None,  # noqa: A002
+    input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
     seed: Annotated[int, typer.Option(help="seed of random ids")] = 0,
     mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
