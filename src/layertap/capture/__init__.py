@@ -1,7 +1,8 @@
 """Tensors out of a running model.
 
-`taps` sees the calls of modules, `module_tap` takes the tensors of a call, `leaves` finds them in nested values, `sink`
-measures them and hands them to the store's writer (`cuda`: without synchronising), `ledger` balances the receipt.
+`recording` is the door, `recorder` what stands behind it. `taps` sees the calls of modules, `module_tap` takes the
+tensors of a call, `leaves` finds them in nested values, `sink` measures them and hands them to the store's writer
+(`cuda`: without synchronising), `ledger` balances the receipt.
 Compiled graphs: `ports` are taps that a compiler sees, `baking` makes them outputs of a model's graph, `compiled`
 records a model that torch.compile was applied to (`graph_ops`: with operations of our own).
 """
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from layertap.capture.keep import Level
 from layertap.capture.planning import plan
-from layertap.capture.recorder import Recorder, record
+from layertap.capture.recorder import Recorder
+from layertap.capture.recording import record
 from layertap.capture.schedule import Schedule
 from layertap.store.layout import Layout
 

@@ -1,4 +1,4 @@
-"""`record`: a context manager around any use of a model, and the receipt of what it saw."""
+"""A recording from its start to its receipt: which taps stand when, and what becomes of what they see."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -38,63 +38,6 @@ _NOT_YET = "nothing has been recorded yet; use `with record(…) as rec:` or rec
 
 SMALL = 1 << 20
 """A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
-
-
-class Runnable(Protocol):
-    """What `record` takes besides a module: an opened target, which holds one."""
-
-    @property
-    def model(self) -> Any: ...
-    @property
-    def name(self) -> str: ...
-
-
-def record(
-    model: nn.Module | Runnable,
-    path: str | os.PathLike[str] | None = None,
-    *,
-    sites: Any = None,
-    exclude: Any = None,
-    what: str | tuple[str, ...] = ("output",),
-    keep: Any = "stats",
-    schedule: Any = None,
-    budget: int | str = "2GiB",
-    policy: Literal["block", "stats", "drop"] = "block",
-    strict: bool = False,
-    exists: Literal["error", "append", "replace"] = "error",
-    meta: Mapping[str, Any] | None = None,
-) -> Recorder:
-    """Records what flows through a model while the `with` block runs.
-
-    >>> model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
-    >>> with record(model, sites="*") as rec:
-    ...     _ = model(torch.ones(1, 2))
-    >>> rec.run.sites
-    (Site('0'), Site('1'))
-    >>> rec.run["0"].record.shape
-    (1, 3)
-
-    `sites` and `exclude` are patterns (see `layertap.select`), `what` any of the six roles, `keep` is `"stats"`,
-    `"tensor"`, a slice, a function, or `{pattern: level}`. Without a `path` the run stays in memory. `budget` bounds
-    the bytes under way to disk (or held in memory), `policy` says what happens past it. An opened target may stand in
-    place of the model: `with record(target, …): target.run(inputs)`.
-    """
-    if not isinstance(model, nn.Module) and isinstance(getattr(model, "model", None), nn.Module):
-        model, meta = model.model, {"target": model.name, **(meta or {})}
-    return Recorder(
-        model,
-        path,
-        sites=sites,
-        exclude=exclude,
-        what=what,
-        keep=keep,
-        schedule=schedule,
-        budget=budget,
-        policy=policy,
-        strict=strict,
-        exists=exists,
-        meta=meta,
-    )
 
 
 class Recorder:
