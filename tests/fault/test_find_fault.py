@@ -157,3 +157,61 @@ def test_a_function_may_run_the_model_many_times(qwen3):
     found = find_fault(reference, candidate, write)
     assert (found.site, found.cause) == ("model.layers.2.self_attn.k_proj", "weights")
     assert not found.others
+
+
+def _int8(weight):
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    return (weight / scale).round() * scale
+
+
+class _Int8Linear(torch.nn.Module):
+    """Quantised by hand: whole numbers in a buffer."""
+
+    def __init__(self, linear):
+        super().__init__()
+        scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.register_buffer("whole", (linear.weight.detach() / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.whole.to(x.dtype) * self.scale.to(x.dtype))
+
+
+@pytest.mark.parametrize("form", ["rounded", "packed"])
+def test_weights_that_are_quantised_everywhere_are_no_fault_and_a_bad_one_among_them_is(qwen3, form):
+    reference, inputs = qwen3
+    candidate = copy.deepcopy(reference)
+    for layer in candidate.model.layers:
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            linear = getattr(layer.mlp, name)
+            if form == "packed":
+                setattr(layer.mlp, name, _Int8Linear(linear))
+            else:
+                linear.weight.data = _int8(linear.weight.data)
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            linear = getattr(layer.self_attn, name)
+            if form == "packed":
+                setattr(layer.self_attn, name, _Int8Linear(linear))
+            else:
+                linear.weight.data = _int8(linear.weight.data)
+    found = find_fault(reference, candidate, inputs)
+    assert (found.verdict, found.site, found.cause) == ("noise", "", "quantization")
+    if form == "packed":
+        candidate.model.layers[1].mlp.up_proj.scale[3] *= 4
+    else:
+        candidate.model.layers[1].mlp.up_proj.weight.data[3] *= 4
+    assert find_fault(reference, candidate, inputs).site == "model.layers.1.mlp.up_proj"
+
+
+def test_another_checkpoint_is_not_taken_for_quantisation(qwen3):
+    reference, inputs = qwen3
+    candidate = copy.deepcopy(reference)
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for layer in candidate.model.layers:
+            for module in layer.modules():
+                if isinstance(module, torch.nn.Linear):
+                    module.weight.normal_(0, 0.02)
+    found = find_fault(reference, candidate, inputs)
+    assert (found.verdict, found.cause) == ("fault", "weights")
+    assert found.site == "model.layers.0.self_attn.q_proj"

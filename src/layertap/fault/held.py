@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from layertap.fault.book import Book, Key, Place, Played
@@ -14,6 +13,7 @@ from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.drill import Departure, OpLog, depart
 from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events, least_of, systematic
 from layertap.fault.outputs import output_error, size_of
+from layertap.fault.pairing import Pairing
 from layertap.fault.replay import graft
 from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
@@ -21,8 +21,10 @@ from layertap.fault.rounding import one_ulp
 from layertap.fault.search import Search
 from layertap.fault.side import Side
 from layertap.fault.watchers import Stage
-from layertap.fault.why import Clues, explain
+from layertap.fault.why import Clues, explain, weight_error
 
+OTHER = 0.5
+"""Weights that are this far off are other weights; the coarsest quantisation in use, 2 bits, stays below."""
 CLOSELY = 4
 """So many guilty modules are looked into; the others are named."""
 
@@ -83,10 +85,10 @@ class HeldSearch(Search):
     def _innocent(
         self, table: list[ModuleRow], shared: tuple[str, ...], total: float, rounding: float, exact: bool
     ) -> Finding:
-        cause, evidence = _of_all(shared, self.theirs.model)
+        cause, evidence = _of_all(table, shared, self.pairing)
         verdict = "inconclusive" if self.doubts else "identical" if exact else "noise"
         site = ""
-        if cause == "precision" and not self.doubts:
+        if cause in ("precision", "weights") and not self.doubts:
             verdict, site = "fault", next(row.path for row in table if row.kind in shared)
         if exact and not self.doubts:
             same = "are the same object" if self.ours.model is self.theirs.model else "compute the same bits everywhere"
@@ -100,6 +102,7 @@ class HeldSearch(Search):
             site=site,
             cause=cause,
             evidence=(*self.doubts, *evidence),
+            explained=math.nan if verdict == "fault" else 0.0,
             total=total,
             floor=rounding,
             table=tuple(table),
@@ -236,13 +239,19 @@ def _above(page: str, book: Book) -> str | None:
     return None
 
 
-def _of_all(shared: tuple[str, ...], candidate: nn.Module) -> tuple[str, tuple[str, ...]]:
-    """What most modules of some kinds do alike: quantised, or computed in lower precision than they say."""
-    if not shared:
+def _of_all(rows: list[ModuleRow], shared: tuple[str, ...], pairing: Pairing) -> tuple[str, tuple[str, ...]]:
+    """What most modules of some kinds do alike: other weights, quantised ones, or coarser arithmetic on the same."""
+    alike = [row for row in rows if row.kind in shared]
+    if not alike:
         return "", ()
-    quantised = any(type(p) not in (torch.Tensor, nn.Parameter) for p in candidate.parameters())
-    what = "quantization" if quantised else "precision"
-    return what, (f"most modules of kind {', '.join(shared)} are above the floor alike: {what}, not one of them alone",)
+    twins = [(pairing.reference[row.page], pairing.candidate[row.page]) for row in alike]
+    errors = sorted(weight_error(*twin) for twin in twins)
+    typical = errors[len(errors) // 2]
+    most = f"most modules of kind {', '.join(shared)}"
+    if typical > OTHER:
+        return "weights", (f"{most} have other weights (relative error {typical:.2g}): another checkpoint?",)
+    cause = "quantization" if typical > 0 else "precision"
+    return cause, (f"{most} are above the floor alike: {cause}, not one of them alone",)
 
 
 def _explained(before: float, after: float, rounding: float) -> float:

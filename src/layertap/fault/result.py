@@ -72,7 +72,7 @@ class Finding:
     explained: float = 0.0
     """The share of the output's error that goes away when the reference's values are put back at the culprit.
 
-    NaN where nothing can be put back: in a compiled model.
+    NaN where nothing can be put back: in a compiled model, or where the error is everywhere.
     """
     total: float = 0.0
     """The relative error of the model's output, in a free run."""

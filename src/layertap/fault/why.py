@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.compare.floor import ROUNDOFF
 from layertap.fault.book import Book
 from layertap.fault.contrast import contrast
 from layertap.fault.drill import Departure
@@ -131,6 +132,19 @@ def _weights(reference: nn.Module, candidate: nn.Module, path: str, called: set[
         coarse = quantised and how.startswith("relative error") and _cosine(wanted, plain) > 0.5
         return ("quantization" if coarse else "weights"), (f"{name}: {how}",)
     return None
+
+
+def weight_error(reference: nn.Module, candidate: nn.Module) -> float:
+    """The largest relative error of a module's own parameters, beyond what a cast to bfloat16 makes."""
+    right = dict(reference.named_parameters(recurse=False))
+    own = dict(candidate.named_parameters(recurse=False))
+    worst = 0.0 if right.keys() == own.keys() else 0.1  # packed in another form: quantised, as far as one can tell
+    for name in right.keys() & own.keys():
+        plain, quantised = _plain(own[name])
+        found = contrast(right[name].detach(), plain) if plain is not None else None
+        if found is not None and not found.shape:
+            worst = max(worst, found.error if found.error > 2 * ROUNDOFF["bfloat16"] or quantised else 0.0)
+    return worst
 
 
 QUANTISED = 0.02
