@@ -178,8 +178,10 @@ class Scopes:
 
     def _fused_away(self, value: str, own: set[int]) -> str:
         """The rule of a reader outside that was made of several nodes, one of which may have been the module's last."""
+        made_by = self._nodes[self._maker[value]].made_by
         outside = [self._nodes[reader] for reader in self._readers[value] if reader not in own]
-        return next((node.fused for node in outside if node.fused), "")
+        # Where the original operation read this very value, nothing of the module's went into it.
+        return next((node.fused for node in outside if node.fused and made_by not in (node.reads or ())), "")
 
     def _segments(self, path: str, places: list[int], inside: Mapping[str, list[int]]) -> list[list[int]] | None:
         """The nodes of each call; None where the graph cannot tell."""

@@ -74,7 +74,7 @@ class TorchScript(Reader):
     def _load(self) -> Any:
         with _undeprecated():
             if isinstance(self._source, Path):
-                return torch.jit.load(self._source, map_location="cpu")
+                return torch.jit.load(self._source, map_location=None if torch.cuda.is_available() else "cpu")
             held = io.BytesIO()
             torch.jit.save(self._source, held)
             held.seek(0)
