@@ -240,6 +240,8 @@ def test_onnx_without_module_paths_says_how_to_export(tmp_path):
 
 
 def test_config_is_for_openvino_alone(tmp_path):
+    said = CliRunner().invoke(cli.app, ["record", "m.xml", "-o", "run", "--config", "f32"])
+    assert "expected KEY=VALUE" in str(said.exception)
     with pytest.raises(BadArgument, match=r"is for OpenVINO's \.xml files"):
         lt.open_target(tmp_path / "m.onnx", config={"A": "b"})
 

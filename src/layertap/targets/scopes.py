@@ -112,13 +112,7 @@ class Scopes:
         for path in contents.modules:
             if path and path not in seen and path not in contents.lost:
                 contents.lost[path] = NO_NODE
-        several = list(dict.fromkeys(call.path for call in self.calls if len(call.values) > 1))
-        if several:
-            contents.remarks.append(
-                f"several outputs: the file does not keep the order in which {', '.join(several[:3])}"
-                f"{', …' if len(several) > 3 else ''} returned them, nor those that nothing used; their leaves are v0, "
-                "v1, … in order of computation"
-            )
+        contents.several += dict.fromkeys(call.path for call in self.calls if len(call.values) > 1)
 
     def _module(self, path: str, places: list[int], inside: Mapping[str, list[int]]) -> None:
         segments = self._segments(path, places, inside)

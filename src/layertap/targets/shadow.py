@@ -59,7 +59,7 @@ class Artefact(Shadow):
         if wanted:
             if wanted not in self._checked:
                 self._checked[wanted] = check(self.reader, args, kwargs, wanted, ran)
-            notes = [*self.reader.contents.remarks, *self._checked[wanted], *ran.notes]
+            notes = [*self.reader.contents.told(wanted), *self._checked[wanted], *ran.notes]
             self.layertap_notes[:] = dict.fromkeys(notes)
         for path, why in ran.lost.items():
             self.shadows[path].__dict__["layertap_lost"] = why

@@ -151,14 +151,6 @@ def _contents(module: Any, calls: _Calls) -> Contents:
                 f"{kind} left no value of its own in the file (it hands on its input, or what it returned was never "
                 "used); look at the module before it"
             )
-    several = [path for path, leaves in calls.leaves.items() if "v1" in leaves]
-    remarks = []
-    if several:
-        remarks.append(
-            f"several outputs: a trace keeps those values that are used later, and not the order in which "
-            f"{', '.join(several[:3])}{', …' if len(several) > 3 else ''} returned them; their leaves are v0, v1, … in "
-            "order of computation"
-        )
     schema = module._c._get_method("forward").schema
     return Contents(
         kind=str(module.original_name),
@@ -166,7 +158,7 @@ def _contents(module: Any, calls: _Calls) -> Contents:
         lost=lost,
         arguments=tuple(Argument(name=argument.name) for argument in schema.arguments[1:]),
         parameters={name: data_of(tensor) for name, tensor in module.named_parameters()},
-        remarks=remarks,
+        several=[path for path, leaves in calls.leaves.items() if "v1" in leaves],
     )
 
 
