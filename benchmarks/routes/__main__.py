@@ -44,7 +44,10 @@ def build(name: str) -> nn.Module:
     if name == "qwen3":
         return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**small)).eval()
     config = transformers.MiniMaxM2Config(**small, num_local_experts=4, num_experts_per_tok=2)
-    return transformers.MiniMaxM2ForCausalLM(config).eval()
+    model = transformers.MiniMaxM2ForCausalLM(config).eval()
+    # The default is an operation of transformers' own, which no other process and no exporter knows.
+    model.set_experts_implementation("batched_mm")
+    return model
 
 
 class Bare(nn.Module):
