@@ -99,6 +99,20 @@ def test_a_trace_puts_outputs_in_order_of_use_and_we_in_order_of_computation(tmp
     assert torch.equal(both.run["pair:output.v1"].tensor(), rec.run["pair.two"].tensor().tanh())
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_program_that_was_exported_with_a_module_s_signature_keeps_what_it_returned(strict, tmp_path):
+    with quiet():
+        program = torch.export.export(net(), inputs(0), preserve_module_call_signature=("pair",), strict=strict)
+        torch.export.save(program, tmp_path / "net.pt2")
+    rec = recorded(lt.open_target(tmp_path / "net.pt2"), inputs(2), sites="pair")
+    with torch.inference_mode(), lt.record(net(), sites="pair", keep="tensor") as reference:
+        reference.model(*inputs(2))
+    assert [str(site) for site in rec.run.sites] == ["pair:output.0", "pair:output.1"]
+    for site in reference.run.sites:
+        assert torch.equal(rec.run[site].tensor(), reference.run[site].tensor()), site
+    assert not any(note.startswith("several outputs") for note in rec.receipt.notes)
+
+
 def test_onnx_tells_a_module_that_the_exporter_merged_into_the_next(tmp_path):
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.ReLU(), nn.Linear(4, 4)).eval()
     path = make("onnx", model, (torch.randn(2, 4),), tmp_path / "fused.onnx")

@@ -59,10 +59,13 @@ class Call:
     place: int
     """The index of the node after which all of them are there."""
 
+    known: list[str] | None = None
+    """The leaves of the values, where the file has kept what the module returned."""
+
     @property
     def leaves(self) -> list[str]:
         """A name for each of the values."""
-        return leaf_names(len(self.values))
+        return leaf_names(len(self.values)) if self.known is None else self.known
 
 
 def leaf_names(count: int) -> list[str]:
@@ -112,7 +115,7 @@ class Scopes:
         for path in contents.modules:
             if path and path not in seen and path not in contents.lost:
                 contents.lost[path] = NO_NODE
-        contents.several += dict.fromkeys(call.path for call in self.calls if len(call.values) > 1)
+        contents.several += dict.fromkeys(call.path for call in self.calls if "v1" in call.leaves)
 
     def _module(self, path: str, places: list[int], inside: Mapping[str, list[int]]) -> None:
         segments = self._segments(path, places, inside)
