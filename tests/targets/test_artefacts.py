@@ -90,6 +90,31 @@ def test_taps_inside_the_loops_and_branches_of_a_scripted_model(tmp_path):
             assert torch.equal(rec.run[site].tensor(), reference.run[site].tensor()), site
 
 
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"a": self.inner(x)}
+
+
+def test_a_scripted_module_that_returns_a_dictionary_is_told_and_what_it_calls_is_seen(tmp_path):
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.named = Named()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.named(x)["a"] + 1
+
+    with quiet():
+        torch.jit.script(Outer().eval()).save(tmp_path / "named.pt")
+    rec = recorded(lt.open_target(tmp_path / "named.pt"), (torch.randn(2, 4),), sites="**")
+    assert [str(site) for site in rec.run.sites] == ["named.inner", ":output"]
+    assert "returns Dict[str, Tensor], of which no tensor can be tapped" in rec.receipt.silent[0].why
+
+
 def test_a_trace_puts_outputs_in_order_of_use_and_we_in_order_of_computation(tmp_path):
     rec = recorded(
         lt.open_target(make("torchscript", net(), inputs(0), tmp_path / "net.pt")), inputs(2), sites="pair.*"
@@ -120,6 +145,23 @@ def test_onnx_tells_a_module_that_the_exporter_merged_into_the_next(tmp_path):
     assert "0" not in [site.path for site in target.sites]
     rec = recorded(target, (torch.randn(2, 4),), sites=["0", "2"])
     assert "merged into a later one by the exporter's rule" in rec.receipt.silent[0].why
+
+
+def test_openvino_makes_one_of_a_module_s_weight_and_a_factor_after_it_and_that_is_told(tmp_path):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(6)
+
+        def forward(self, x):
+            return (self.norm(x) * 2).sin()
+
+    model, given = Scaled().eval(), (torch.randn(3, 6),)
+    nn.init.normal_(model.norm.weight)
+    target = lt.open_target(make("openvino", model, given, tmp_path / "scaled.xml"))
+    assert "norm" not in [site.path for site in target.sites]
+    assert "merged into a later one by the exporter's rule LinOpSequenceFusion" in target.describe().lost["norm"]
+    assert "folding: OpenVINO makes one of constant factors" in str(target.describe())
 
 
 def test_onnx_runtime_without_optimisations_is_the_cross_check(tmp_path):

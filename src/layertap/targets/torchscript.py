@@ -116,6 +116,8 @@ class _Calls:
     def __init__(self, module: Any) -> None:
         self.leaves: dict[str, list[str]] = {}
         """Path → the leaves of what its first call returns, in order of execution."""
+        self.types: dict[str, str] = {}
+        """Path → what its first call returns, as TorchScript writes it."""
         self._seen: set[tuple[str, str]] = set()
         graph = module._c._get_method("forward").graph
         self._walk(graph, module, "")
@@ -135,6 +137,7 @@ class _Calls:
                 self._walk(child._c._get_method(method).graph, child, called)
             if below and _FORWARD.fullmatch(method):
                 self.leaves.setdefault(called, list(_leaves(node, child).values()))
+                self.types.setdefault(called, node.output().type().annotation_str)
 
 
 def _contents(module: Any, calls: _Calls) -> Contents:
@@ -146,11 +149,13 @@ def _contents(module: Any, calls: _Calls) -> Contents:
         if path not in calls.leaves:
             container = f"{kind} is a container, which is never called; ask for its children"
             lost[path] = container if kind in CONTAINERS else "nothing in the file calls it"
-        elif not calls.leaves[path]:
+        elif not calls.leaves[path] and calls.types[path] == "NoneType":
             lost[path] = (
                 f"{kind} left no value of its own in the file (it hands on its input, or what it returned was never "
                 "used); look at the module before it"
             )
+        elif not calls.leaves[path]:
+            lost[path] = f"{kind} returns {calls.types[path]}, of which no tensor can be tapped; tap what it calls"
     schema = module._c._get_method("forward").schema
     return Contents(
         kind=str(module.original_name),
