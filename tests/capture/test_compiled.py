@@ -327,6 +327,21 @@ def test_two_recordings_at_once_are_refused_and_the_first_goes_on(net):
     assert type(net.shared) is nn.Linear
 
 
+def _foreign(graph, inputs):
+    return graph
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", _foreign], ids=["ours", "foreign"])
+def test_values_are_those_at_the_tap_not_those_of_a_later_write(backend):
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True)).requires_grad_(False)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    with recording(compiled, sites="*") as rec:
+        output = compiled(B)
+        output.zero_()
+    assert torch.equal(rec.run["0"].tensor(), model[0](B))
+    assert torch.equal(rec.run["1"].tensor(), model(B))
+
+
 def test_dynamic_shapes(net):
     compiled = torch.compile(net, backend="aot_eager", fullgraph=True, dynamic=True)
     with recording(compiled, keep="stats") as rec:
