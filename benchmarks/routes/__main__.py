@@ -187,6 +187,26 @@ def try_record(model: nn.Module, first: Inputs, second: Inputs, sites: Sites, ke
     return Line(trust, "", overhead)
 
 
+def refuses(way: str, model: nn.Module, inputs: Inputs) -> str:
+    """In words, if the compiler does not take the model without taps either; empty if it does."""
+    route = next((route for route in ROUTES if route.name == way), None)
+    if route is None:
+        return ""
+    try:
+        with quiet(), tempfile.TemporaryDirectory() as folder:
+            route.run(Bare(model), inputs, Path(folder))
+    except Exception as error:  # noqa: BLE001
+        return f"this compiler does not take the model, with taps or without: {told(error)}"
+    return ""
+
+
+def told(error: Exception) -> str:
+    """Its name and the line that says what is wrong."""
+    lines = str(error).strip().splitlines() or [""]
+    line = next((line for line in lines if " error: " in line), lines[0])
+    return f"{type(error).__name__}: {line.partition(' error: ')[2][:80] or line[:80]}"
+
+
 def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--model", choices=["minimax_m2", "qwen3"], action="append")
@@ -212,9 +232,9 @@ def main() -> int:
                 with quiet():
                     line = attempt(model, first, second, {"sites": SITES, "exclude": EXCLUDED[name]}, given.keep)
             except Exception as error:  # noqa: BLE001
-                failed = True
-                text = str(error).strip().splitlines()
-                print(f"{way:20}FAILED {type(error).__name__}: {text[0] if text else ''}", flush=True)
+                refused = refuses(way, model, first)
+                failed |= not refused
+                print(f"{way:20}{refused or f'FAILED {told(error)}'}", flush=True)
                 continue
             failed |= not line.good
             print(f"{way:20}{line.text()}", flush=True)
