@@ -256,13 +256,10 @@ class Receipt:
         return receipt_text(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for `run.json`."""
+        """As plain values for `run.json`; notes only where there are some."""
         from dataclasses import asdict
 
-        data = asdict(self)
-        if not self.notes:
-            del data["notes"]  # as receipts were before there were notes
-        return data
+        return {name: value for name, value in asdict(self).items() if value or name != "notes"}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Receipt:

@@ -41,6 +41,17 @@ class Net(nn.Module):
         return self.shared(torch.relu(self.shared(x)))
 
 
+class Checkpointed(nn.Module):
+    """Dynamo traces a checkpoint's body by itself, and lets nothing out of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+
+
 @pytest.fixture(autouse=True)
 def counted():
     torch._dynamo.reset()
@@ -260,25 +271,75 @@ def test_a_graph_that_ignores_the_taps_is_not_a_silent_nothing(net):
 
 
 def test_a_model_that_does_not_compile_with_taps_runs_without_and_says_so(caplog):
-    class Checkpointed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(3, 3)
-
-        def forward(self, x):
-            return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
-
     model = Checkpointed()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     with recording(compiled, sites=["", "inner"]) as rec:
         output = compiled(A)
     assert torch.equal(output, model(A))
-    silent = {site.path: site.why for site in rec.receipt.silent}
-    if "inner" in silent:
-        assert "cannot be compiled with taps, so it ran without" in silent["inner"]
-        assert any("is not recorded inside" in note for note in rec.receipt.notes)
-    else:
-        assert torch.equal(rec.run["inner"].tensor(), output)
+    assert "cannot be compiled with taps, so it ran without: Unsupported" in rec.receipt.silent[0].why
+    assert any("is not recorded inside" in note for note in rec.receipt.notes)
+    assert "is not recorded inside" in caplog.text
+    assert type(model.inner) is nn.Linear
+
+
+def test_strict_raises_what_does_not_compile_with_taps():
+    model = Checkpointed()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported), recording(compiled, sites="inner", strict=True):
+        compiled(A)
+    assert type(model.inner) is nn.Linear
+
+
+def test_graph_breaks_are_no_obstacle():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x):
+            x = self.one(x)
+            torch._dynamo.graph_break()
+            return self.two(x)
+
+    model = Broken().requires_grad_(False)
+    compiled = torch.compile(model, backend="aot_eager")
+    with recording(compiled) as rec:
+        compiled(A)
+        rec.step()
+        compiled(B)
+    assert_same(rec.run, eager(model, B), step=1)
+
+
+def test_parameters(net):
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    with recording(compiled, sites="shared", what=("output", "param")) as rec:
+        compiled(A)
+    assert torch.equal(rec.run["shared:param.weight"].tensor(), net.shared.weight)
+
+
+def test_two_recordings_at_once_are_refused_and_the_first_goes_on(net):
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    with recording(compiled, sites="shared") as rec:
+        with pytest.raises(lt.errors.BadArgument, match="is compiled and being recorded already"):
+            lt.record(compiled, sites="shared").start()
+        compiled(A)
+    assert rec.receipt.complete
+    assert type(net.shared) is nn.Linear
+
+
+def _foreign(graph, inputs):
+    return graph
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", _foreign], ids=["ours", "foreign"])
+def test_values_are_those_at_the_tap_not_those_of_a_later_write(backend):
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True)).requires_grad_(False)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    with recording(compiled, sites="*") as rec:
+        output = compiled(B)
+        output.zero_()
+    assert torch.equal(rec.run["0"].tensor(), model[0](B))
+    assert torch.equal(rec.run["1"].tensor(), model(B))
 
 
 def test_dynamic_shapes(net):

@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_the_room_has_these_names() -> None:
-    assert layertap.store.__all__ == ["FORMAT", "MemoryWriter", "Run", "RunWriter", "SiteRecords"]
+    assert layertap.store.__all__ == ["FORMAT", "Layout", "MemoryWriter", "Run", "RunWriter", "SiteRecords"]
 
 
 def test_sites_come_in_order_of_execution(run: Run) -> None:

@@ -90,6 +90,31 @@ def test_taps_inside_the_loops_and_branches_of_a_scripted_model(tmp_path):
             assert torch.equal(rec.run[site].tensor(), reference.run[site].tensor()), site
 
 
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"a": self.inner(x)}
+
+
+def test_a_scripted_module_that_returns_a_dictionary_is_told_and_what_it_calls_is_seen(tmp_path):
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.named = Named()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.named(x)["a"] + 1
+
+    with quiet():
+        torch.jit.script(Outer().eval()).save(tmp_path / "named.pt")
+    rec = recorded(lt.open_target(tmp_path / "named.pt"), (torch.randn(2, 4),), sites="**")
+    assert [str(site) for site in rec.run.sites] == ["named.inner", ":output"]
+    assert "returns Dict[str, Tensor], of which no tensor can be tapped" in rec.receipt.silent[0].why
+
+
 def test_a_trace_puts_outputs_in_order_of_use_and_we_in_order_of_computation(tmp_path):
     rec = recorded(
         lt.open_target(make("torchscript", net(), inputs(0), tmp_path / "net.pt")), inputs(2), sites="pair.*"
@@ -99,6 +124,20 @@ def test_a_trace_puts_outputs_in_order_of_use_and_we_in_order_of_computation(tmp
     assert torch.equal(both.run["pair:output.v1"].tensor(), rec.run["pair.two"].tensor().tanh())
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_program_that_was_exported_with_a_module_s_signature_keeps_what_it_returned(strict, tmp_path):
+    with quiet():
+        program = torch.export.export(net(), inputs(0), preserve_module_call_signature=("pair",), strict=strict)
+        torch.export.save(program, tmp_path / "net.pt2")
+    rec = recorded(lt.open_target(tmp_path / "net.pt2"), inputs(2), sites="pair")
+    with torch.inference_mode(), lt.record(net(), sites="pair", keep="tensor") as reference:
+        reference.model(*inputs(2))
+    assert [str(site) for site in rec.run.sites] == ["pair:output.0", "pair:output.1"]
+    for site in reference.run.sites:
+        assert torch.equal(rec.run[site].tensor(), reference.run[site].tensor()), site
+    assert not any(note.startswith("several outputs") for note in rec.receipt.notes)
+
+
 def test_onnx_tells_a_module_that_the_exporter_merged_into_the_next(tmp_path):
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.ReLU(), nn.Linear(4, 4)).eval()
     path = make("onnx", model, (torch.randn(2, 4),), tmp_path / "fused.onnx")
@@ -106,6 +145,23 @@ def test_onnx_tells_a_module_that_the_exporter_merged_into_the_next(tmp_path):
     assert "0" not in [site.path for site in target.sites]
     rec = recorded(target, (torch.randn(2, 4),), sites=["0", "2"])
     assert "merged into a later one by the exporter's rule" in rec.receipt.silent[0].why
+
+
+def test_openvino_makes_one_of_a_module_s_weight_and_a_factor_after_it_and_that_is_told(tmp_path):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(6)
+
+        def forward(self, x):
+            return (self.norm(x) * 2).sin()
+
+    model, given = Scaled().eval(), (torch.randn(3, 6),)
+    nn.init.normal_(model.norm.weight)
+    target = lt.open_target(make("openvino", model, given, tmp_path / "scaled.xml"))
+    assert "norm" not in [site.path for site in target.sites]
+    assert "merged into a later one by the exporter's rule LinOpSequenceFusion" in target.describe().lost["norm"]
+    assert "folding: OpenVINO makes one of constant factors" in str(target.describe())
 
 
 def test_onnx_runtime_without_optimisations_is_the_cross_check(tmp_path):
@@ -240,6 +296,8 @@ def test_onnx_without_module_paths_says_how_to_export(tmp_path):
 
 
 def test_config_is_for_openvino_alone(tmp_path):
+    said = CliRunner().invoke(cli.app, ["record", "m.xml", "-o", "run", "--config", "f32"])
+    assert "expected KEY=VALUE" in str(said.exception)
     with pytest.raises(BadArgument, match=r"is for OpenVINO's \.xml files"):
         lt.open_target(tmp_path / "m.onnx", config={"A": "b"})
 

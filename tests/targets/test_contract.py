@@ -145,6 +145,14 @@ class TestArtefact(Contract):
         assert "observer drift" in str(rec.receipt)
         assert rec.run.receipt.notes == rec.receipt.notes, "they are read back with the run"
 
+    def test_other_taps_are_checked_anew_and_the_old_ones_are_not_told_of_again(self, target):
+        for sites, count in (("blocks.*", 3), ("head", 1), ("blocks.*", 3)):
+            with lt.record(target, sites=sites) as rec:
+                target.run(inputs(2))
+            told = [note for note in rec.receipt.notes if note.startswith(("freshness", "observer drift"))]
+            assert len(told) == 2
+            assert f"{count} of {count} captures change" in told[1]
+
     def test_a_tapped_file_is_saved_and_runs_elsewhere(self, target, path, tmp_path):
         said = target.save(tmp_path / f"tapped{path.suffix}", "blocks.[0,2]")
         assert "tap" in said

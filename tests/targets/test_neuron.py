@@ -147,7 +147,7 @@ def test_a1_an_app_that_captures_nothing_says_what_can_be_seen(tmp_path):
 
 
 def test_an_app_is_a_target(tmp_path):
-    target = neuron.open_app(app_of(tmp_path, record_layer_outputs=True))
+    target = lt.open_target(app_of(tmp_path, record_layer_outputs=True))
     assert [str(site) for site in target.sites] == [
         ":output",
         "model.embed_tokens",

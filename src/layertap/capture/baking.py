@@ -53,6 +53,7 @@ def bake(
             "bake takes the model before it is compiled, this is TorchScript already; save it and tap the file: "
             "lt.record(lt.open_target('model.pt'), …)"
         )
+    model = getattr(model, "_orig_mod", model)  # of torch.compile: the graph is made anew from what is tapped
     roles = (what,) if isinstance(what, str) else tuple(what)
     if not roles or not set(roles) <= set(_ROLES):
         raise BadArgument(f"what={what!r}: a graph hands out {' and '.join(_ROLES)}; gradients are for record(…)")
@@ -69,7 +70,13 @@ class Tapped(nn.Module):
         self.selection = selection
         """The plan: which sites are tapped. Print it."""
         shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        self.model = copy.deepcopy(getattr(model, "_orig_mod", model), shared)
+        try:
+            self.model = copy.deepcopy(model, shared)
+        except Exception as error:
+            # Whatever its own attributes raise.
+            raise BadArgument(
+                f"{kind_of(model)} cannot be copied ({type(error).__name__}: {error}); record(model, …) needs no copy"
+            ) from error
         self.training = model.training
         self._basket = Basket()
         self._number = _Learned.number()

@@ -78,14 +78,17 @@ class Region:
         self._open: list[nn.Module] = []
         self._call: Any = None
 
-    def open(self) -> None:
-        """Puts the ports on, and stands before the graph."""
-        from layertap.capture.ports import Basket, Port, open_port
-
+    def check(self) -> None:
+        """Raises if it cannot be recorded now."""
         if any("_layertap_port" in tap.module.__dict__ for tap in self._taps.values()):
             raise BadArgument(
                 f"{self._root.path or 'the model'} is compiled and being recorded already; close that recording first"
             )
+
+    def open(self) -> None:
+        """Puts the ports on, and stands before the graph."""
+        from layertap.capture.ports import Basket, Port, open_port
+
         self._basket: Basket = Basket()
         for path, tap in self._taps.items():
             choice = self._recorder.selection.get(tap.path)
@@ -109,7 +112,7 @@ class Region:
         name = self._root.path or "the model"
         if self.failure:
             return f"{name} cannot be compiled with taps, so it ran without: {self.failure}"
-        if role not in (*_GRAPH_ROLES, "param_grad"):
+        if role not in (*_GRAPH_ROLES, "param", "param_grad"):
             return (
                 f"{name} is compiled: a graph shows what its modules take and return, not {role}; record it uncompiled"
             )
@@ -158,7 +161,8 @@ class Region:
         try:
             return call(*args, **kwargs)
         except TorchDynamoException as error:
-            # Nothing has run yet: a graph is made before it is used. Without taps the user gets what he would have got.
+            # A graph is made before it is used, so with fullgraph nothing has run yet. Without taps the user gets what
+            # he would have got.
             self._close_ports()
             self._basket.clear()
             output = call(*args, **kwargs)
@@ -174,6 +178,9 @@ class Region:
             moments[path] = [tap.begin(direct=False) for _ in range(count)]
             for role in tap.tallies.keys() & set(_GRAPH_ROLES):
                 tap.tallies[role].fired += count
+        for path, tap in self._taps.items():
+            if "param" in tap.tallies:
+                tap.take_parameters(moments[path][0] if path in moments else tap.begin(direct=False))
         for (path, role, _, _), reason in basket.skipped.items():
             self._taps[path].tallies[role].skip(reason)
         slabs = []

@@ -80,7 +80,7 @@ class ModuleTap:
                 moment = self.begin(direct)
                 if not moment.recomputed:
                     self._take_input(args, kwargs, moment)
-                    self._take_parameters(moment)
+                    self.take_parameters(moment)
                 if "grad_input" in self.tallies and torch.is_grad_enabled():
                     args, kwargs = self._watch_inputs(args, kwargs, moment)
         return args, kwargs, None if moment is None else Call(args, kwargs, moment)
@@ -140,7 +140,8 @@ class ModuleTap:
             for leaf in call_leaves(args, kwargs):
                 self._put("input", leaf, moment, self._unasked)
 
-    def _take_parameters(self, moment: Moment) -> None:
+    def take_parameters(self, moment: Moment) -> None:
+        """Takes the parameters, if they are asked for, once a step."""
         if "param" in self.tallies and moment.call == 0:
             self._take("param", (Leaf(name, parameter) for name, parameter in self._parameters()), moment)
 

@@ -116,6 +116,8 @@ class Recorder:
         """Begins recording; `with` does it for you."""
         if self._state != "new":
             raise BadArgument("this recorder has been used already; make a new one with record(…)")
+        for region in self._regions:
+            region.check()
         self._writer: RunWriter | MemoryWriter
         if self.path is None:
             self._writer = MemoryWriter(info=self._info, rank=self._rank)

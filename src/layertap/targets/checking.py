@@ -81,7 +81,7 @@ def check_baked(tapped: Tapped, run: Run, first: Inputs, second: Inputs, *, unta
 
     >>> from torch import nn
     >>> import layertap as lt
-    >>> tapped = lt.bake(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), sites="*")
+    >>> tapped = lt.bake(nn.Sequential(nn.Linear(2, 2), nn.Tanh()), sites="*")
     >>> program = torch.export.export(tapped, (torch.ones(1, 2),)).module()
     >>> print(check_baked(tapped, lambda inputs: program(*inputs), (torch.ones(1, 2),), (torch.randn(1, 2),)))
     freshness: on a second input 2 of 2 captures change

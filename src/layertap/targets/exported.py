@@ -11,6 +11,7 @@ import torch
 from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unflatten
 
+from layertap.capture.leaves import leaves
 from layertap.errors import TargetError
 from layertap.site import Site
 from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
@@ -38,6 +39,8 @@ class Exported(Reader):
         outputs = [spec.arg.name for spec in signature.output_specs if isinstance(spec.arg, TensorArgument)]
         self._scopes = Scopes(nodes, signature.user_inputs, outputs)
         self.contents = _contents(source)
+        for call in self._scopes.calls:
+            _use_signature(call, source)
         self._scopes.fill(self.contents)
         if len(self.contents.paths) == 1 and len(nodes) > 1:
             raise TargetError(
@@ -118,6 +121,24 @@ class Exported(Reader):
             verifiers=old.verifiers,
         )
         return program, taps
+
+
+def _use_signature(call: Call, program: torch.export.ExportedProgram) -> None:
+    """What a module returned, and in which order, is kept where `preserve_module_call_signature` asked for it."""
+    name = f"{call.path}@{call.number}" if call.number else call.path
+    entry = next((entry for entry in program.module_call_graph if entry.fqn == name), None)
+    if entry is None or entry.signature is None:
+        return
+    places = [torch.empty(0) for _ in entry.signature.outputs]
+    structure = tree_unflatten(places, entry.signature.out_spec)
+    found = {id(leaf.tensor): leaf.path for leaf in leaves(structure)}
+    kept = [
+        (argument.name, found[id(place)])
+        for argument, place in zip(entry.signature.outputs, places, strict=True)
+        if isinstance(argument, TensorArgument)
+    ]
+    if kept:
+        call.values, call.known = [name for name, _ in kept], [leaf for _, leaf in kept]
 
 
 def as_exported(

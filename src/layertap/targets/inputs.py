@@ -175,7 +175,7 @@ def _parameters(model: Any) -> tuple[list[str], bool]:
 
 def _on_device(inputs: Inputs, model: Any) -> Inputs:
     weight = next(iter(model.parameters()), None)
-    if weight is None or hasattr(model, "layertap_lost"):  # a compiled file's runtime holds its weights where it likes
+    if weight is None or (weight.is_meta and hasattr(model, "layertap_lost")):  # its runtime holds the weights
         return inputs
     if isinstance(inputs, dict):
         return {name: _moved(value, weight.device) for name, value in inputs.items()}

@@ -27,8 +27,8 @@ ARTEFACTS = (".pt", ".pth", ".ts", ".pt2", ".onnx", ".xml")
 def open_target(spec: str | os.PathLike[str] | Any, *, config: Mapping[str, Any] | None = None) -> Target:
     """Opens `file.py:factory`, `hf:PATH`, or a compiled file: TorchScript, `.pt2`, `.onnx`, OpenVINO's `.xml`.
 
-    A model, a ScriptModule or an ExportedProgram in memory is taken as it is. `config` is for OpenVINO's compiler, for
-    instance `{"INFERENCE_PRECISION_HINT": "f32"}`.
+    A model, a ScriptModule, an ExportedProgram or an app of NxD Inference in memory is taken as it is. `config` is for
+    OpenVINO's compiler, for instance `{"INFERENCE_PRECISION_HINT": "f32"}`.
 
     >>> open_target("resnet50")
     Traceback (most recent call last):
@@ -116,6 +116,10 @@ def _in_memory(spec: Any) -> Target:
         from layertap.targets.exported import Exported
 
         return _target(Exported(spec, name), name, _examples(spec))
+    if hasattr(spec, "models") and hasattr(spec, "neuron_config"):
+        from layertap.targets.neuron import open_app
+
+        return open_app(spec)
     if torch is not None and isinstance(spec, torch.nn.Module):
         return Target(model=spec, name=name)
     raise TargetError(f"a {name} is no target; expected a model, or {_KINDS}")

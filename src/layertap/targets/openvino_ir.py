@@ -27,6 +27,10 @@ _SHAPE_ARITHMETIC = frozenset(
 )
 
 
+_FOLDING = frozenset({"Add", "Divide", "Multiply", "Subtract"})
+_FOLDED = "LinOpSequenceFusion"
+
+
 class OpenVino(Reader):
     """A loaded IR, compiled for the CPU once for each set of taps."""
 
@@ -62,8 +66,8 @@ class OpenVino(Reader):
             self.contents.modules.setdefault(weight.rpartition(".")[0], "Module")
         self._scopes.fill(self.contents)
         self.contents.remarks.append(
-            "folding: OpenVINO folds constant factors and offsets into the weights before them; a module that is "
-            "followed by one may show the value after it"
+            "folding: OpenVINO makes one of constant factors (or offsets) that follow each other; a module that ends "
+            "in one, and is followed by another, may show the value before it"
         )
         self._compiled: dict[frozenset[str], Any] = {}
         self._config = dict(config)
@@ -167,8 +171,18 @@ def _nodes(model: Any) -> Iterator[Node]:
             outputs=outputs,
             parameters=[weight for weight in weights if _WEIGHT.fullmatch(weight)],
             hidden=hidden,
+            fused=_FOLDED if kind in _FOLDING and any(map(_nameless, sources)) else "",
             known="/" in name,
         )
+
+
+def _nameless(source: Any) -> bool:
+    """Whether it is a constant for each channel that is no parameter by name: one that may have come from several."""
+    node = source.get_node()
+    shape = source.get_partial_shape()
+    if node.get_type_name() != "Constant" or _WEIGHT.fullmatch(node.get_friendly_name()):
+        return False
+    return bool(np.prod(list(shape.to_shape())) > 1) and not shape.is_dynamic
 
 
 def _prefixes(path: str) -> tuple[str, ...]:

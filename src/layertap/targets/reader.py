@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -60,6 +60,8 @@ class Contents:
     arguments: tuple[Argument, ...] = ()
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """On the meta device where the format's own library holds the data."""
+    several: list[str] = field(default_factory=list)
+    """Paths that gave several values, of which the file does not keep the order in which they were returned."""
     remarks: list[str] = field(default_factory=list)
     """What a reader of a recording must know about the format, for the receipt."""
 
@@ -67,6 +69,18 @@ class Contents:
     def paths(self) -> list[str]:
         """The modules that can be recorded, the root first."""
         return ["", *(path for path in self.modules if path and path not in self.lost)]
+
+    def told(self, wanted: Set[str] | None = None) -> list[str]:
+        """The remarks, those on single modules only for the wanted ones."""
+        several = [path for path in self.several if wanted is None or path in wanted]
+        if not several:
+            return list(self.remarks)
+        named = ", ".join(several[:3]) + (", …" if len(several) > 3 else "")
+        why = (
+            f"several outputs: the file does not keep the order in which {named} returned them, nor those that nothing "
+            "used; their leaves are v0, v1, … in order of computation"
+        )
+        return [*self.remarks, why]
 
 
 class Reader(ABC):

@@ -59,10 +59,13 @@ class Call:
     place: int
     """The index of the node after which all of them are there."""
 
+    known: list[str] | None = None
+    """The leaves of the values, where the file has kept what the module returned."""
+
     @property
     def leaves(self) -> list[str]:
         """A name for each of the values."""
-        return leaf_names(len(self.values))
+        return leaf_names(len(self.values)) if self.known is None else self.known
 
 
 def leaf_names(count: int) -> list[str]:
@@ -112,13 +115,7 @@ class Scopes:
         for path in contents.modules:
             if path and path not in seen and path not in contents.lost:
                 contents.lost[path] = NO_NODE
-        several = list(dict.fromkeys(call.path for call in self.calls if len(call.values) > 1))
-        if several:
-            contents.remarks.append(
-                f"several outputs: the file does not keep the order in which {', '.join(several[:3])}"
-                f"{', …' if len(several) > 3 else ''} returned them, nor those that nothing used; their leaves are v0, "
-                "v1, … in order of computation"
-            )
+        contents.several += dict.fromkeys(call.path for call in self.calls if "v1" in call.leaves)
 
     def _module(self, path: str, places: list[int], inside: Mapping[str, list[int]]) -> None:
         segments = self._segments(path, places, inside)
@@ -178,8 +175,10 @@ class Scopes:
 
     def _fused_away(self, value: str, own: set[int]) -> str:
         """The rule of a reader outside that was made of several nodes, one of which may have been the module's last."""
+        made_by = self._nodes[self._maker[value]].made_by
         outside = [self._nodes[reader] for reader in self._readers[value] if reader not in own]
-        return next((node.fused for node in outside if node.fused), "")
+        # Where the original operation read this very value, nothing of the module's went into it.
+        return next((node.fused for node in outside if node.fused and made_by not in (node.reads or ())), "")
 
     def _segments(self, path: str, places: list[int], inside: Mapping[str, list[int]]) -> list[list[int]] | None:
         """The nodes of each call; None where the graph cannot tell."""

@@ -41,24 +41,26 @@ class Artefact(Shadow):
         super().__init__()
         self.__dict__["reader"] = reader
         self.__dict__["shadows"] = _grow(self, reader.contents)
-        self.__dict__["layertap_notes"] = list(reader.contents.remarks)
-        self.__dict__["_checked"] = set()
         self.__dict__["layertap_format"] = reader.format
+        self.__dict__["layertap_notes"] = list(reader.contents.remarks)
+        self.__dict__["_checked"] = {}
         self.eval()
 
     reader: Reader
-    _checked: set[frozenset[str]]
     shadows: dict[str, nn.Module]
     layertap_notes: list[str]
-    """What the receipt of a recording says about this artefact: drift, freshness, what its format has lost."""
+    """What the receipt of a recording says: what the format has lost, and the drift and freshness of the last taps."""
+    _checked: dict[frozenset[str], list[str]]
+    """Taps → what a check of them has shown; it is made once."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         wanted = frozenset(path for path in self.reader.contents.paths if path and taps.wanted(self.shadows[path]))
         ran = self.reader.run(args, kwargs, wanted)
-        if wanted and wanted not in self._checked:
-            self._checked.add(wanted)
-            self.layertap_notes += check(self.reader, args, kwargs, wanted, ran)
-        self.layertap_notes += [note for note in ran.notes if note not in self.layertap_notes]
+        if wanted:
+            if wanted not in self._checked:
+                self._checked[wanted] = check(self.reader, args, kwargs, wanted, ran)
+            notes = [*self.reader.contents.told(wanted), *self._checked[wanted], *ran.notes]
+            self.layertap_notes[:] = dict.fromkeys(notes)
         for path, why in ran.lost.items():
             self.shadows[path].__dict__["layertap_lost"] = why
         for path, values in ran.calls:

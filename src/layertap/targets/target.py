@@ -80,7 +80,7 @@ class Target:
             sites=len(self.sites),
             inputs=tuple(map(str, contents.arguments)),
             lost=dict(contents.lost),
-            remarks=tuple(contents.remarks),
+            remarks=tuple(contents.told()),
         )
 
     def save(self, path: str | os.PathLike[str], sites: Any = None, *, exclude: Any = None) -> str:

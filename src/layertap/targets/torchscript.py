@@ -74,7 +74,7 @@ class TorchScript(Reader):
     def _load(self) -> Any:
         with _undeprecated():
             if isinstance(self._source, Path):
-                return torch.jit.load(self._source, map_location="cpu")
+                return torch.jit.load(self._source, map_location=None if torch.cuda.is_available() else "cpu")
             held = io.BytesIO()
             torch.jit.save(self._source, held)
             held.seek(0)
@@ -116,6 +116,8 @@ class _Calls:
     def __init__(self, module: Any) -> None:
         self.leaves: dict[str, list[str]] = {}
         """Path → the leaves of what its first call returns, in order of execution."""
+        self.types: dict[str, str] = {}
+        """Path → what its first call returns, as TorchScript writes it."""
         self._seen: set[tuple[str, str]] = set()
         graph = module._c._get_method("forward").graph
         self._walk(graph, module, "")
@@ -135,6 +137,7 @@ class _Calls:
                 self._walk(child._c._get_method(method).graph, child, called)
             if below and _FORWARD.fullmatch(method):
                 self.leaves.setdefault(called, list(_leaves(node, child).values()))
+                self.types.setdefault(called, node.output().type().annotation_str)
 
 
 def _contents(module: Any, calls: _Calls) -> Contents:
@@ -146,19 +149,13 @@ def _contents(module: Any, calls: _Calls) -> Contents:
         if path not in calls.leaves:
             container = f"{kind} is a container, which is never called; ask for its children"
             lost[path] = container if kind in CONTAINERS else "nothing in the file calls it"
-        elif not calls.leaves[path]:
+        elif not calls.leaves[path] and calls.types[path] == "NoneType":
             lost[path] = (
                 f"{kind} left no value of its own in the file (it hands on its input, or what it returned was never "
                 "used); look at the module before it"
             )
-    several = [path for path, leaves in calls.leaves.items() if "v1" in leaves]
-    remarks = []
-    if several:
-        remarks.append(
-            f"several outputs: a trace keeps those values that are used later, and not the order in which "
-            f"{', '.join(several[:3])}{', …' if len(several) > 3 else ''} returned them; their leaves are v0, v1, … in "
-            "order of computation"
-        )
+        elif not calls.leaves[path]:
+            lost[path] = f"{kind} returns {calls.types[path]}, of which no tensor can be tapped; tap what it calls"
     schema = module._c._get_method("forward").schema
     return Contents(
         kind=str(module.original_name),
@@ -166,7 +163,7 @@ def _contents(module: Any, calls: _Calls) -> Contents:
         lost=lost,
         arguments=tuple(Argument(name=argument.name) for argument in schema.arguments[1:]),
         parameters={name: data_of(tensor) for name, tensor in module.named_parameters()},
-        remarks=remarks,
+        several=[path for path, leaves in calls.leaves.items() if "v1" in leaves],
     )
 
 
