@@ -248,10 +248,10 @@ def test_a_card_that_fails_costs_its_last_step_and_not_the_ring(tmp_path, monkey
 
     def fail(step):
         if step == 4:
-            seal = w.recorder._sink._cuda.seal
+            seal = w.recorder.sink._cuda.seal
             refused = iter([True])
             monkeypatch.setattr(
-                w.recorder._sink._cuda, "seal", lambda: raising() if next(refused, False) else seal(), raising=True
+                w.recorder.sink._cuda, "seal", lambda: raising() if next(refused, False) else seal(), raising=True
             )
             raise RuntimeError("CUDA error: device-side assert triggered")
 

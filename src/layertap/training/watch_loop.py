@@ -38,8 +38,8 @@ from layertap.training.watch_folder import claim_folder, last_step
 from layertap.training.watch_optimizer import OptimizerTap, steps_done
 from layertap.training.watch_steps import Steps
 
-HELD = 5
-"""References to the model that a watch has itself: its own, the recorder's, two of the root's tap, and the question."""
+HELD = 6
+"""References to the model that a watch has itself: its own, the recorder's, two as keys of taps, its tap's, and the question."""
 
 log = logging.getLogger("layertap")
 
