@@ -83,6 +83,7 @@ def test_a_copy_made_while_recording_is_not_recorded():
     assert [str(site) for site in rec.run.sites] == ["0"]
 
 
+@pytest.mark.forks
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_records_nothing_and_ends():

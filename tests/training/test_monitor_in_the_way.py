@@ -385,6 +385,7 @@ class Workers(Dataset):
             return self.model(torch.full((3,), float(index)))
 
 
+@pytest.mark.forks
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_forked_workers_of_a_dataloader_record_nothing_and_hang_nowhere(model, tmp_path):
     with lt.Monitor(model, {"0": {"record_type": "epoch_full"}}, [1], tmp_path, strict=True) as monitor:

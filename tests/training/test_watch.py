@@ -223,6 +223,7 @@ def test_a_compiled_model_is_seen_inside_its_one_graph_and_the_receipt_says_what
     torch._dynamo.reset()
 
 
+@pytest.mark.forks
 def test_workers_of_a_dataloader_are_not_watched(tmp_path):
     model = gpt()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

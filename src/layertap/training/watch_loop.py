@@ -39,7 +39,7 @@ from layertap.training.watch_optimizer import OptimizerTap, steps_done
 from layertap.training.watch_steps import Steps
 
 HELD = 6
-"""References to the model that a watch has itself: its own, the recorder's, two as keys of taps, its tap's, and the question."""
+"""References to the model that a watch has itself: its own, the recorder's, three of taps, and the question."""
 
 log = logging.getLogger("layertap")
 
