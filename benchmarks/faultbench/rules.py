@@ -51,7 +51,7 @@ def sglang(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> str | 
 
 
 def msprobe(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> str | None:
-    """The first module that msprobe's comparison of tensors highlights, red or yellow.
+    """The first module that msprobe's comparison of tensors highlights, in red or yellow.
 
     That is: a NaN or Inf; or, from its input to its output, the share of values within a thousandth falls from above
     0.9 to below 0.6 or by more than 0.1, the cosine falls by more than 0.1, or the largest absolute error, counted from
@@ -67,6 +67,19 @@ def msprobe(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> str |
         turned = _cosine(a.input, b.input) - _cosine(a.output, b.output)
         grown = _order(a.output, b.output) - _order(a.input, b.input)
         return not (before > 0.9 and after < 0.6) and before - after <= 0.1 and turned <= 0.1 and grown < 1
+
+    return _first(reference, candidate, inputs, fine)
+
+
+def msprobe_red(reference: nn.Module, candidate: nn.Module, inputs: Inputs) -> str | None:
+    """The first that it highlights in red: not finite, or within a thousandth above 0.9 before and below 0.6 after."""
+
+    def fine(a: Seen, b: Seen) -> bool:
+        if not b.output.isfinite().all():
+            return False
+        if a.input is None or b.input is None or a.input.shape != b.input.shape:
+            return True
+        return not (_within(a.input, b.input) > 0.9 and _within(a.output, b.output) < 0.6)
 
     return _first(reference, candidate, inputs, fine)
 
@@ -106,7 +119,8 @@ RULES: dict[str, Rule] = {
     "allclose(1e-3), first": allclose,
     "largest total error": largest,
     "SGLang rel ≤ 1e-3": sglang,
-    "msprobe highlights": msprobe,
+    "msprobe, red or yellow": msprobe,
+    "msprobe, red": msprobe_red,
     "TTrace threshold": ttrace,
 }
 

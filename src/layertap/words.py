@@ -31,8 +31,8 @@ _CHINESE = {
     "at the last site the error is {growth} × that": "到最后一个位置，误差为该处的 {growth} 倍",
     "closest to a fault: {site}, {why}": "最接近错误的位置：{site}，{why}",
     "how sure: {why}. {hint}": "把握：{why}。{hint}",
-    "Recorded runs show where an error is first seen, not which layer made it: that takes the two models themselves.": (
-        "离线记录只能说明误差最先出现在哪里，不能说明是哪一层造成的；要确定来源需要两个模型本身。"
+    "Recorded runs show where an error is first seen, not whose it is: lt.find_fault tells, from both models.": (
+        "离线记录只能说明误差最先出现在哪里，不能说明是哪一层造成的；要确定来源，请对两个模型使用 lt.find_fault。"
     ),
     "how sure: the floor is measured, from a run of the reference in the candidate's arithmetic": (
         "把握：误差下限是实测的（参考模型以候选精度运行所得）"

@@ -137,4 +137,5 @@ def test_demo_goes_from_the_layer_to_its_part(tmp_path, monkeypatch):
     text = call("demo")
     assert "first departure: blocks.3 (Block)" in text
     assert "first departure: blocks.3.down (Linear)" in text
+    assert "blocks.3.down is wrong (weights): weight: 1 of 48 rows are zero (first: 7)" in text
     assert json.loads(call("demo", "--json"))["first"] == "blocks.3.down"

@@ -29,6 +29,7 @@ def demo(
 
     from layertap.capture import record
     from layertap.compare import diff
+    from layertap.fault import find_fault
     from layertap.report.diff import report_view
 
     healthy, broken = decoder(), decoder()
@@ -67,6 +68,9 @@ def demo(
         return
     head, *_ = str(inside).partition("\n\n")
     print(head)
+    print("\nRecorded runs show where an error is seen. Both models at hand: whose is it, and why?")
+    print("\n>>> print(lt.find_fault(healthy, broken, (ids,)))")
+    print(find_fault(decoder(), broken, (ids,)))
     print(f"\nOne site in full: layertap show {folder / 'broken-inside'} blocks.3.down")
 
 

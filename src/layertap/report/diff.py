@@ -18,7 +18,7 @@ from layertap.words import say
 STYLES = {"identical": "green", "noise": "green", "fault": "bold red", "inconclusive": "yellow"}
 BAR = 16
 WORST = 3
-HINT = "Recorded runs show where an error is first seen, not which layer made it: that takes the two models themselves."
+HINT = "Recorded runs show where an error is first seen, not whose it is: lt.find_fault tells, from both models."
 FLOORS = {
     "measured": "how sure: the floor is measured, from a run of the reference in the candidate's arithmetic",
     "modelled": "how sure: the floor is modelled from dtypes and depth; floor=RUN (the reference in the candidate's "
