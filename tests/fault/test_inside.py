@@ -187,6 +187,8 @@ def test_from_the_command_line(tmp_path):
     clean = layertap("fault", "net.py:right", "net.py:right", "--json", cwd=tmp_path)
     assert clean.returncode == 0
     assert json.loads(clean.stdout)["verdict"] == "identical"
+    nowhere = layertap("fault", "none.py:x", "none.py:y", cwd=tmp_path)
+    assert nowhere.stderr.startswith("layertap: none.py:x: there is no file none.py"), "and no picture for :x:"
     bad = layertap("fault", "net.py:right", "net.py:nothing", cwd=tmp_path)
     assert bad.returncode == 2
     assert "nothing" in bad.stderr

@@ -5,9 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -136,16 +133,9 @@ def main() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed: pip install triton")
 def test_the_kernel_computes_the_definition_for_all_dtypes_and_sizes() -> None:
-    # In a process of its own: triton decides once, on import, whether to interpret.
-    done = subprocess.run(
-        [sys.executable, __file__],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    from measure.interpreter import interpreted
+
+    found = interpreted(__file__)
     assert len(found) > len(CASES)
     assert {case: wrong for case, wrong in found.items() if wrong} == {}
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -38,16 +35,9 @@ def main() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed: pip install triton")
 def test_many_pairs_are_read_at_once_as_float64_measures_each() -> None:
-    # In a process of its own: triton decides once, on import, whether to interpret.
-    done = subprocess.run(
-        [sys.executable, __file__],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    from measure.interpreter import interpreted
+
+    found = interpreted(__file__)
     assert len(found) == 2 * len(SHAPES) + 1
     for ours, theirs in found[:-1]:
         assert ours == pytest.approx(theirs, rel=2e-4, abs=1e-2)

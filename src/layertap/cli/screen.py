@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from layertap.report.values import jsonable
 
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)  # `net.py:x:` is no picture
+err = Console(stderr=True, emoji=False)
 
 
 def show_json(value: Any) -> None:
@@ -24,7 +24,7 @@ def show_screen(view: RenderableType) -> None:
     if out.is_terminal:
         out.print(view)
     else:
-        Console(width=220).print(view)
+        Console(width=220, emoji=False).print(view)
 
 
 def progress() -> Progress:

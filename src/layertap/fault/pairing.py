@@ -40,8 +40,6 @@ class Pairing:
             self.names[page], taken[path] = path, page
             self.notes.append(f"paired by order and shape: {page} with {path}")
         self.candidate = {page: theirs[path] for page, path in self.names.items()}
-        self.missing = [page for page in self.reference if page not in self.names]
-        """Modules that the reference alone has."""
         self.extra = [path for path in theirs if path not in taken]
         """Modules that the candidate alone has, by its own paths."""
 
@@ -68,7 +66,7 @@ class Pairing:
 
 def _by_name(ours: Mapping[str, nn.Module], theirs: Mapping[str, nn.Module]) -> list[tuple[str, str]]:
     """The same path, after dropping from either side what wrappers put in front; the drop that pairs most wins."""
-    left, right = [_clean(path) for path in ours], [_clean(path) for path in theirs]
+    left, right = [clean_path(path) for path in ours], [clean_path(path) for path in theirs]
     best: list[tuple[str, str]] = []
     drops = [(a, b) for a in _chains(left) for b in _chains(right)]
     for a, b in sorted(drops, key=lambda drop: (len(drop[0]) + len(drop[1]), drop)):
@@ -79,7 +77,8 @@ def _by_name(ours: Mapping[str, nn.Module], theirs: Mapping[str, nn.Module]) -> 
     return best
 
 
-def _clean(path: str) -> tuple[str, ...]:
+def clean_path(path: str) -> tuple[str, ...]:
+    """The parts of a path without what wrappers put into it."""
     return tuple(part for part in path.split(".") if part and part not in WRAPPERS)
 
 

@@ -40,11 +40,6 @@ class Side:
         kinds = ("_parameters", "_buffers") if callable(inputs) else ("_buffers",)
         self._state = [_Kept(own, name) for own in _own(model, kinds) for name in own]
 
-    @property
-    def trains(self) -> bool:
-        """Whether gradients may flow: only through a function of the user's."""
-        return callable(self._inputs)
-
     def run(self, watchers: Mapping[nn.Module, taps.Tap] | None = None, within: Any = None) -> Any:
         """Runs the model with taps on it; `within` is one more context to run it in."""
         self._reset(grads=None)

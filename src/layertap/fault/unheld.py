@@ -23,12 +23,10 @@ from layertap.errors import NothingCaptured
 from layertap.fault.book import Book, Event, Key, Played
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.judge import LIMIT, floors_of, least_of, ratio_of
-from layertap.fault.pairing import Pairing
+from layertap.fault.pairing import Pairing, clean_path
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.search import Search
-
-WRAPPER = "_orig_mod"
 
 
 def can_be_held(model: nn.Module) -> bool:
@@ -80,7 +78,7 @@ class UnheldSearch(Search):
     def _watch(self, book: Book) -> Played:
         """A free run, recorded: every module's output that can be seen, against the book."""
         played = Played()
-        pages = {_clean(path): page for page, path in self.pairing.names.items()}
+        pages = {".".join(clean_path(path)): page for page, path in self.pairing.names.items()}
         with TemporaryDirectory(prefix="layertap-") as folder:
             try:
                 with record(self.theirs.model, Path(folder) / "run", sites="**", keep="tensor") as recording:
@@ -147,7 +145,3 @@ def judge_totals(
         if page not in rows or (ratio > LIMIT >= rows[page].ratio):
             rows[page] = row
     return list(rows.values())
-
-
-def _clean(path: str) -> str:
-    return ".".join(part for part in path.split(".") if part != WRAPPER)

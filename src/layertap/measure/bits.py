@@ -11,9 +11,6 @@ except ImportError:  # no GPU build of torch: `kernel.available` says no, and no
     triton = None
 
 FOUND = triton is not None
-FLIP = FOUND and tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7)
-"""Whether triton hands its threads to the first axes of a tile first, where the addresses leave it a choice: our tiles
-have their axes in an order that lets neighbouring threads read neighbouring bytes."""
 
 # One compiled kernel serves all sizes: triton would make others where such a number is 1, or a multiple of 16.
 _SIZES = ["count", "full", "width", "rows", "tiles", "segments", "row_folds", "slots", "stride", "programs"]
