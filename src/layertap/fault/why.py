@@ -88,7 +88,9 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
 
 def _cache(row: ModuleRow, book: Book) -> Explanation | None:
     """Right when it was called first, wrong when it is called with what was kept from then."""
-    held = [key for key in book.slots if key[:3] == (row.page, row.call, "entry") and "past_key" in key[3]]
+    held = any(
+        key[:3] == (row.page, row.call, "after") for key in book.slots
+    )  # an object with tensors among its arguments
     if not row.call or not held:
         return None
     return "cache", (f"right in its first call, wrong in call {row.call}, which reads the cache",)
