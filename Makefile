@@ -37,7 +37,7 @@ routes: $(READY)
 # torch_xla wants a torch of its own version: 7 GB in an environment of its own, so neither `test` nor CI does this.
 test-xla:
 	test -x .venv-xla/bin/python || $(PYTHON) -m venv .venv-xla
-	.venv-xla/bin/python -m pip install --quiet torch==2.9.0 torch_xla==2.9.0 pytest pytest-timeout -e .
+	.venv-xla/bin/python -m pip install --quiet torch==2.9.0 torch_xla==2.9.0 transformers==5.22.2 pytest pytest-timeout -e .
 	.venv-xla/bin/python -m pytest tests/capture/test_xla.py
 
 # torch goes first and alone: where the configured index offers a CPU build it is taken, and what is installed next is
