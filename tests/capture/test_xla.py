@@ -6,7 +6,7 @@ import torch
 import layertap as lt
 
 torch_xla = pytest.importorskip("torch_xla", reason="torch_xla has an environment of its own: make test-xla")
-models = pytest.importorskip("tests.models")
+models = pytest.importorskip("models")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

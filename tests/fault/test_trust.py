@@ -84,6 +84,16 @@ def test_a_model_that_is_not_a_module_is_an_error(x):
         find_fault(small(), "model.pt", (x,))
 
 
+def test_inputs_may_be_one_tensor_and_nonsense_is_an_error(x):
+    candidate = small()
+    with torch.no_grad():
+        candidate[2].weight.mul_(1.5)
+    found = [find_fault(small(), candidate, given) for given in ((x,), [x], x)]
+    assert [finding.site for finding in found] == ["2"] * 3
+    with pytest.raises(BadArgument, match="the inputs are of type int; expected keywords"):
+        find_fault(small(), candidate, 3)
+
+
 class Counting(nn.Module):
     """Writes into a buffer, and exchanges another, in every call."""
 

@@ -6,7 +6,7 @@ import torch
 
 import layertap as lt
 from layertap.capture.leaves import leaves
-from layertap.errors import NoMatch, TargetError
+from layertap.errors import BadArgument, NoMatch, TargetError
 from targets.artefacts import SUFFIXES, inputs, make, net, quiet
 
 
@@ -22,10 +22,12 @@ class Contract:
         assert {"", "pair.one", "blocks.0", "blocks.2", "shift", "head"} <= {site.path for site in target.sites}
         assert "blocks" not in {site.path for site in target.sites}, "a list of modules is never called"
 
-    def test_it_runs_on_keywords_and_by_place(self, target):
-        expected = net()(*inputs(1))
-        torch.testing.assert_close(target.run(inputs(1)), expected, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(target.run({"x": inputs(1)[0]}), expected, rtol=1e-5, atol=1e-6)
+    def test_it_runs_on_keywords_by_place_and_on_the_one_tensor(self, target):
+        expected, (x,) = net()(*inputs(1)), inputs(1)
+        for given in ({"x": x}, (x,), [x], x):
+            torch.testing.assert_close(target.run(given), expected, rtol=1e-5, atol=1e-6)
+        with pytest.raises(BadArgument, match="the inputs are of type str; expected keywords"):
+            target.run("x")
         assert target.run(inputs(1)).is_inference() or not target.run(inputs(1)).requires_grad
 
     def test_it_describes_itself(self, target):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,9 +15,10 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.leaves import map_tensors
+from layertap.targets.target import expect_inputs
 
-Inputs = Mapping[str, Any] | tuple[Any, ...] | Callable[[nn.Module], Any]
-"""Keywords, positional arguments, or a function that runs a model."""
+Inputs = Mapping[str, Any] | Sequence[Any] | torch.Tensor | Callable[[nn.Module], Any]
+"""Keywords, positional arguments, the one tensor, or a function that runs a model."""
 
 SEED = 20_240_229
 """Both sides draw the same random numbers."""
@@ -33,7 +34,7 @@ class Side:
         self.forwards = 0
         self.draws = False
         """Whether a run has used random numbers."""
-        self._inputs = inputs
+        self._inputs = inputs if callable(inputs) else expect_inputs(inputs)
         self._training = {module: module.training for module in model.modules()}
         self._grads = {parameter: parameter.grad for parameter in model.parameters()}
         # Code that is not ours may take an optimizer's step; a plain forward pass changes buffers at most.

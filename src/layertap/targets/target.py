@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from layertap.errors import LayertapError, TargetError
+from layertap.errors import BadArgument, LayertapError, TargetError
 from layertap.select import select
 from layertap.select.collapse import collapse
 from layertap.site import Site
@@ -42,16 +42,20 @@ class Target:
     load_tokenizer: Callable[[], Any] | None = None
     """Loads the tokenizer that lies beside the model; None where there is none."""
 
-    def run(self, inputs: Inputs | None = None) -> Any:
-        """The model's output, computed without gradients; the target's own inputs are used when none are given."""
+    def run(self, inputs: Any = None) -> Any:
+        """The model's output, computed without gradients; the target's own inputs are used when none are given.
+
+        Keywords, a tuple or list of positional arguments, or the one tensor.
+        """
         import torch
 
-        inputs = self.inputs if inputs is None else inputs
-        if inputs is None:
+        given = self.inputs if inputs is None else inputs
+        if given is None:
             raise TargetError(f"{self.name} came without inputs; give some, for instance from make_inputs(target)")
+        call = expect_inputs(given)
         try:
             with torch.inference_mode():
-                return self.model(**inputs) if isinstance(inputs, dict) else self.model(*inputs)
+                return self.model(**call) if isinstance(call, dict) else self.model(*call)
         except LayertapError:
             raise
         except Exception as error:
@@ -147,6 +151,17 @@ def as_inputs(value: Any) -> Inputs | None:
     if isinstance(value, (tuple, list)):
         return tuple(value)
     return (value,) if hasattr(value, "shape") and hasattr(value, "dtype") else None
+
+
+def expect_inputs(value: Any) -> Inputs:
+    """`as_inputs`, or an error."""
+    inputs = as_inputs(value)
+    if inputs is None:
+        raise BadArgument(
+            f"the inputs are of type {type(value).__name__}; expected keywords (a dict), positional arguments (a tuple) "
+            "or a tensor"
+        )
+    return inputs
 
 
 def told(error: BaseException, inside: Path | None = None) -> str:
