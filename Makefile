@@ -38,7 +38,7 @@ routes: $(READY)
 test-xla:
 	test -x .venv-xla/bin/python || $(PYTHON) -m venv .venv-xla
 	.venv-xla/bin/python -m pip install --quiet torch==2.9.0 torch_xla==2.9.0 transformers==5.22.2 pytest pytest-timeout -e .
-	.venv-xla/bin/python -m pytest tests/capture/test_xla.py
+	.venv-xla/bin/python -m pytest tests/capture/test_xla.py tests/fault/test_devices.py
 
 # torch goes first and alone: where the configured index offers a CPU build it is taken, and what is installed next is
 # content with it, so no CUDA packages come.

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from layertap.capture import taps
+from layertap.capture import taps
 from layertap.errors import BadArgument
 from layertap.fault import find_fault
 
@@ -94,6 +95,15 @@ def test_inputs_may_be_one_tensor_and_nonsense_is_an_error(x):
         find_fault(small(), candidate, 3)
 
 
+def test_weights_that_hardly_differ_are_not_called_disordered(x):
+    candidate = small()
+    with torch.no_grad():
+        candidate[0].weight.mul_(1 + 2e-6)
+    found = find_fault(small(), candidate, x)
+    assert (found.site, found.cause) == ("0", "weights")
+    assert found.evidence[0].startswith("weight: relative error 2"), found.evidence
+
+
 class Counting(nn.Module):
     """Writes into a buffer, and exchanges another, in every call."""
 
@@ -173,3 +183,29 @@ def test_inputs_are_not_written_into(x):
     before = x.clone()
     assert find_fault(nn.Sequential(Adds(), small()), nn.Sequential(Adds(), small()), (x,)).verdict == "identical"
     assert torch.equal(x, before)
+
+
+class Shy(nn.Module):
+    """Computes something else while it is watched."""
+
+    def __init__(self, by):
+        super().__init__()
+        self.by = by
+
+    def forward(self, x):
+        up = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+        return x * (1 + torch.where(up, self.by, -self.by)) if taps.attached() else x
+
+
+@pytest.mark.parametrize("side", ["reference", "candidate"])
+def test_what_watching_does_is_told_if_it_is_less_than_rounding_and_doubted_if_it_is_more(x, side):
+    def found(by):
+        sides = {"reference": small(), "candidate": small()}
+        sides[side].append(Shy(by))
+        return find_fault(sides["reference"], sides["candidate"], (x,))
+
+    little, much = found(1e-7), found(1e-2)
+    assert little.verdict == "noise", str(little)
+    assert any(f"the {side} rounds otherwise while it is watched" in note for note in little.notes)
+    assert much.verdict == "inconclusive", str(much)
+    assert any(f"the {side} computes something else while it is watched: its output moves" in e for e in much.evidence)

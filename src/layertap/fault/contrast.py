@@ -79,8 +79,7 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
     form = form_of(reference, candidate)
     if form is None or form.shape or not reference.numel():
         return form
-    device = torch.device("cpu") if candidate.device.type == "mps" else candidate.device  # MPS has no float64
-    reference, candidate = reference.detach().to(device), candidate.detach().to(device)
+    reference, candidate = together(reference.detach(), candidate.detach())
     if reference.is_complex():
         reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)
     if not reference.is_floating_point():
@@ -91,6 +90,12 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
             slab = pair_many.begin_pair(reference, candidate)
             return Pending(slab, reference.numel(), tuple(reference.shape))
     return Pending(_measure(reference, candidate), reference.numel())
+
+
+def together(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both on the candidate's device where that has float64 and answers at once, or else on the CPU."""
+    device = candidate.device if candidate.device.type in ("cpu", "cuda") else torch.device("cpu")
+    return reference.to(device), candidate.to(device)
 
 
 def form_of(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:

@@ -25,6 +25,8 @@ from layertap.fault.why import Clues, explain, weight_error
 
 OTHER = 0.5
 """Weights that are this far off are other weights; the coarsest quantisation in use, 2 bits, stays below."""
+LAZY = {"xla", "lazy"}
+"""Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
 CLOSELY = 4
 """So many guilty modules are looked into; the others are named."""
 
@@ -48,6 +50,7 @@ class HeldSearch(Search):
         total, rounding = self.total(book, free), self.total(book, drift)
         judged = judge_events(held, floors, self.dtype)
         table, shared = systematic(by_module(judged, free, self.pairing))
+        self.doubt_watching(rounding)
         self._doubt_inputs(held, floors)
         self._doubt_draws(floors)
         self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
@@ -123,6 +126,10 @@ class HeldSearch(Search):
         closely = guilty[:CLOSELY]
         keep = frozenset(key for row in closely for key in (row.place, (row.page, row.call, "exit", "")))
         calls = frozenset((row.page, row.call) for row in closely if not row.place[2].endswith(("grad", "input")))
+        lazy = {side.device.type for side in (self.ours, self.theirs)} & LAZY
+        if lazy:
+            calls = frozenset()
+            self.notes.append(f"operators were not looked into: {', '.join(lazy)} loses writes in place while they are")
         kept, theirs = self._logged(self.theirs, self.pairing.candidate, book, calls, keep)
         _, ours = self._logged(self.ours, self.pairing.reference, book, calls)
         floor = ours if low is self.ours else self._logged(low, modules, book, calls)[1]
@@ -183,6 +190,8 @@ class HeldSearch(Search):
         keep: frozenset[Key] = frozenset(),
     ) -> tuple[Played, dict[Place, Any]]:
         """A held run whose operators inside some calls are written down."""
+        if not calls:
+            return self.play(side, modules, book, hold=True, keep=keep, judge=False), {}
         logs: list[OpLog] = []
 
         def within(stage: Stage) -> OpLog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ def _write(witness: Witness, path: Path) -> Path:
         "local": witness.row.local,
         "floor": witness.row.floor,
         "saved": {"candidate": notes[0], "reference": notes[1]},
+        "device": {"candidate": _device(witness.candidate), "reference": _device(witness.reference)},
         "torch": torch.__version__,
     }
     (path / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
@@ -67,7 +69,7 @@ def _save(side: str, path: Path, witness: Witness) -> str:
         return "absent"
     try:
         torch.save(module, path / f"{side}.pt")
-        torch.load(path / f"{side}.pt", weights_only=False)
+        torch.load(path / f"{side}.pt", weights_only=False, map_location="cpu")
     except Exception as error:  # noqa: BLE001  pickle fails with what it likes; there is a second way
         (path / f"{side}.pt").unlink(missing_ok=True)
         args, kwargs = witness.arguments
@@ -80,13 +82,20 @@ def _save(side: str, path: Path, witness: Witness) -> str:
     return "pickled"
 
 
+def _device(module: nn.Module | None) -> str:
+    tensors = () if module is None else itertools.chain(module.parameters(), module.buffers())
+    return str(next((tensor.device for tensor in tensors), "cpu"))
+
+
 def _line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 SCRIPT = '''"""Shows one module's fault again: python repro.py"""
 
+import contextlib
 import copy
+import importlib
 import json
 from pathlib import Path
 
@@ -94,13 +103,26 @@ import torch
 
 here = Path(__file__).parent
 about = json.loads((here / "about.json").read_text())
-args, kwargs = torch.load(here / "arguments.pt", weights_only=False)
-expected = torch.load(here / "expected.pt", weights_only=True)
+args, kwargs = torch.load(here / "arguments.pt", weights_only=False, map_location="cpu")
+expected = torch.load(here / "expected.pt", weights_only=False, map_location="cpu")
+
+
+def place(side):
+    """The device that this side ran on, if this machine has it."""
+    name = about["device"][side]
+    try:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"torch_{name.split(':')[0]}")  # torch_xla, torch_npu
+        torch.empty(1, device=name)
+    except Exception:
+        print(f"{side}: ran on {name}, which is not here; now on the CPU")
+        return "cpu"
+    return name
 
 
 def load(side):
     if (here / f"{side}.pt").exists():
-        return torch.load(here / f"{side}.pt", weights_only=False)
+        return torch.load(here / f"{side}.pt", weights_only=False, map_location="cpu").to(place(side))
     if (here / f"{side}.pt2").exists():
         return torch.export.load(here / f"{side}.pt2").module()
     print(f"{side}: {about['saved'][side]}")
@@ -114,22 +136,22 @@ def first(value):
     return next(first(part) for part in parts if part is not None)
 
 
-def cast(value, dtype):
+def cast(value, dtype, device):
     """A copy for one side: a cache among the arguments is written into."""
     if isinstance(value, torch.Tensor):
-        return value.to(dtype, copy=True) if value.is_floating_point() else value.clone()
+        return value.to(device, dtype if value.is_floating_point() else value.dtype, copy=True)
     if isinstance(value, (tuple, list)):
-        return type(value)(cast(part, dtype) for part in value)
+        return type(value)(cast(part, dtype, device) for part in value)
     if isinstance(value, dict):
-        return {key: cast(part, dtype) for key, part in value.items()}
+        return {key: cast(part, dtype, device) for key, part in value.items()}
     if not isinstance(value, type) and hasattr(value, "__dict__"):
         value = copy.copy(value)
-        vars(value).update({name: cast(part, dtype) for name, part in vars(value).items()})
+        vars(value).update({name: cast(part, dtype, device) for name, part in vars(value).items()})
     return value
 
 
 def error(found, right):
-    found, right = found.double(), right.double()
+    found, right = found.cpu().double(), right.double()
     return ((found - right).norm() / right.norm()).item()
 
 
@@ -140,8 +162,9 @@ for side in ("reference", "candidate"):
     if module is None:
         continue
     dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), right.dtype)
+    device = next((p.device for p in module.parameters()), "cpu")
     with torch.no_grad():
-        found = first(module(*cast(args, dtype), **cast(kwargs, dtype)))
+        found = first(module(*cast(args, dtype, device), **cast(kwargs, dtype, device)))
     print(f"{side}: relative error {error(found, right):.3g} against what the reference returned")
 print(f"rounding explains {about['floor']:.3g}")
 '''

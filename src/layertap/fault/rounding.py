@@ -23,6 +23,7 @@ def lowered(reference: nn.Module, pairing: Pairing, theirs: Side, dtype: torch.d
 
 def _cast(model: nn.Module, pairing: Pairing, theirs: Side, forced: torch.dtype | None) -> None:
     """As the candidate holds them: parameters that it keeps in a wider dtype stay in that."""
+    dtypes: dict[int, torch.dtype] = {}
     for page, module in model.named_modules():
         twin = pairing.candidate.get(page)
         for own, other in ((module._parameters, "_parameters"), (module._buffers, "_buffers")):
@@ -33,7 +34,9 @@ def _cast(model: nn.Module, pairing: Pairing, theirs: Side, forced: torch.dtype 
                 dtype = _dtype_for(tensor, wanted, theirs)
                 if forced is not None and tensor.is_floating_point():
                     dtype = forced
-                tensor.data = tensor.data.to(theirs.device, dtype)
+                dtypes[id(tensor)] = dtype
+    # As `Module.to` does it: some devices want a parameter made anew, and an LSTM has its weights in a list besides.
+    model._apply(lambda tensor: tensor.to(theirs.device, dtypes.get(id(tensor), tensor.dtype)))
 
 
 def _dtype_for(tensor: torch.Tensor, wanted: torch.Tensor | None, theirs: Side) -> torch.dtype:
@@ -48,7 +51,8 @@ def one_ulp(value: torch.Tensor) -> torch.Tensor:
     if not value.is_floating_point() or value.dtype.itemsize < 2:
         return value
     wide = value.double() if value.dtype == torch.float64 else value.float()
-    generator = torch.Generator(value.device).manual_seed(value.numel())
-    up = torch.rand(value.shape, generator=generator, device=value.device) < 0.5
+    device = value.device if value.is_cuda else torch.device("cpu")  # others may have no generator
+    generator = torch.Generator(device).manual_seed(value.numel())
+    up = (torch.rand(value.shape, generator=generator, device=device) < 0.5).to(value.device)
     eps = torch.finfo(value.dtype).eps * (1.0 if value.dtype.itemsize >= 4 else 0.5)
     return (wide * (1 + torch.where(up, eps, -eps))).to(value.dtype)

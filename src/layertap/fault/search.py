@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from layertap.fault.book import Book, Key, Played
+from layertap.fault.judge import least_of
 from layertap.fault.outputs import output_error, same, size_of
 from layertap.fault.pairing import Pairing
 from layertap.fault.replay import parameter_names, play, write_down
@@ -30,6 +31,8 @@ class Search:
         self.low: Side | None = None
         self.doubts: list[str] = []
         self.notes: list[str] = list(pairing.notes)
+        self._drifts: dict[str, float] = {}
+        """How far watching moves a side's output."""
         self.seeded = False
         self.more = 0
         """Forward passes of further copies of the reference."""
@@ -54,7 +57,7 @@ class Search:
             self.notes.append("the model draws random numbers: both sides were seeded alike, module by module")
         elif not same(bare, book.output):
             if same(bare, self.ours.run()):
-                self.doubts.append("the reference computes something else while it is watched")
+                self._drifts["reference"] = output_error(bare, book.output)
             else:
                 self.notes.append("the reference does not repeat itself: the floor is widened by what it does then")
         else:
@@ -70,10 +73,19 @@ class Search:
         if bare is not None and not same(bare, free.output):
             again = self.theirs.run()
             if same(bare, again):
-                self.doubts.append("the candidate computes something else while it is watched")
+                self._drifts["candidate"] = output_error(bare, free.output)
             else:
                 self.notes.append("the candidate does not repeat itself")
         return free
+
+    def doubt_watching(self, rounding: float) -> None:
+        """A lazy device fuses otherwise what is looked at; more than rounding must not come of it."""
+        for side, drift in self._drifts.items():
+            beside = f"its output moves by {drift:.2g}, by rounding {rounding:.2g}"
+            if drift > max(rounding, least_of(self.dtype)):
+                self.doubts.append(f"the {side} computes something else while it is watched: {beside}")
+            else:
+                self.notes.append(f"the {side} rounds otherwise while it is watched: {beside}")
 
     def play(self, side: Side, modules: dict[str, nn.Module], book: Book, **how: Any) -> Played:
         return play(side, modules, book, self.names, seeded=self.seeded, **how)

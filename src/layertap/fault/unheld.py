@@ -50,11 +50,14 @@ class UnheldSearch(Search):
         low, modules = self.lowered()
         drifts = [self.play(low, modules, book, hold=False, nudge=nudge) for nudge in (None, one_ulp)]
         total, rounding = self.total(book, seen), max(self.total(book, drift) for drift in drifts)
+        self.doubt_watching(rounding)
         table = judge_totals(seen, floors_of([*widened, *drifts]), self.pairing, self.dtype, rounding)
         guilty = [row for row in table if row.ratio > LIMIT]
         self.notes.append("compiled: nothing in it can be exchanged, so errors are total, and may come from further up")
         if not seen.events:
             self.notes.append("nothing inside it could be seen; lt.bake before compiling shows it")
+        if self.doubts:
+            return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         if total <= LIMIT * max(rounding, least_of(self.dtype)) and not guilty:
             exact = total == 0 and all(event.found.exact for event in seen.events)
             return self._told("identical" if exact else "noise", table, total, rounding)

@@ -12,7 +12,7 @@ from torch import nn
 
 from layertap.compare.floor import ROUNDOFF
 from layertap.fault.book import Book
-from layertap.fault.contrast import contrast
+from layertap.fault.contrast import contrast, together
 from layertap.fault.drill import Departure
 from layertap.fault.operators import by_operator
 from layertap.fault.result import ModuleRow
@@ -71,8 +71,9 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
         told = _weights(theirs, ours, row.page, set(book.calls))
     if told is not None or clues.found is None:
         return told
-    right, found = book.slots[row.place].get(clues.found.device), clues.found
-    told = _certain(right, found, list(book.at(page, call, "entry").values()) if end == "exit" else [])
+    right, found = together(book.slots[row.place].get(), clues.found)
+    given = book.at(page, call, "entry").values() if end == "exit" else ()
+    told = _certain(right, found, [value.to(found.device) for value in given])
     if told is None and ours is not None and theirs is not None:
         told = _config(theirs, ours)
     if not found.is_floating_point():
@@ -80,7 +81,7 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
     departure = clues.departure
     if told is None and departure is not None:
         told = by_operator(departure, sure=True)
-    told = told or _cache(row, book) or _form(right, found, _around(row, book), row)
+    told = told or _cache(row, book) or _form(right, found, _around(row, book, found.device), row)
     if told is None and departure is not None:
         told = by_operator(departure, sure=False)
     return told or _faint(right, found, row.floor)
@@ -96,14 +97,14 @@ def _cache(row: ModuleRow, book: Book) -> Explanation | None:
     return "cache", (f"right in its first call, wrong in call {row.call}, which reads the cache",)
 
 
-def _around(row: ModuleRow, book: Book) -> dict[str, torch.Tensor]:
+def _around(row: ModuleRow, book: Book, device: torch.device) -> dict[str, torch.Tensor]:
     """What a module had at hand: its input, and what its children returned."""
     found: dict[str, torch.Tensor] = {}
     for (page, call, end, leaf), slot in book.slots.items():
         if end == "entry" and (page, call) == (row.page, row.call):
-            found[f"its input {leaf}".strip()] = slot.get()
+            found[f"its input {leaf}".strip()] = slot.get(device)
         elif end == "exit" and call == 0 and page and page.rpartition(".")[0] == row.page:
-            found[f"{page}'s output {leaf}".strip()] = slot.get()
+            found[f"{page}'s output {leaf}".strip()] = slot.get(device)
     return found
 
 
@@ -126,7 +127,8 @@ def _weights(reference: nn.Module, candidate: nn.Module, path: str, called: set[
         plain, quantised = _plain(tensor)
         if plain is None:
             continue
-        found = contrast(wanted.detach().to(plain.dtype), plain)
+        wanted, plain = together(wanted.detach(), plain)
+        found = contrast(wanted.to(plain.dtype), plain)
         if found is None or found.exact or (quantised and found.error < QUANTISED):
             continue
         how = _how(wanted, plain, found.error)
@@ -165,13 +167,14 @@ def _cosine(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
-    r, c = wanted.detach().double(), found.detach().double()
+    r, c = wanted.double(), found.double()
     slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
     if not torch.isfinite(c).all():
         return f"{int((~torch.isfinite(c)).sum())} values are not finite"
     if (c - slope * r).norm() <= 0.02 * c.norm() and abs(slope - 1) > 0.02 and c.any():
         return f"scaled by {slope:.4g}"
-    if r.ndim == 2 and r.shape[0] == r.shape[1] and torch.allclose(r.t(), c, rtol=1e-2, atol=1e-6):
+    apart = error > 0.02
+    if apart and r.ndim == 2 and r.shape[0] == r.shape[1] and torch.allclose(r.t(), c, rtol=1e-2, atol=1e-6):
         return "transposed"
     wrong = (c - r).abs() > 3e-2 * r.abs().clamp_min(r.abs().mean())
     if r.ndim == 2:
@@ -180,7 +183,7 @@ def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
         if zero or (rows and len(rows) <= len(r) // 2):
             rows, what = (zero, "are zero") if zero else (rows, "differ")
             return f"{len(rows)} of {len(r)} rows {what} (first: {rows[0]})"
-    if torch.allclose(r.flatten().sort().values, c.flatten().sort().values, rtol=1e-2, atol=1e-6):
+    if apart and torch.allclose(r.flatten().sort().values, c.flatten().sort().values, rtol=1e-2, atol=1e-6):
         return "the same values in another order"
     return f"relative error {error:.3g}"
 

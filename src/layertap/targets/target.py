@@ -158,8 +158,8 @@ def expect_inputs(value: Any) -> Inputs:
     inputs = as_inputs(value)
     if inputs is None:
         raise BadArgument(
-            f"the inputs are of type {type(value).__name__}; expected keywords (a dict), positional arguments (a tuple) "
-            "or a tensor"
+            f"the inputs are of type {type(value).__name__}; expected keywords (a dict), positional arguments "
+            "(a tuple) or one tensor"
         )
     return inputs
 
