@@ -119,6 +119,23 @@ def test_putting_the_reference_back_explains_the_error(qwen3):
     assert find_fault(reference, candidate, inputs).explained > 0.99
 
 
+@pytest.mark.parametrize(("at", "told"), [((1, 3), "[1, 3]"), ((..., 7), "[..., 7]")])
+def test_the_token_or_channel_that_gave_it_away_is_told(qwen3, at, told):
+    reference, inputs = qwen3
+    candidate = copy.deepcopy(reference)
+    right = candidate.model.layers[1].mlp.forward
+
+    def forward(self, x):
+        out = right(x)
+        out[at] *= 1.5
+        return out
+
+    candidate.model.layers[1].mlp.forward = types.MethodType(forward, candidate.model.layers[1].mlp)
+    found = find_fault(reference, candidate, inputs)
+    assert found.site == f"{LAYER}.mlp"
+    assert found.evidence[-1] == f"seen at its output, most of all in {told}"
+
+
 def test_it_says_so_in_words(qwen3):
     reference, inputs = qwen3
     candidate = copy.deepcopy(reference)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -36,7 +37,7 @@ class Clues:
 def explain(clues: Clues, reference: nn.Module | None, candidate: nn.Module | None) -> Explanation:
     """Names the cause of one module's error, with evidence; the cheapest and surest proofs first."""
     row, book = clues.row, clues.book
-    seen = f"seen at {row.where}"
+    seen = f"seen at {row.where}{_line(row, book)}"
     cause, evidence = _cause(clues, reference, candidate) or ("", ())
     if cause:
         return cause, (*evidence, *_slope(row, evidence), seen)
@@ -44,6 +45,17 @@ def explain(clues: Clues, reference: nn.Module | None, candidate: nn.Module | No
     if any(page.startswith(f"{row.page}." if row.page else "") and page != row.page for page in book.calls):
         return "structure", (f"its children are right, what it makes of them is not: {error}", seen)
     return "unknown", (error, seen)
+
+
+def _line(row: ModuleRow, book: Book) -> str:
+    """The token or channel that gave it away, as an index."""
+    slot = book.slots.get(row.place)
+    if slot is None or row.sign not in ("row", "column"):
+        return ""
+    if row.sign == "column":
+        return f", most of all in [..., {row.found.column_index}]"
+    place = np.unravel_index(row.found.row_index, slot.get().shape[:-1])
+    return f", most of all in [{', '.join(str(int(index)) for index in place)}]" if place else ""
 
 
 def _slope(row: ModuleRow, told: tuple[str, ...]) -> tuple[str, ...]:
