@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from layertap.capture import taps
-from layertap.capture import taps
 from layertap.errors import BadArgument
 from layertap.fault import find_fault
 
