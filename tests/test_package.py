@@ -61,6 +61,7 @@ RECEIPT = "Receipt(sites=(), steps=0, records=0, bytes=0, seconds=0.0, overhead=
         ("layertap.targets", "import layertap; layertap.open_target"),
         ("layertap.store", "import layertap; layertap.Run"),
         ("layertap.report", f"from layertap.site import Receipt; str({RECEIPT})"),
+        ("layertap.report", "import layertap.report.page, layertap.report.finding"),
         ("layertap.cli", "from layertap.cli import main"),
         ("layertap.cli", "import sys; sys.argv = ['layertap', '--help']\nfrom layertap.cli import main\nmain()"),
     ],

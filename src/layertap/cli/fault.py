@@ -20,6 +20,7 @@ def fault(
     mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
     budget: Annotated[str | None, typer.Option(help="memory for the reference's tensors; the rest to disk")] = None,
     repro: Annotated[Path | None, typer.Option(help="also write the culprit into a folder of its own")] = None,
+    html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show all modules and notes")] = False,
     json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
 ) -> None:
@@ -37,6 +38,8 @@ def fault(
         finding = find_fault(ours.model, theirs.model, inputs, mapping=mapping, budget=budget, progress=status.update)
     if repro is not None and finding.verdict == "fault":
         finding.repro(repro)
+    if html is not None:
+        finding.to_html(html)
     if json:
         show_json(finding.to_dict())
     else:

@@ -109,6 +109,11 @@ class Finding:
     def to_json(self, path: str | os.PathLike[str]) -> None:
         Path(path).write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False), encoding="utf-8")
 
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        from layertap.report.page import finding_page
+
+        Path(path).write_text(finding_page(self), encoding="utf-8")
+
     def __str__(self) -> str:
         from layertap.report.finding import finding_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rich.console import Console, Group
@@ -104,7 +104,7 @@ def _table(report: Report, verbose: bool) -> Table:
     for title in ("verdict", "error", "floor", "ratio", "jump", "max |d|", "cosine", *more):
         table.add_column(title, justify="right")
     table.add_column("error, log scale")
-    place = scale(report)
+    place = scale(value for row in report.rows for value in (row.error, row.floor))
     for row in report.rows:
         table.add_row(
             *_cells(row),
@@ -163,9 +163,9 @@ def pair_name(row: Row) -> str:
     return f"{row.site} ~ {row.candidate_site}"
 
 
-def scale(report: Report) -> Callable[[float], float]:
-    """Places an error between 0 and 1, on the log scale that all errors and floors of a report share."""
-    logs = [math.log10(value) for row in report.rows for value in (row.error, row.floor) if 0 < value < math.inf]
+def scale(errors: Iterable[float]) -> Callable[[float], float]:
+    """Places an error between 0 and 1, on the log scale that all errors and floors share."""
+    logs = [math.log10(value) for value in errors if 0 < value < math.inf]
     low, high = (min(logs) - 0.2, max(logs) + 0.2) if logs else (0.0, 1.0)
 
     def place(value: float) -> float:

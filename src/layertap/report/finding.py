@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from layertap.fault.result import Finding, ModuleRow
 from layertap.report.diff import STYLES
 from layertap.report.values import jsonable, number
 from layertap.words import say
+
+if TYPE_CHECKING:
+    from layertap.fault.result import Finding, ModuleRow
 
 SHOWN = 8
 NOTES = 5
@@ -29,8 +31,8 @@ def finding_text(finding: Finding, *, verbose: bool = False) -> str:
 
 def finding_view(finding: Finding, *, verbose: bool = False) -> Group:
     """For a terminal; `verbose` shows all modules and all notes."""
-    words = _words(finding)
-    lines = [Text(line, style=STYLES[finding.verdict] if not i else "") for i, line in enumerate(words)]
+    told = words(finding)
+    lines = [Text(line, style=STYLES[finding.verdict] if not i else "") for i, line in enumerate(told)]
     notes = finding.notes if verbose else finding.notes[:NOTES]
     lines += [Text(say("note: {text}", text=note), style="yellow") for note in notes]
     left = len(finding.notes) - len(notes)
@@ -73,7 +75,8 @@ def _table(finding: Finding, verbose: bool) -> Table:
     return table
 
 
-def _words(finding: Finding) -> list[str]:
+def words(finding: Finding) -> list[str]:
+    """The verdict in a sentence, then what belongs to it."""
     told = "; ".join(finding.evidence)
     if finding.verdict == "inconclusive":
         return [say("{verdict}: {reasons}", verdict=say("INCONCLUSIVE"), reasons=told)]
