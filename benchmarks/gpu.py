@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 import torch
+from gpu_block import Block
 from gpu_kernel import check, kernel_table
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
 
 import layertap as lt
 
@@ -23,19 +23,6 @@ BLOCKS, WIDTH, BATCH, LENGTH = 24, 2048, 4, 2048
 ROUNDS, PASSES = 3, 12
 SHARES = {"float32": 0.8, "bfloat16": 0.5}
 """The least share of the read limit for statistics, fingerprint and sketch together."""
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (t.unflatten(-1, (16, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
-        x = x + self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-        return x + self.down(F.silu(self.up(self.norm2(x))))
 
 
 def passes(
@@ -147,7 +134,12 @@ def kernel_misses() -> bool:
 def main() -> int:
     torch.manual_seed(0)
     failed = "--forward" not in sys.argv and kernel_misses()
-    model = nn.Sequential(*(Block() for _ in range(BLOCKS))).to("cuda", torch.bfloat16).eval().requires_grad_(False)
+    model = (
+        nn.Sequential(*(Block(WIDTH, 16) for _ in range(BLOCKS)))
+        .to("cuda", torch.bfloat16)
+        .eval()
+        .requires_grad_(False)
+    )
     x = torch.randn(BATCH, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16)
     model(x)
     times = forward_table(model, x)

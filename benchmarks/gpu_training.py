@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from gpu_block import Block
 from torch import nn
-from torch.nn import functional as F  # noqa: N812
 
 import layertap as lt
 
@@ -29,25 +29,12 @@ TARGETS = {"stats, every step": 1.05, "stats, every 10th step": 1.01}
 WHAT = ("output", "grad_output")
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
-        x = x + self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-        return x + self.down(F.silu(self.up(self.norm2(x))))
-
-
 class Training:
     """A model, an optimizer and one step."""
 
     def __init__(self, batch: int = BATCH, length: int = LENGTH) -> None:
         torch.manual_seed(0)
-        self.model = nn.Sequential(*(Block() for _ in range(LAYERS))).to("cuda", torch.bfloat16)
+        self.model = nn.Sequential(*(Block(WIDTH, HEADS) for _ in range(LAYERS))).to("cuda", torch.bfloat16)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
         self.x = torch.randn(batch, length, WIDTH, device="cuda", dtype=torch.bfloat16)
 
