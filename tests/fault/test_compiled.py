@@ -9,6 +9,7 @@ from torch import nn
 
 from layertap import open_target
 from layertap.fault import find_fault
+from targets.artefacts import SUFFIXES, make
 
 # What inductor and jit.trace use inside torch warns against itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -78,15 +79,17 @@ def test_what_the_compiler_did_is_found_where_it_first_shows(net):
     assert "The output's error is " in str(found)
 
 
-def test_a_compiled_file_is_seen_by_its_totals(net, tmp_path):
+@pytest.mark.parametrize("kind", SUFFIXES)
+def test_a_compiled_file_is_seen_by_its_totals(net, kind, tmp_path):
     candidate = copy.deepcopy(net)
     with torch.no_grad():
         candidate.layers[1][2].weight.mul_(1.1)
-    torch.jit.trace(candidate, X).save(tmp_path / "net.pt")
-    found = find_fault(net, open_target(tmp_path / "net.pt"), (X,))
-    assert (found.verdict, found.site) == ("fault", "layers.1.2")
-    torch.jit.trace(net, X).save(tmp_path / "right.pt")
-    assert find_fault(net, open_target(tmp_path / "right.pt"), (X,)).verdict in ("identical", "noise")
+    wrong, right = (tmp_path / f"{name}{SUFFIXES[kind]}" for name in ("wrong", "right"))
+    make(kind, candidate, (X,), wrong)
+    make(kind, net, (X,), right)
+    found = find_fault(net, open_target(wrong), (X,))
+    assert (found.verdict, found.site) == ("fault", "layers.1.2"), str(found)
+    assert find_fault(net, open_target(right), (X,)).verdict in ("identical", "noise")
 
 
 def in_bfloat16(graph, inputs):
