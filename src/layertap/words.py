@@ -179,6 +179,7 @@ _CHINESE = {
     # silent precision
     "precision: at {count} of {total} sites the error has the size of {dtype} rounding, though the tensors say "
     "float32": "精度：{total} 个位置中有 {count} 个的误差与 {dtype} 的舍入相当，尽管张量标为 float32",
+    "the candidate's runtime says that it computes in {dtype}": "候选模型的运行时自称以 {dtype} 计算",
     "the candidate's parameters are {dtype}, the reference's are not": "候选模型的参数是 {dtype}，参考模型的不是",
     "every value of the candidate's {site} fits into {dtype}": "候选侧 {site} 的每个值都可以用 {dtype} 表示",
     "nothing proves it: any error of that size and spread looks so": "但没有证据：任何这样大小和分布的误差都会如此",

@@ -92,6 +92,31 @@ def test_a_compiled_file_is_seen_by_its_totals(net, kind, tmp_path):
     assert find_fault(net, open_target(right), (X,)).verdict in ("identical", "noise")
 
 
+class Named(Net):
+    def forward(self, x):
+        return {"logits": super().forward(x)}
+
+
+class Sorry(Net):
+    def forward(self, x):
+        return super().forward(x).sum(-1)
+
+
+def test_an_output_that_has_lost_its_name_is_known_by_its_shape(net, tmp_path):
+    named = Named().eval()
+    make("openvino", named, (X,), tmp_path / "net.xml")
+    found = find_fault(named, open_target(tmp_path / "net.xml"), X)
+    assert found.verdict == "noise"
+    assert 0 < found.total < 1e-6
+
+
+def test_outputs_that_cannot_be_laid_side_by_side_are_inconclusive(net):
+    found = find_fault(net, Sorry().eval(), X)
+    assert found.verdict == "inconclusive"
+    assert math.isnan(found.total)
+    assert "no tensor of one name or one shape" in found.evidence[0]
+
+
 def in_bfloat16(graph, inputs):
     """A backend that computes in bfloat16 and hands out float32, and says nothing."""
 

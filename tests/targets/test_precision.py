@@ -42,11 +42,12 @@ def test_openvino_saves_weights_as_float16_unless_told_otherwise(case):
     openvino, made, folder, given, reference = case
     openvino.save_model(made, folder / "default.xml")
     openvino.save_model(made, folder / "float32.xml", compress_to_fp16=False)
-    report = lt.diff(reference, opened(folder / "default.xml", given).run)
+    exactly = {"INFERENCE_PRECISION_HINT": "f32"}  # some CPUs would compute in bfloat16 besides
+    report = lt.diff(reference, opened(folder / "default.xml", given, exactly).run)
     assert report.cause == "precision"
     assert "the error has the size of float16 rounding, though the tensors say float32" in str(report)
     assert "the candidate's parameters are float16, the reference's are not" in str(report)
-    clean = lt.diff(reference, opened(folder / "float32.xml", given, {"INFERENCE_PRECISION_HINT": "f32"}).run)
+    clean = lt.diff(reference, opened(folder / "float32.xml", given, exactly).run)
     assert (clean.verdict, clean.cause) == ("noise", "")
 
 
@@ -57,11 +58,18 @@ def test_openvino_computes_in_bfloat16_where_the_cpu_has_it(case):
         pytest.skip("this CPU has no bf16; the next test emulates it")
     openvino.save_model(made, folder / "float32.xml", compress_to_fp16=False)
     rec = opened(folder / "float32.xml", given)
-    assert any(note.startswith("precision: OpenVINO computes ") and "bf16" in note for note in rec.receipt.notes)
+    notes = rec.receipt.notes
+    assert any(note.startswith("precision: OpenVINO computes ") and "operations in bf16" in note for note in notes)
+    assert not any("the taps change what is computed" in note for note in notes), "bfloat16 explains what taps do"
     report = lt.diff(reference, rec.run)
     assert report.verdict == "fault"
     assert report.cause == "precision"
-    assert "bfloat16" in report.notes[0]
+    assert "the candidate's runtime says that it computes in bfloat16" in report.notes[0]
+    model, _ = models.qwen3(layers=4)
+    model.config.use_cache = False
+    found = lt.find_fault(model, lt.open_target(folder / "float32.xml"), given)
+    assert (found.verdict, found.cause) == ("fault", "precision")
+    assert 1e-3 < found.total < 1e-2
     exact = opened(folder / "float32.xml", given, {"INFERENCE_PRECISION_HINT": "f32"})
     assert lt.diff(reference, exact.run).verdict == "noise"
 
@@ -129,3 +137,20 @@ def test_an_honest_bfloat16_run_is_not_called_silent(case):
     model.config.use_cache = False
     report = lt.diff(reference, eager(model.bfloat16(), given))
     assert report.cause == ""
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_the_word_of_a_runtime_is_proof(case, says_so):
+    given, reference = case[3], case[4]
+    model, _ = models.qwen3(layers=4)
+    model.config.use_cache = False
+    if says_so:
+        model.layertap_computes = {"bfloat16"}
+    recording = lt.record(model, sites=SITES[:-1], keep="tensor")
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), recording as rec:
+        model(**given)
+    report = lt.diff(reference, rec.run)
+    assert report.verdict == "fault"
+    assert report.cause == ("precision" if says_so else "")
+    proof = "the candidate's runtime says that it computes in bfloat16" if says_so else "nothing proves it"
+    assert proof in report.notes[0]

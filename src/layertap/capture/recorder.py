@@ -192,7 +192,8 @@ class Recorder:
         atexit.unregister(self.close)
         self.sink.close()
         self._receipt = self._make_receipt()
-        self._writer.close(self._receipt)
+        computes = sorted(getattr(self.model, "layertap_computes", ()))  # known only when it has run
+        self._writer.close(self._receipt, **({"computes_in": computes} if computes else {}))
 
     def __enter__(self) -> Recorder:
         return self.start()

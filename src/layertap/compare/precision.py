@@ -2,8 +2,8 @@
 
 Runtimes do this unasked: OpenVINO computes in bfloat16 where a CPU has it, and saves weights as float16 by default. It
 shows as an error at nearly every site, of the size that the coarser rounding makes, without a direction, and spread
-evenly. That much other faults can imitate; so it is called by its name only with proof: the coarser dtype among the
-parameters, or a float32 tensor all of whose values fit into it.
+evenly. That much other faults can imitate; so it is called by its name only with proof: the runtime's own word, the
+coarser dtype among the parameters, or a float32 tensor all of whose values fit into it.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ def silent_precision(
 
 
 def _proof(reference: Run, candidate: Run, pairs: Sequence[Pair], dtype: str) -> str:
+    ours, theirs = (set(run.info.get("computes_in") or ()) for run in (reference, candidate))
+    if dtype in theirs - ours:
+        return say("the candidate's runtime says that it computes in {dtype}", dtype=dtype)
     ours, theirs = (set(run.info.get("parameter_dtypes") or ()) for run in (reference, candidate))
     if dtype in theirs - ours:
         return say("the candidate's parameters are {dtype}, the reference's are not", dtype=dtype)

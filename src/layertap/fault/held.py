@@ -18,7 +18,7 @@ from layertap.fault.replay import graft
 from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import one_ulp
-from layertap.fault.search import Search
+from layertap.fault.search import APART, Search
 from layertap.fault.side import Side
 from layertap.fault.watchers import Stage
 from layertap.fault.why import Clues, explain, weight_error
@@ -96,6 +96,9 @@ class HeldSearch(Search):
         if exact and not self.doubts:
             same = "are the same object" if self.ours.model is self.theirs.model else "compute the same bits everywhere"
             self.notes.append(f"reference and candidate {same}: if you changed something, it did not run")
+        elif math.isnan(total) and not cause:
+            verdict = "inconclusive"
+            self.doubts.append(APART)
         elif not cause and total > LIMIT * max(rounding, least_of(self.dtype)):
             verdict = "inconclusive"
             times = f"{total / max(rounding, 1e-300):.3g} × what rounding explains"
@@ -265,6 +268,8 @@ def _of_all(rows: list[ModuleRow], shared: tuple[str, ...], pairing: Pairing) ->
 
 def _explained(before: float, after: float, rounding: float) -> float:
     """The share of the error, beyond rounding, that is gone; independent errors add as squares."""
+    if math.isnan(before) or math.isnan(after):
+        return math.nan
     if not math.isfinite(before):
         return 1.0 if math.isfinite(after) else 0.0
     rounding = min(rounding, after)

@@ -25,14 +25,34 @@ def same(one: Any, other: Any) -> bool:
 
 
 def output_error(right: Any, found: Any) -> float:
-    wanted = {leaf.path: leaf.tensor for leaf in leaves(right) if leaf.tensor is not None}
-    worst = 0.0
-    for leaf in leaves(found):
-        if leaf.tensor is None or leaf.path not in wanted or "past_key_values" in leaf.path:
-            continue
-        measured = contrast(wanted[leaf.path], leaf.tensor)
-        worst = max(worst, size_of(measured)) if measured is not None else worst
-    return worst
+    """The largest relative error over an output's tensors; NaN where no two of them can be laid side by side."""
+    wanted = _tensors(right)
+    if not wanted:
+        return 0.0  # of a step that returns nothing the gradients are judged
+    pairs = _paired(wanted, _tensors(found))
+    measured = [contrast(one, other) for one, other in pairs]
+    return max((size_of(one) for one in measured if one is not None), default=math.nan)
+
+
+def _tensors(output: Any) -> dict[str, torch.Tensor]:
+    # A cache is the model's memory, not its answer.
+    return {
+        leaf.path: leaf.tensor
+        for leaf in leaves(output)
+        if leaf.tensor is not None and "past_key_values" not in leaf.path
+    }
+
+
+def _paired(right: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """By name; a compiled file has often lost the names: then by shape, in order."""
+    if right.keys() & found.keys():
+        return [(right[path], tensor) for path, tensor in found.items() if path in right]
+    pairs, left = [], list(right.values())
+    for tensor in found.values():
+        place = next((i for i, one in enumerate(left) if one.shape == tensor.shape), None)
+        if place is not None:
+            pairs.append((left.pop(place), tensor))
+    return pairs
 
 
 def size_of(found: Contrast) -> float:

@@ -19,6 +19,7 @@ from layertap.fault.shelf import Shelf
 from layertap.fault.side import Side
 
 Progress = Callable[[str], None]
+APART = "the outputs of the two sides have no tensor of one name or one shape, so their error is not known"
 
 
 class Search:
@@ -110,7 +111,7 @@ class Search:
 
     def total(self, book: Book, played: Played) -> float:
         grads = [event.found for event in played.events if event.key[2] == "param_grad"]
-        return max([output_error(book.output, played.output), *map(size_of, grads)])
+        return max([*map(size_of, grads), output_error(book.output, played.output)])  # NaN last: it is larger than none
 
     def told(self, key: Key) -> str:
         page, call, end, leaf = key

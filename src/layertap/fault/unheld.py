@@ -26,7 +26,7 @@ from layertap.fault.judge import LIMIT, floors_of, least_of, ratio_of
 from layertap.fault.pairing import Pairing, clean_path
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import lowered, one_ulp
-from layertap.fault.search import Search
+from layertap.fault.search import APART, Search
 
 
 def can_be_held(model: nn.Module) -> bool:
@@ -67,7 +67,8 @@ class UnheldSearch(Search):
             why = (f"every error is what {coarse} arithmetic makes, although the parameters are {self.dtype}",)
             return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=why)
         if not guilty:
-            self.doubts.append("the output is further off than rounding explains, and no module that can be seen is")
+            further = "the output is further off than rounding explains, and no module that can be seen is"
+            self.doubts.append(APART if math.isnan(total) else further)
             return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         row = guilty[0]
         cause = "nonfinite" if row.found.nonfinite else "structure" if row.found.shape else "unknown"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,10 @@ _SHAPE_ARITHMETIC = frozenset(
 
 _FOLDING = frozenset({"Add", "Divide", "Multiply", "Subtract"})
 _FOLDED = "LinOpSequenceFusion"
+
+
+_COARSE = {"bf16": "bfloat16", "f16": "float16"}
+"""OpenVINO's names → torch's."""
 
 
 class OpenVino(Reader):
@@ -77,7 +80,7 @@ class OpenVino(Reader):
             model = self._tapped(wanted) if wanted else self.model
             self._compiled[wanted] = self._core.compile_model(model, "CPU", self._config)
         compiled = self._compiled[wanted]
-        precision = self._precision(compiled)
+        computes, notes = self._computes(compiled)
         given = bind(self.contents.arguments, args, kwargs)
         feeds = {
             place: _numpy(given[argument.name])
@@ -95,23 +98,20 @@ class OpenVino(Reader):
             for call in self._scopes.calls
             if call.path in wanted
         ]
-        return Ran(output=output, calls=calls, notes=precision)
+        return Ran(output=output, calls=calls, notes=notes, computes=computes)
 
-    def _precision(self, compiled: Any) -> list[str]:
-        """In which precision it really computes, as its own runtime graph tells; asked or not."""
-        kinds = [op.get_rt_info() for op in compiled.get_runtime_model().get_ordered_ops()]
-        used = Counter(
-            str(kind["runtimePrecision"].astype(str)).lower() for kind in kinds if "runtimePrecision" in kind
-        )
-        coarse = {name: count for name, count in used.items() if name in ("bf16", "f16", "fp16")}
+    def _computes(self, compiled: Any) -> tuple[frozenset[str], list[str]]:
+        """The coarser precision in which it really computes, by its own account, asked or not; and that in words."""
+        kind = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        ops = [op.get_rt_info() for op in compiled.get_runtime_model().get_ordered_ops()]
+        count = sum(str(op["runtimePrecision"].astype(str)).lower() == kind for op in ops if "runtimePrecision" in op)
         asked = self._config.get("INFERENCE_PRECISION_HINT")
-        if coarse:
-            told = ", ".join(f"{count} operations in {name}" for name, count in coarse.items())
-            off = "config={'INFERENCE_PRECISION_HINT': 'f32'} turns that off"
-            return [f"precision: OpenVINO computes {told}, whatever the dtype of its tensors says; {off}"]
-        if asked in ("bf16", "f16"):
-            return [f"precision: {asked} was asked for, but on this CPU OpenVINO computes in f32"]
-        return []
+        if kind in _COARSE and count:
+            told = f"precision: OpenVINO computes {count} operations in {kind}, whatever the dtype of its tensors says"
+            return frozenset([_COARSE[kind]]), [f"{told}; config={{'INFERENCE_PRECISION_HINT': 'f32'}} turns that off"]
+        if asked in _COARSE:
+            return frozenset(), [f"precision: {asked} was asked for, but on this CPU OpenVINO computes in f32"]
+        return frozenset(), []
 
     def save(self, path: Path, wanted: frozenset[str]) -> str:
         model = self._tapped(wanted)

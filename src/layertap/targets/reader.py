@@ -27,6 +27,8 @@ class Ran:
     """What is to be said of this run, for the receipt."""
     lost: dict[str, str] = field(default_factory=dict)
     """Path → why this run gave nothing there."""
+    computes: frozenset[str] = frozenset()
+    """Dtypes coarser than its tensors' in which the runtime computes, if it says so: `bfloat16`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ class Artefact(Shadow):
         self.__dict__["shadows"] = _grow(self, reader.contents)
         self.__dict__["layertap_format"] = reader.format
         self.__dict__["layertap_notes"] = list(reader.contents.remarks)
+        self.__dict__["layertap_computes"] = set()
         self.__dict__["_checked"] = {}
         self.eval()
 
@@ -50,12 +51,15 @@ class Artefact(Shadow):
     shadows: dict[str, nn.Module]
     layertap_notes: list[str]
     """What the receipt of a recording says: what the format has lost, and the drift and freshness of the last taps."""
+    layertap_computes: set[str]
+    """Dtypes coarser than its tensors' in which the runtime said it computes; a run carries them as `computes_in`."""
     _checked: dict[frozenset[str], list[str]]
     """Taps → what a check of them has shown; it is made once."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         wanted = frozenset(path for path in self.reader.contents.paths if path and taps.wanted(self.shadows[path]))
         ran = self.reader.run(args, kwargs, wanted)
+        self.layertap_computes |= ran.computes
         if wanted:
             if wanted not in self._checked:
                 self._checked[wanted] = check(self.reader, args, kwargs, wanted, ran)

@@ -35,14 +35,14 @@ def check(
     lines = []
     if reader.can_do_without:
         plain = reader.run(args, kwargs, frozenset())
-        lines.append(drift(plain.output, ran.output, layers=len(wanted)))
+        lines.append(drift(plain.output, ran.output, layers=len(wanted), computes=ran.computes))
     if not reader.probes_itself:
         lines += freshness(reader, args, kwargs, wanted, ran)
     return [*lines, *reader.cross_check(args, kwargs, wanted)]
 
 
-def drift(plain: Any, tapped: Any, layers: int) -> str:
-    """The output with taps against the output without, judged by what rounding explains.
+def drift(plain: Any, tapped: Any, layers: int, computes: AbstractSet[str] = frozenset()) -> str:
+    """The output with taps against the output without, judged by what rounding in the precision used explains.
 
     >>> drift(torch.ones(3), torch.ones(3), layers=1)
     'observer drift: none; the output with taps is bit-identical to the one without'
@@ -50,7 +50,7 @@ def drift(plain: Any, tapped: Any, layers: int) -> str:
     worst, where = largest_difference(plain, tapped)
     if worst == 0:
         return say("observer drift: none; the output with taps is bit-identical to the one without")
-    floor = floor_of(plain, layers)
+    floor = floor_of(plain, layers, computes)
     ratio = worst / floor if floor else math.inf
     told = {"error": f"{worst:.2g}", "ratio": f"{ratio:.2g}", "where": where}
     if ratio <= 1:
@@ -124,9 +124,10 @@ def another(value: Any) -> Any:
     return map_tensors(value, _varied)
 
 
-def floor_of(output: Any, layers: int) -> float:
-    """What rounding explains in an output: from its coarsest dtype and the number of layers."""
+def floor_of(output: Any, layers: int, computes: AbstractSet[str] = frozenset()) -> float:
+    """What rounding explains in an output: from its coarsest dtype, or one computed in, and the number of layers."""
     eps = [torch.finfo(leaf.tensor.dtype).eps for leaf in _floats(output)]
+    eps += [torch.finfo(getattr(torch, dtype)).eps for dtype in computes]
     return PER_LAYER * max(eps, default=0.0) / 2 * math.sqrt(1 + layers)
 
 
