@@ -247,11 +247,11 @@ def on_cpu() -> bool:
     torch._dynamo.reset()
     counters.clear()
     torch.manual_seed(0)
-    model = Net(4, 256, 4).eval().requires_grad_(False)
-    x = torch.randn(2, 64, 256)
+    model = Net(6, 512, 8).eval().requires_grad_(False)
+    x = torch.randn(4, 128, 512)
     compiled = torch.compile(model, fullgraph=True)
     found = table(model, compiled, x)
-    title = f"the same on the CPU ({torch.get_num_threads()} threads), 4 blocks × 256, batch 2×64, fp32; not judged"
+    title = f"the same on the CPU ({torch.get_num_threads()} threads), 6 blocks × 512, batch 4×128, fp32; not judged"
     report(title, found, {})
     print(f"  graphs: {graphs()}, graph breaks: {sum(counters['graph_break'].values())}")
     return graphs() != 3

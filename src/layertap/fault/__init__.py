@@ -1,16 +1,20 @@
 """Two live models, one culprit: what each module does with right values, against what rounding does there.
 
-finding      find_fault, from preflight to verdict                <- read first
+finding      find_fault: which search fits                         <- read first
+search       what every search does first: the reference proved, rounding measured
+held         the candidate held to the reference: who is guilty of what
+unheld       models that cannot be held, compiled ones: total errors only
 side         one of the two models: run from the same state, left as it was
 pairing      which module of the one is which of the other
 replay       the reference written down; the candidate held to it, forward and back
-shelf        where the reference's tensors wait, within a budget
-contrast     one tensor against another
+watchers     what stands at each module while that happens
+book, shelf  what was written down, and where it waits, within a budget
+contrast     one tensor against another; outputs: what two models return
+rounding     what honest arithmetic does
 judge        which modules stand out
-drill        the operators inside a guilty module
+drill        the operators inside a guilty module, and what they say (operators)
 why          the cause, from the two modules, the operators and the error's form
 repro        the culprit in a folder of its own
-compiled     models that cannot be held: total errors only
 result       Finding, ModuleRow
 """
 
