@@ -309,3 +309,16 @@ def test_a_plan_holds_each_module_once(tree):
     paths = select(tree, ["**", "**:input"]).paths
     assert len(paths) == len(set(paths)) == len(list(tree.named_modules()))
     str(select(tree, "**"))
+
+
+def test_a_name_may_hold_dots():
+    model = Fake(**{"block.0": Fake(up=Fake()), "block": Fake(**{"1": Fake()}), "a.b.c": Fake()})
+    assert [choice.path for choice in select(model, "block.0")] == ["block.0"]
+    assert [choice.path for choice in select(model, "**.up")] == ["block.0.up"]
+    assert {choice.path for choice in select(model, "**")} - {""} == {
+        "block.0",
+        "block.0.up",
+        "block",
+        "block.1",
+        "a.b.c",
+    }
