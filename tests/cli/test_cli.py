@@ -1,6 +1,7 @@
 """The command line as a user types it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -139,3 +140,44 @@ def test_demo_goes_from_the_layer_to_its_part(tmp_path, monkeypatch):
     assert "first departure: blocks.3.down (Linear)" in text
     assert "blocks.3.down is wrong (weights): weight: 1 of 48 rows are zero (first: 7)" in text
     assert json.loads(call("demo", "--json"))["first"] == "blocks.3.down"
+
+
+def started(*args, **environment):
+    command = [sys.executable, "-c", "from layertap.cli import main; main()", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=120)
+
+
+def test_version_and_short_help(target):
+    assert call("--version").startswith("layertap ")
+    assert "Usage" in call("diff", "-h")
+
+
+def test_a_crash_is_no_verdict(target):
+    call("record", target, "-o", "run")
+    code = "from layertap.cli import main, show; show.open_run = show.Run = lambda run: 1 / 0; main()"
+    crashed = subprocess.run([sys.executable, "-c", code, "show", "run"], capture_output=True, text=True, timeout=120)
+    assert "ZeroDivisionError" in crashed.stderr
+    assert crashed.returncode == 2, "1 would say that a fault was found"
+
+
+def test_a_terminal_without_unicode_gets_the_numbers(target):
+    call("record", target, "-o", "run", "--sites", "*")
+    done = started("show", "run", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "2?8  float32" in done.stdout
+
+
+def test_a_closed_pipe_leaves_the_verdict(target):
+    call("record", target, "-o", "a", "--sites", "**")
+    call("record", "nets.py:poisoned", "-o", "b", "--sites", "**")
+    code = f"{sys.executable} -c 'from layertap.cli import main; main()' diff a b"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(code, shell=True, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(write)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+def test_a_message_in_a_log_is_one_line(target):
+    assert started("show", "x" * 200).stderr.count("\n") == 1
