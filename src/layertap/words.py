@@ -39,6 +39,11 @@ _CHINESE = {
     ),
     "how sure: the floor is modelled from dtypes and depth; floor=RUN (the reference in the candidate's "
     "dtype) would measure it": "把握：误差下限由数据类型和深度估算；用 floor=RUN（参考模型以候选精度运行）可以实测",
+    "all {total} rows: -v, --json, --html, report.rows": "全部 {total} 行：-v、--json、--html、report.rows",
+    "not shown, for want of room: {titles}": "因宽度不足未显示：{titles}",
+    "empty: {titles}": "空列：{titles}",
+    "only the {count} rows that are no noise": "只看非舍入的 {count} 行",
+    "to the first departure": "跳到首个偏离处",
     "only in the reference: {sites}": "仅参考侧有：{sites}",
     "only in the candidate: {sites}": "仅候选侧有：{sites}",
     # why a row is judged as it is

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from layertap.compare.measuring import array_of
 from layertap.measure.pair import compare
 from layertap.measure.sketch import relative_l2
+from layertap.report.table import Column, Lines
 from layertap.report.values import number, sparkline
 from layertap.site import Record
 from layertap.store import Run, SiteRecords
@@ -21,6 +21,20 @@ from layertap.words import say
 
 RED = "bold red"
 _NUMBER = re.compile(r"\d+")
+COLUMNS = (
+    Column(title="site", left=True),
+    Column(title="step"),
+    Column(title="shape", spare=2),
+    Column(title="dtype", spare=5),
+    Column(title="mean"),
+    Column(title="std", spare=1),
+    *(Column(title=title) for title in ("min", "max")),
+    Column(title="zero", spare=4),
+    *(Column(title=title) for title in ("nan", "inf")),
+    Column(title="Δ max", spare=6),
+    Column(title="Δ mean", spare=7),
+    Column(title="Δ rel", spare=3),
+)
 
 
 def run_rows(run: Run, *, step: int | None = None, rank: int | None = None) -> list[dict[str, Any]]:
@@ -43,28 +57,10 @@ def run_view(run: Run, rows: Sequence[dict[str, Any]]) -> Group:
     sizes = [row["abs_mean"] for row in rows]
     if len(sizes) > 1:
         head.append(Text(f"mean |x| over depth, log scale  {sparkline(sizes)}", style="cyan"))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("site", overflow="fold", no_wrap=False)
     steps = len({row["step"] for row in rows}) > 1
-    titles = ["step"] if steps else []
-    for title in [
-        *titles,
-        "shape",
-        "dtype",
-        "mean",
-        "std",
-        "min",
-        "max",
-        "zero",
-        "nan",
-        "inf",
-        "Δ max",
-        "Δ mean",
-        "Δ rel",
-    ]:
-        table.add_column(title, justify="right")
+    table = Lines([column for column in COLUMNS if steps or column.title != "step"])
     for row in rows:
-        table.add_row(*_cells(row, steps), style=RED if row["nan"] or row["inf"] else "")
+        table.add(_cells(row, steps), RED if row["nan"] or row["inf"] else "")
     born = next((row for row in rows if row["nan"] or row["inf"]), None)
     foot = []
     if born is not None:
