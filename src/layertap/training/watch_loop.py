@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from layertap.capture import Recorder, Schedule
+from layertap.capture.ending import keep_interrupts
 from layertap.capture.info import rank as this_rank
 from layertap.capture.ledger import why_nothing
 from layertap.capture.schedule import parse_bytes
@@ -129,6 +130,7 @@ class Watch:
             raise
         self._open = True
         watch_clock.listen(self)
+        keep_interrupts()
         atexit.register(self.close)
 
     def _between(self, writer: Writer) -> Writer:
@@ -234,7 +236,7 @@ class Watch:
 
     def crashed(self, error: BaseException) -> None:
         """The loop ended by an error: what the ring holds is what led to it."""
-        fire = functools.partial(self._fire, "crash", f"{type(error).__name__}: {error}")
+        fire = functools.partial(self._fire, "crash", ": ".join(filter(None, (type(error).__name__, str(error)))))
         with contextlib.suppress(Exception):  # the loop's own error is the one that counts
             if self._spared(fire, "crash"):
                 fire()  # without what a failed card has refused
