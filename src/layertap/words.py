@@ -82,8 +82,13 @@ _CHINESE = {
     "{size} of tensors kept": "保存张量 {size}",
     "stopped early: {error}": "提前停止：{error}",
     # a monitor
-    "nothing was recorded: none of the epochs {epochs} came; the last one set was {last}": (
-        "没有任何记录：指定的 epoch {epochs} 一个都没有出现；最后设置的是 {last}"
+    "nothing was recorded: {why}": "没有任何记录：{why}",
+    "set_epoch was never called": "从未调用 set_epoch",
+    "none of the epochs {epochs} came; the last one set was {last}": (
+        "指定的 epoch {epochs} 一个都没有出现；最后设置的是 {last}"
+    ),
+    "none of batch_indices {batches} came in a recorded epoch": (
+        "在要记录的 epoch 中，batch_indices {batches} 一个都没有出现"
     ),
     "{folder} is in use; this one writes to {own}": "{folder} 正在被使用；本次写入 {own}",
     "{error}; recording into memory instead": "{error}；改为记录到内存",

@@ -144,7 +144,9 @@ def test_demo_goes_from_the_layer_to_its_part(tmp_path, monkeypatch):
 
 def started(*args, **environment):
     command = [sys.executable, "-c", "from layertap.cli import main; main()", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, timeout=120)
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, env=os.environ | environment, timeout=120
+    )
 
 
 def test_version_and_short_help(target):
@@ -155,7 +157,8 @@ def test_version_and_short_help(target):
 def test_a_crash_is_no_verdict(target):
     call("record", target, "-o", "run")
     code = "from layertap.cli import main, show; show.open_run = show.Run = lambda run: 1 / 0; main()"
-    crashed = subprocess.run([sys.executable, "-c", code, "show", "run"], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", code, "show", "run"]
+    crashed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert "ZeroDivisionError" in crashed.stderr
     assert crashed.returncode == 2, "1 would say that a fault was found"
 
@@ -170,10 +173,10 @@ def test_a_terminal_without_unicode_gets_the_numbers(target):
 def test_a_closed_pipe_leaves_the_verdict(target):
     call("record", target, "-o", "a", "--sites", "**")
     call("record", "nets.py:poisoned", "-o", "b", "--sites", "**")
-    code = f"{sys.executable} -c 'from layertap.cli import main; main()' diff a b"
+    command = [sys.executable, "-c", "from layertap.cli import main; main()", "diff", "a", "b"]
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(code, shell=True, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120)
+    done = subprocess.run(command, check=False, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120)
     os.close(write)
     assert done.returncode == 1
     assert done.stderr == ""

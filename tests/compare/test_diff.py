@@ -229,3 +229,12 @@ def test_a_long_table_is_folded_and_nothing_that_departs_is_hidden(tmp_path):
     assert page.count("<tr class=") == 241
     assert page.count("id='first'") == 1
     assert "id='bad'" in page
+
+
+def test_a_report_makes_its_folder_or_says_that_it_cannot(tmp_path):
+    with lt.record(nn.Linear(2, 2), sites="") as rec:
+        rec.model(torch.ones(1, 2))
+    report = lt.diff(rec.run, rec.run)
+    report.to_html(tmp_path / "new" / "report.html")
+    with pytest.raises(BadArgument, match=r"report\.html.x: no report can be written here"):
+        report.to_json(tmp_path / "new" / "report.html" / "x")

@@ -67,6 +67,9 @@ def main() -> None:
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(2)
+    except OSError as error:  # a full disk, a folder that is not ours: the message says it all
+        problem(str(error))
+        sys.exit(2)
     except Exception:  # noqa: BLE001  whatever it is, it is no verdict
         traceback.print_exc()
         sys.exit(2)
