@@ -126,6 +126,11 @@ _CHINESE = {
     "born in the backward pass of {name}": "产生于 {name} 的反向计算",
     "; {before}, right before it, is finite": "；紧接在它之前的 {before} 仍是有限值",
     "steps {span} of the ring are in the run": "缓存中的第 {span} 步已写入运行记录",
+    "shown: step {step}, {which}; --step shows another, SITE one site over all steps": (
+        "显示第 {step} 步（{which}）；用 --step 查看其他步，给出 SITE 查看某一位置的全部步"
+    ),
+    "the first with NaN or Inf": "首个含 NaN 或 Inf 的步",
+    "the last": "最后一步",
     # two trainings
     "the two trainings have no step and site in common": "两次训练没有共同的步和位置",
     "what both have is bit-identical, but {count} sites are on one side only": (

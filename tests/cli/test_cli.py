@@ -184,3 +184,25 @@ def test_a_closed_pipe_leaves_the_verdict(target):
 
 def test_a_message_in_a_log_is_one_line(target):
     assert started("show", "x" * 200).stderr.count("\n") == 1
+
+
+def test_show_compares_a_layer_with_one_of_the_same_pass_only(target):
+    call("record", target, "-o", "run", "--sites", "[0-1]", "--steps", "2")
+    rows = json.loads(call("show", "run", "--json"))["rows"]
+    assert [(row["step"], row["site"], bool(row["change"])) for row in rows] == [
+        (0, "0", False),
+        (0, "1", True),
+        (1, "0", False),
+        (1, "1", True),
+    ]
+    assert "rank" not in call("show", "run")
+
+
+def test_show_of_a_long_training_is_one_step_and_a_site_is_one_line_a_step(target):
+    call("record", target, "-o", "run", "--sites", "[0-1]", "--steps", "400")
+    shown = call("show", "run")
+    assert "shown: step 399, the last; --step shows another" in shown
+    assert len(shown.splitlines()) < 12
+    assert len(call("show", "run", "1").splitlines()) == 404
+    call("record", "nets.py:poisoned", "-o", "bad", "--sites", "[2-3]", "--steps", "400")
+    assert "shown: step 0, the first with NaN or Inf" in call("show", "bad")

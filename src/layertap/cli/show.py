@@ -9,7 +9,7 @@ import typer
 
 from layertap.cli.screen import show_json, show_screen
 from layertap.report.receipt import receipt_view
-from layertap.report.show import run_rows, run_view, site_rows, site_view
+from layertap.report.show import run_rows, run_view, site_rows, site_view, telling_step
 from layertap.store import Run
 from layertap.targets import ARTEFACTS, open_target
 from layertap.training.trigger_birth import read_reports
@@ -33,7 +33,8 @@ def show(
         show_json(site_rows(found)) if json else show_screen(site_view(found))
         return
     triggers = read_reports(run)
-    rows = run_rows(opened, step=step, rank=rank)
+    only = telling_step(opened, rank) if step is None and not json else None
+    rows = run_rows(opened, step=step if only is None else only, rank=rank)
     if json:
         receipt = opened.receipt
         show_json(
@@ -47,7 +48,7 @@ def show(
             }
         )
         return
-    show_screen(run_view(opened, rows))
+    show_screen(run_view(opened, rows, only))
     if opened.receipt is not None:
         show_screen(receipt_view(opened.receipt))
     for report in triggers:

@@ -319,7 +319,7 @@ class Watch:
             return done or 0
         after = self._last_step + 1
         self.recorder.notes.append(
-            f"resumed, and {type(optimizer).__name__} does not count its steps: numbered on from {after}; "
+            f"resumed, and {type(optimizer).__name__} does not say at which step: numbered on from {after}; "
             f"say start=, or w.step = …"
         )
         return after
