@@ -322,3 +322,10 @@ def test_a_name_may_hold_dots():
         "block.1",
         "a.b.c",
     }
+
+
+def test_patterns_in_one_text_and_classes_in_another_case_are_told():
+    with pytest.raises(NoMatch, match=r"a list: \['a', 'b'\] \(--sites a --sites b\)"):
+        select(Fake(a=Fake(), b=Fake()), "a, b")
+    with pytest.raises(NoMatch, match="Nearest: type:Fake"):
+        select(Fake(a=Fake()), "type:fake")
