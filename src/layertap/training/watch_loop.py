@@ -277,6 +277,7 @@ class Watch:
         if self._steps.before(id(optimizer)):
             self._end_step()
         self._out_of_phase += self.recorder.phase not in self.config.phases
+        self.recorder.at(batch=self._epochs.spent(self.recorder.batch))
         self._optimizer_tap.before(optimizer)
 
     def after_update(self, optimizer: Optimizer) -> None:
@@ -287,6 +288,7 @@ class Watch:
         if isinstance(found_inf, torch.Tensor):  # a fused optimizer decides on the device whether it steps
             self.recorder.note(AMP, AMP, "output", "found_inf", found_inf)
         self._optimizer_tap.after(optimizer)
+        self.recorder.at(batch=self._epochs.coming(self.recorder.batch))
         if self._steps.after(id(optimizer)):
             self._end_step()
 
@@ -307,7 +309,8 @@ class Watch:
     def _end_step(self) -> None:
         recorder = self.recorder
         if recorder.touched:
-            step = Step(number=recorder.step_number, epoch=recorder.epoch, batch=recorder.batch, skipped=self._skip)
+            batch = self._epochs.spent(recorder.batch)
+            step = Step(number=recorder.step_number, epoch=recorder.epoch, batch=batch, skipped=self._skip)
             recorder.after(functools.partial(self._ring.end_step, step))
         self._steps.ended()
         self._losses, self._skip = 0, False
