@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from layertap import cli
+from layertap.errors import BadArgument
 
 MODEL = """
 import torch
@@ -206,3 +207,11 @@ def test_show_of_a_long_training_is_one_step_and_a_site_is_one_line_a_step(targe
     assert len(call("show", "run", "1").splitlines()) == 404
     call("record", "nets.py:poisoned", "-o", "bad", "--sites", "[2-3]", "--steps", "400")
     assert "shown: step 0, the first with NaN or Inf" in call("show", "bad")
+
+
+def test_show_opens_what_diff_opens(target):
+    call("record", target, "-o", "run", "--sites", "*", "--keep", "tensor")
+    call("export", "run", "-o", "layers", "--layout", "layers")
+    assert re.search(r"^layer_12 +2×8 +float32", call("show", "layers"), re.MULTILINE)
+    with pytest.raises(BadArgument, match="no record at step 9 in run: 12 sites"):
+        call("show", "run", "--step", "9")
