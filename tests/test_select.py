@@ -309,3 +309,23 @@ def test_a_plan_holds_each_module_once(tree):
     paths = select(tree, ["**", "**:input"]).paths
     assert len(paths) == len(set(paths)) == len(list(tree.named_modules()))
     str(select(tree, "**"))
+
+
+def test_a_name_may_hold_dots():
+    model = Fake(**{"block.0": Fake(up=Fake()), "block": Fake(**{"1": Fake()}), "a.b.c": Fake()})
+    assert [choice.path for choice in select(model, "block.0")] == ["block.0"]
+    assert [choice.path for choice in select(model, "**.up")] == ["block.0.up"]
+    assert {choice.path for choice in select(model, "**")} - {""} == {
+        "block.0",
+        "block.0.up",
+        "block",
+        "block.1",
+        "a.b.c",
+    }
+
+
+def test_patterns_in_one_text_and_classes_in_another_case_are_told():
+    with pytest.raises(NoMatch, match=r"a list: \['a', 'b'\] \(--sites a --sites b\)"):
+        select(Fake(a=Fake(), b=Fake()), "a, b")
+    with pytest.raises(NoMatch, match="Nearest: type:Fake"):
+        select(Fake(a=Fake()), "type:fake")

@@ -178,7 +178,7 @@ class Record:
     statistics: Statistics
     fingerprint: int
     """64 bits; equal fingerprints, dtypes and shapes mean bit-identical tensors."""
-    sketch: bytes
+    sketch: bytes = field(repr=False)
     """251 little-endian float32, see store/FORMAT.md."""
     kept: str = "stats"
     """`stats`, `tensor`, or the name of the reduction whose result was kept."""

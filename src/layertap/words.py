@@ -39,6 +39,11 @@ _CHINESE = {
     ),
     "how sure: the floor is modelled from dtypes and depth; floor=RUN (the reference in the candidate's "
     "dtype) would measure it": "把握：误差下限由数据类型和深度估算；用 floor=RUN（参考模型以候选精度运行）可以实测",
+    "all {total} rows: -v, --json, --html, report.rows": "全部 {total} 行：-v、--json、--html、report.rows",
+    "not shown, for want of room: {titles}": "因宽度不足未显示：{titles}",
+    "empty: {titles}": "空列：{titles}",
+    "only the {count} rows that are no noise": "只看非舍入的 {count} 行",
+    "to the first departure": "跳到首个偏离处",
     "only in the reference: {sites}": "仅参考侧有：{sites}",
     "only in the candidate: {sites}": "仅候选侧有：{sites}",
     # why a row is judged as it is
@@ -77,8 +82,13 @@ _CHINESE = {
     "{size} of tensors kept": "保存张量 {size}",
     "stopped early: {error}": "提前停止：{error}",
     # a monitor
-    "nothing was recorded: none of the epochs {epochs} came; the last one set was {last}": (
-        "没有任何记录：指定的 epoch {epochs} 一个都没有出现；最后设置的是 {last}"
+    "nothing was recorded: {why}": "没有任何记录：{why}",
+    "set_epoch was never called": "从未调用 set_epoch",
+    "none of the epochs {epochs} came; the last one set was {last}": (
+        "指定的 epoch {epochs} 一个都没有出现；最后设置的是 {last}"
+    ),
+    "none of batch_indices {batches} came in a recorded epoch": (
+        "在要记录的 epoch 中，batch_indices {batches} 一个都没有出现"
     ),
     "{folder} is in use; this one writes to {own}": "{folder} 正在被使用；本次写入 {own}",
     "{error}; recording into memory instead": "{error}；改为记录到内存",
@@ -116,6 +126,11 @@ _CHINESE = {
     "born in the backward pass of {name}": "产生于 {name} 的反向计算",
     "; {before}, right before it, is finite": "；紧接在它之前的 {before} 仍是有限值",
     "steps {span} of the ring are in the run": "缓存中的第 {span} 步已写入运行记录",
+    "shown: step {step}, {which}; --step shows another, SITE one site over all steps": (
+        "显示第 {step} 步（{which}）；用 --step 查看其他步，给出 SITE 查看某一位置的全部步"
+    ),
+    "the first with NaN or Inf": "首个含 NaN 或 Inf 的步",
+    "the last": "最后一步",
     # two trainings
     "the two trainings have no step and site in common": "两次训练没有共同的步和位置",
     "what both have is bit-identical, but {count} sites are on one side only": (

@@ -1,6 +1,7 @@
 """The command line as a user types it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from layertap import cli
+from layertap.errors import BadArgument
 
 MODEL = """
 import torch
@@ -139,3 +141,77 @@ def test_demo_goes_from_the_layer_to_its_part(tmp_path, monkeypatch):
     assert "first departure: blocks.3.down (Linear)" in text
     assert "blocks.3.down is wrong (weights): weight: 1 of 48 rows are zero (first: 7)" in text
     assert json.loads(call("demo", "--json"))["first"] == "blocks.3.down"
+
+
+def started(*args, **environment):
+    command = [sys.executable, "-c", "from layertap.cli import main; main()", *map(str, args)]
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, env=os.environ | environment, timeout=120
+    )
+
+
+def test_version_and_short_help(target):
+    assert call("--version").startswith("layertap ")
+    assert "Usage" in call("diff", "-h")
+
+
+def test_a_crash_is_no_verdict(target):
+    call("record", target, "-o", "run")
+    code = "from layertap.cli import main, show; show.open_run = show.Run = lambda run: 1 / 0; main()"
+    command = [sys.executable, "-c", code, "show", "run"]
+    crashed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert "ZeroDivisionError" in crashed.stderr
+    assert crashed.returncode == 2, "1 would say that a fault was found"
+
+
+def test_a_terminal_without_unicode_gets_the_numbers(target):
+    call("record", target, "-o", "run", "--sites", "*")
+    done = started("show", "run", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "2?8  float32" in done.stdout
+
+
+def test_a_closed_pipe_leaves_the_verdict(target):
+    call("record", target, "-o", "a", "--sites", "**")
+    call("record", "nets.py:poisoned", "-o", "b", "--sites", "**")
+    command = [sys.executable, "-c", "from layertap.cli import main; main()", "diff", "a", "b"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, check=False, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(write)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+def test_a_message_in_a_log_is_one_line(target):
+    assert started("show", "x" * 200).stderr.count("\n") == 1
+
+
+def test_show_compares_a_layer_with_one_of_the_same_pass_only(target):
+    call("record", target, "-o", "run", "--sites", "[0-1]", "--steps", "2")
+    rows = json.loads(call("show", "run", "--json"))["rows"]
+    assert [(row["step"], row["site"], bool(row["change"])) for row in rows] == [
+        (0, "0", False),
+        (0, "1", True),
+        (1, "0", False),
+        (1, "1", True),
+    ]
+    assert "rank" not in call("show", "run")
+
+
+def test_show_of_a_long_training_is_one_step_and_a_site_is_one_line_a_step(target):
+    call("record", target, "-o", "run", "--sites", "[0-1]", "--steps", "400")
+    shown = call("show", "run")
+    assert "shown: step 399, the last; --step shows another" in shown
+    assert len(shown.splitlines()) < 12
+    assert len(call("show", "run", "1").splitlines()) == 404
+    call("record", "nets.py:poisoned", "-o", "bad", "--sites", "[2-3]", "--steps", "400")
+    assert "shown: step 0, the first with NaN or Inf" in call("show", "bad")
+
+
+def test_show_opens_what_diff_opens(target):
+    call("record", target, "-o", "run", "--sites", "*", "--keep", "tensor")
+    call("export", "run", "-o", "layers", "--layout", "layers")
+    assert re.search(r"^layer_12 +2×8 +float32", call("show", "layers"), re.MULTILINE)
+    with pytest.raises(BadArgument, match="no record at step 9 in run: 12 sites"):
+        call("show", "run", "--step", "9")

@@ -89,6 +89,33 @@ def test_a_crash_brings_the_ring_to_disk_and_the_traceback_is_the_script_s(tmp_p
     assert list(lt.Run(tmp_path / "run")["2"].steps) == [3, 4, 5]
 
 
+def interrupted(step):
+    return f"""
+        def stop(step):
+            if step == {step}:
+                raise KeyboardInterrupt
+
+        fit(net(), 9, stop)
+    """
+
+
+def test_ctrl_c_is_no_crash(tmp_path):
+    path = script(tmp_path, interrupted(3))
+    told = watch("-o", tmp_path / "run", "--ring", 3, "--", sys.executable, path, code=130)
+    assert "crash at step 3: KeyboardInterrupt\n" in told
+
+
+@pytest.mark.parametrize("line", ["lt.watch(model, path='run')", "lt.record(model, 'run').start()"])
+def test_ctrl_c_is_no_crash_where_the_script_asks_for_layertap_itself(tmp_path, line):
+    text = textwrap.dedent(interrupted(3)).replace(
+        "fit(net()", f"import layertap as lt; model = net(); {line}; fit(model"
+    )
+    path = script(tmp_path, text)
+    done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == -2, done.stderr
+    assert not lt.Run(tmp_path / "run").partial
+
+
 def test_the_model_by_class_and_by_name_and_two_models(tmp_path):
     path = script(
         tmp_path,

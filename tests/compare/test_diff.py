@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 import layertap as lt
 import models
 from layertap.errors import BadArgument
+from layertap.report.diff import report_text
 
 LAYERS = ["model.embed_tokens", "model.layers.*", "model.norm", "lm_head"]
 
@@ -202,3 +204,37 @@ def test_the_first_three_lines_say_it(minimax):
     assert lines[0].startswith("FAULT: run in memory against run in memory: ")
     assert lines[1].startswith("first departure: model.layers.30 (MiniMaxM2DecoderLayer), relative error 0.0")
     assert lines[2].startswith("how sure: ")
+
+
+def test_a_long_table_is_folded_and_nothing_that_departs_is_hidden(tmp_path):
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4)) for _ in range(120)])
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken[60][0].weight[1] = 9
+    runs = []
+    for net in (model, broken):
+        with lt.record(net, sites="**", keep="tensor") as rec:
+            net(torch.ones(2, 4))
+        runs.append(rec.run)
+    report = lt.diff(*runs)
+    text = str(report)
+    assert len(report.rows) == 241
+    assert len(text.splitlines()) < 100
+    assert re.search(r"^… 110 more +identical +0 +0$", text, re.MULTILINE)
+    assert re.search(r"^60\.0 +fault", text, re.MULTILINE)
+    assert "all 241 rows: -v" in text
+    assert len(report_text(report, verbose=True).splitlines()) > 241
+    report.to_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<tr class=") == 241
+    assert page.count("id='first'") == 1
+    assert "id='bad'" in page
+
+
+def test_a_report_makes_its_folder_or_says_that_it_cannot(tmp_path):
+    with lt.record(nn.Linear(2, 2), sites="") as rec:
+        rec.model(torch.ones(1, 2))
+    report = lt.diff(rec.run, rec.run)
+    report.to_html(tmp_path / "new" / "report.html")
+    with pytest.raises(BadArgument, match=r"report\.html.x: no report can be written here"):
+        report.to_json(tmp_path / "new" / "report.html" / "x")

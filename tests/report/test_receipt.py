@@ -41,3 +41,7 @@ def test_it_hides_no_loss():
 
 def test_it_survives_run_json():
     assert Receipt.from_dict(receipt().to_dict()) == receipt()
+
+
+def test_a_note_is_told_once():
+    assert str(receipt(notes=("2 steps were skipped",))).count("2 steps were skipped") == 1

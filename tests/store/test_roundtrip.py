@@ -188,6 +188,7 @@ def test_changing_a_tensor_changes_neither_the_run_nor_other_readers(writer: Any
 
 def test_info_and_receipt_come_back(writer: Any) -> None:
     writer.add(record())
+    writer.add(record(step=1))
     writer.close(receipt(), floor=math.nan, shape=(1, 2))
     run = reopen(writer)
     assert run.receipt == receipt()

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import layertap as lt
 import layertap.store
 import layertap.store.run
 from layertap.errors import BadArgument, NotARun, NoTensor, RunError, SiteNotFound
@@ -210,3 +212,18 @@ def test_reading_needs_no_torch(run: Run) -> None:
     command = [sys.executable, "-c", code, str(run.path)]
     done = subprocess.run(command, env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_records_that_are_gone_are_missed(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    with lt.record(model, tmp_path / "run", sites="") as rec:
+        model(torch.ones(1, 2))
+    assert not rec.run.partial
+    for file in (tmp_path / "run" / "records").iterdir():
+        file.unlink()
+    (problem,) = Run(tmp_path / "run").problems
+    assert problem.endswith("2 records were written, 0 are here: files of records/ are gone")
+
+
+def test_a_record_is_printed_without_its_sketch(run: Run) -> None:
+    assert "sketch" not in repr(next(run.records()))

@@ -174,6 +174,7 @@ def test_ring_and_schedule_together(tmp_path):
         train(model, steps=20, each=lambda step: now.__setitem__(0, step))
     assert list(w.run["blocks.0"].steps) == [0, 5, 10, 11, 12, 15]
     assert w.reports[0].steps == (11, 12), "step 10 is in the run already"
+    assert w.receipt.steps == len(w.run["blocks.0"].steps), "steps that are in the run, not all that were tapped"
 
 
 def test_tensors_of_the_ring_give_way_the_oldest_first(tmp_path):

@@ -17,6 +17,7 @@ from layertap.errors import BadArgument, NothingCaptured, RunError, RunExists
 from layertap.store import writer
 from layertap.training import watch_clock
 from layertap.training.trigger_ring import RingWriter
+from layertap.training.watch_config import read_config
 from loops import gpt, train
 
 TESTS = Path(__file__).parents[1]
@@ -172,7 +173,7 @@ def test_a_resumed_sgd_is_numbered_on_and_the_receipt_says_why(tmp_path, schedul
             train(model, steps=3, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     assert list(w.run["norm"].steps) == steps
     assert len(w.run["norm"]) == len(steps)
-    assert "SGD does not count its steps: numbered on from 3" in w.receipt.notes[0]
+    assert "SGD does not say at which step: numbered on from 3" in w.receipt.notes[0]
 
 
 def test_a_forked_child_leaves_the_watch_alone(tmp_path):
@@ -264,3 +265,8 @@ def test_a_card_that_fails_costs_its_last_step_and_not_the_ring(tmp_path, monkey
     assert list(lt.Run(tmp_path)["norm"].steps) == [1, 2, 3]
     assert "watch (crash)" in w.receipt.error
     assert watch_clock.listeners() == ()
+
+
+def test_a_level_that_is_none_is_told_before_the_training_starts():
+    with pytest.raises(BadArgument, match="keep='foo' is no level"):
+        read_config({"keep": {"*": "foo"}})

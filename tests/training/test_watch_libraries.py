@@ -31,11 +31,14 @@ def test_transformers_trainer_which_fetches_ahead(tmp_path):
         disable_tqdm=True,
     )
     data = [{"input_ids": row, "labels": row} for row in ids]
-    with lt.watch(model, path=tmp_path / "run", sites="model.layers.*") as w:
+    options = {"sites": "model.layers.*", "what": ("output", "update")}
+    with lt.watch(model, path=tmp_path / "run", **options) as w:
         transformers.Trainer(model=model, args=arguments, train_dataset=data).train()
     expected = [(0, 1, 0), (0, 1, 1), (1, 1, 2), (1, 1, 3), (2, 2, 0), (2, 2, 1)]
     assert places(w.run, "model.layers.1") == expected
     assert places(w.run, "loss") == expected
+    updates = places(w.run, next(str(site) for site in w.run.sites if str(site).endswith(".update")))
+    assert updates == expected[1::2], "the optimizer steps with the last batch, though the next is there already"
 
 
 def test_lightning(tmp_path):

@@ -27,7 +27,8 @@ def plan(
     """
     selection = select(model, sites, exclude=exclude, what=what)
     found: dict[str, int] = {}
-    watchers = {model.get_submodule(choice.path): _Sizes(selection, choice.path, found) for choice in selection}
+    modules = dict(model.named_modules())
+    watchers = {modules[choice.path]: _Sizes(selection, choice.path, found) for choice in selection}
     taps.attach(watchers)
     try:
         call()

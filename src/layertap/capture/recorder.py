@@ -17,6 +17,7 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.compiled import Uncompiled, doors_of
+from layertap.capture.ending import keep_interrupts
 from layertap.capture.guard import Inside
 from layertap.capture.info import rank, run_info
 from layertap.capture.keep import STATS, TENSOR, Keeper
@@ -128,6 +129,7 @@ class Recorder:
         self._pid = os.getpid()
         self._began = time.perf_counter()
         self._state = "open"
+        keep_interrupts()
         atexit.register(self.close)
         self._open_regions()
         self._arm()
@@ -371,7 +373,7 @@ class Recorder:
     def _make_receipt(self) -> Receipt:
         return receipt_of(
             list(self._taps.values()),
-            steps=self._steps,
+            steps=getattr(self.sink.writer, "steps", self._steps),
             never_due="" if self._ever_due else f"no step was due; the schedule says {self.schedule}",
             records=self._writer.records,
             nbytes=self._writer.bytes,

@@ -5,10 +5,15 @@ Exit codes: 0 identical or noise (or simply done), 1 fault, 2 bad usage or input
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+import traceback
+from typing import Annotated
 
 import typer
 
+from layertap import __version__
 from layertap.cli import demo, diff, export, fault, record, show, watch
 from layertap.cli.screen import problem
 from layertap.errors import LayertapError
@@ -19,7 +24,23 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"layertap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+) -> None:
+    pass
+
+
 app.command("record")(record.record)
 app.command("show")(show.show)
 app.command("diff")(diff.diff)
@@ -30,9 +51,25 @@ app.command("demo")(demo.demo)
 
 
 def main() -> None:
-    """Runs the command line; an error of layertap's own is one message, not a traceback."""
+    """Runs the command line; an error of layertap's own is one message, not a traceback.
+
+    Nothing that goes wrong may leave with Python's own exit code 1, which says that a fault was found.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks
     try:
         app()
+        sys.stdout.flush()
     except LayertapError as error:
         problem(str(error))
+        sys.exit(2)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
+    except OSError as error:  # a full disk, a folder that is not ours: the message says it all
+        problem(str(error))
+        sys.exit(2)
+    except Exception:  # noqa: BLE001  whatever it is, it is no verdict
+        traceback.print_exc()
         sys.exit(2)

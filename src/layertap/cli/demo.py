@@ -54,7 +54,7 @@ def demo(
     # The same weights in other arithmetic: what this run differs by is rounding.
     rounding = take(healthy.bfloat16(), "rounding", LAYERS)
     candidate = take(broken.bfloat16(), "broken", LAYERS)
-    say("\n>>> lt.diff('healthy', 'broken', floor='rounding')")
+    say(f"\n>>> lt.diff('{reference.name}', '{candidate.name}', floor='{rounding.name}')")
     say(report_view(diff(reference, candidate, floor=rounding)))
     say("\nThe layer is known; now its parts.")
     inside = diff(
@@ -62,7 +62,7 @@ def demo(
         take(broken, "broken-inside", INSIDE),
         floor=take(healthy, "rounding-inside", INSIDE),
     )
-    say("\n>>> lt.diff('healthy-inside', 'broken-inside', floor='rounding-inside')")
+    say(f"\n>>> lt.diff('{inside.reference}', '{inside.candidate}', floor='{folder / 'rounding-inside'}')")
     if json:
         show_json(inside.to_dict())
         return

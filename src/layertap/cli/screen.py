@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from layertap.report.values import jsonable
 
-out = Console(emoji=False)  # `net.py:x:` is no picture
+
+class _Screen(Console):
+    """A console that `| head` leaves unharmed: the exit code stays the verdict's, where rich would say 1."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+out = _Screen(emoji=False)  # `net.py:x:` is no picture
 err = Console(stderr=True, emoji=False)
+PIPE = 10_000
 
 
 def show_json(value: Any) -> None:
@@ -24,19 +37,16 @@ def show_screen(view: RenderableType) -> None:
     if out.is_terminal:
         out.print(view)
     else:
-        Console(width=220, emoji=False).print(view)
+        _Screen(width=PIPE, emoji=False).print(view)
 
 
 def progress() -> Progress:
     """A bar for long work, on the error stream; gone when the work is done."""
     shown = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*shown, console=err, transient=True)
+    return Progress(*shown, console=err, transient=True, disable=not err.is_terminal)
 
 
 def problem(text: str) -> None:
     """Says what went wrong, on the error stream."""
-    err.print(f"[bold red]layertap:[/] {_plain(text)}", highlight=False)
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+    # The terminal wraps it, so that a path can be copied and a log be searched.
+    err.print(Text.assemble(("layertap:", "bold red"), " ", text), highlight=False, soft_wrap=True)

@@ -83,8 +83,8 @@ def diff(
     verdict, reasons = _whole(rows, alignment, proof)
     coarse = silent_precision(reference, candidate, alignment.pairs, rows)
     return Report(
-        reference=_name(runs[0]),
-        candidate=_name(runs[1]),
+        reference=runs[0].name,
+        candidate=runs[1].name,
         verdict=verdict,
         reasons=reasons,
         rows=tuple(rows),
@@ -131,7 +131,7 @@ def _floors(reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any
     for run in runs:
         reasons = comparable(reference, run, align(reference, run)).reasons
         if reasons:
-            raise BadArgument(f"floor {_name(run)} is no run of the reference on the same input: {reasons[0]}")
+            raise BadArgument(f"floor {run.name} is no run of the reference on the same input: {reasons[0]}")
     return measured_floors(reference, runs)
 
 
@@ -140,7 +140,3 @@ def _jump(rows: list[Row], error: float) -> float:
     if not error or math.isnan(error):
         return 0.0
     return error / before if before else math.inf
-
-
-def _name(run: Run) -> str:
-    return "run in memory" if run.path is None else str(run.path)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from layertap.errors import BadArgument
 from layertap.measure.difference import Difference
 from layertap.site import Record, Site
 
@@ -136,9 +137,17 @@ class Report:
     def to_json(self, path: str | os.PathLike[str]) -> None:
         import json
 
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False), encoding="utf-8")
+        _write(path, json.dumps(self.to_dict(), indent=2, allow_nan=False))
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         from layertap.report.page import report_page
 
-        Path(path).write_text(report_page(self), encoding="utf-8")
+        _write(path, report_page(self))
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadArgument(f"{path}: no report can be written here ({error.strerror or error})") from error

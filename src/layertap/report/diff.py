@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console, Group
-from rich.table import Table
 from rich.text import Text
 
 from layertap.compare.result import Report, Row
+from layertap.report.table import Column, Lines
 from layertap.report.values import jsonable, number
 from layertap.words import say
 
 STYLES = {"identical": "green", "noise": "green", "fault": "bold red", "inconclusive": "yellow"}
 BAR = 16
+SCALE = "error, log scale"
+COLUMNS = (
+    Column(title="site", left=True),
+    *(Column(title=title) for title in ("verdict", "error")),
+    Column(title="floor", spare=2),
+    Column(title="ratio"),
+    Column(title="jump", spare=5),
+    Column(title="max |d|", spare=1),
+    Column(title="cosine", spare=3),
+)
+MORE_COLUMNS = tuple(
+    Column(title=title, spare=6)
+    for title in ("mean |d|", "max rel", "mean rel", "p99 |d|", "SQNR dB", "max ulp", "close")
+)
+LONG = 200
+"""A table with more rows is folded; with `verbose` none is."""
+EDGE = 5
+"""Rows that stay at each end of what is folded."""
 WORST = 3
 HINT = "Recorded runs show where an error is first seen, not whose it is: lt.find_fault tells, from both models."
 FLOORS = {
@@ -45,6 +64,10 @@ def report_view(report: Report, *, verbose: bool = False) -> Group:
     lines += [Text(f"note: {note}", style="yellow") for note in report.notes]
     if report.rows:
         lines += [Text(""), _table(report, verbose)]
+        if len(report.rows) > LONG and not verbose:
+            lines.append(
+                Text(say("all {total} rows: -v, --json, --html, report.rows", total=len(report.rows)), style="dim")
+            )
         lines += _worst(report)
     lines += _unmatched(report)
     if verbose:
@@ -93,26 +116,46 @@ def headline(report: Report) -> list[tuple[str, str]]:
     elif report.rows:
         if worst is not None and worst.ratio and not math.isnan(worst.ratio):
             lines.append((say("closest to a fault: {site}, {why}", site=pair_name(worst), why=worst.why), ""))
-        lines.append((say(FLOORS[report.floor_kind]), ""))
+        if report.verdict != "identical":  # equal bits need no floor
+            lines.append((say(FLOORS[report.floor_kind]), ""))
     return lines
 
 
-def _table(report: Report, verbose: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("site", overflow="fold")
-    more = ("mean |d|", "max rel", "mean rel", "p99 |d|", "SQNR dB", "max ulp", "close") if verbose else ()
-    for title in ("verdict", "error", "floor", "ratio", "jump", "max |d|", "cosine", *more):
-        table.add_column(title, justify="right")
-    table.add_column("error, log scale")
+def _table(report: Report, verbose: bool) -> Lines:
+    table = Lines([*COLUMNS, *(MORE_COLUMNS if verbose else ()), Column(title=SCALE, left=True, spare=4)])
     place = scale(value for row in report.rows for value in (row.error, row.floor))
-    for row in report.rows:
-        table.add_row(
-            *_cells(row),
-            *(_more_cells(row) if verbose else ()),
-            "█" * math.ceil(BAR * place(row.error)),
-            style=STYLES[row.verdict] if row.verdict == "fault" else "",
-        )
+    for rows in _folded(report.rows, whole=verbose):
+        if len(rows) > 1:
+            table.add(_folded_cells(rows), "dim")
+            continue
+        (row,) = rows
+        bar = "█" * math.ceil(BAR * place(row.error))
+        style = STYLES[row.verdict] if row.verdict == "fault" else ""
+        table.add([*_cells(row), *(_more_cells(row) if verbose else ()), bar], style)
     return table
+
+
+def _folded(rows: Sequence[Row], *, whole: bool) -> Iterator[list[Row]]:
+    """Each row alone; of a very long table, the inner rows of a stretch with nothing new together."""
+    for _, stretch in groupby(rows, key=lambda row: "good" if row.verdict in ("identical", "noise") else row.verdict):
+        alike = list(stretch)
+        inner = [] if whole or len(rows) <= LONG or len(alike) <= 3 * EDGE else alike[EDGE:-EDGE]
+        yield from ([row] for row in alike[: EDGE if inner else None])
+        if inner:
+            yield inner
+            yield from ([row] for row in alike[-EDGE:])
+
+
+def _folded_cells(rows: Sequence[Row]) -> list[str]:
+    error, ratio = (_most(getattr(row, name) for row in rows) for name in ("error", "ratio"))
+    sizes = (f"≤{number(error, 3)}", "", f"≤{number(ratio, 3)}") if error else ("0", "", "0")
+    verdict = max((row.verdict for row in rows), key="identical noise inconclusive fault".index)
+    return [f"… {len(rows)} more", verdict, *sizes, "", "", "", ""]
+
+
+def _most(values: Iterable[float]) -> float:
+    found = list(values)
+    return math.nan if any(map(math.isnan, found)) else max(found)
 
 
 def _cells(row: Row) -> list[str]:

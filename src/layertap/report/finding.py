@@ -8,10 +8,10 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
-from rich.table import Table
 from rich.text import Text
 
 from layertap.report.diff import STYLES
+from layertap.report.table import Column, Lines
 from layertap.report.values import jsonable, number
 from layertap.words import say
 
@@ -60,18 +60,15 @@ def _row_dict(row: ModuleRow) -> dict[str, Any]:
     return {field.name: jsonable(getattr(row, field.name)) for field in fields(row) if field.name not in inner}
 
 
-def _table(finding: Finding, verbose: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("module", overflow="fold")
-    table.add_column("kind")
-    for title in ("total error", "own error", "floor", "ratio"):
-        table.add_column(title, justify="right")
-    table.add_column("where")
+def _table(finding: Finding, verbose: bool) -> Lines:
+    names = (Column(title="module", left=True), Column(title="kind", left=True, spare=3))
+    sizes = (Column(title="total error", spare=1), *(Column(title=title) for title in ("own error", "floor", "ratio")))
+    table = Lines([*names, *sizes, Column(title="where", left=True, spare=2)])
     rows = sorted(finding.table, key=lambda row: -row.ratio)
     for row in rows if verbose else rows[:SHOWN]:
         numbers = (number(value, 3) for value in (row.total, row.local, row.floor, row.ratio))
         style = "bold" if row.path == finding.site and finding.verdict == "fault" else ""
-        table.add_row(row.path or "(the model)", row.kind, *numbers, row.where, style=style)
+        table.add([row.path or "(the model)", row.kind, *numbers, row.where], style)
     return table
 
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from layertap.report.diff import headline, pair_name, scale
 from layertap.report.finding import words
 from layertap.report.values import number
+from layertap.words import language, say
 
 if TYPE_CHECKING:
     from layertap.compare.result import Report, Row
     from layertap.fault.result import Finding, ModuleRow
 
+LONG = 30
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --fault: #d33; --doubt: #b80; --good: #2a7; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }
@@ -23,9 +25,13 @@ p { margin: .3rem 0; }
 h1.fault { color: var(--fault); } h1.inconclusive { color: var(--doubt); }
 h1.identical, h1.noise { color: var(--good); }
 .note { border-left: 3px solid var(--doubt); padding-left: .6rem; }
-table { border-collapse: collapse; width: 100%; margin-top: 1rem; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; margin-top: 1rem; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+#bad:checked ~ .wide :is(tr.identical, tr.noise) { display: none; }
+#first { scroll-margin-top: 30vh; }
 th, td { text-align: right; padding: .2rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; font-family: ui-monospace, monospace; }
+td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; max-width: 32rem; }
 th:last-child { text-align: left; }
 tr.fault td:first-child, tr.fault td:nth-child(2) { color: var(--fault); font-weight: 600; }
 tr.inconclusive td:nth-child(2) { color: var(--doubt); }
@@ -34,7 +40,8 @@ td.bar i { display: block; height: .8rem; background: var(--good); }
 tr.fault td.bar i { background: var(--fault); }
 tr.inconclusive td.bar i { background: var(--doubt); }
 td.bar b { position: absolute; top: 0; bottom: 0; width: 2px; background: currentColor; opacity: .6; }
-td.why { text-align: left; min-width: 9rem; overflow-wrap: anywhere; white-space: normal; font-size: 13px; }
+td.why { text-align: left; white-space: normal; font-size: 13px; min-width: 9rem; overflow-wrap: anywhere; }
+@media (min-width: 82rem) { .wide { overflow-x: visible; } thead th { position: sticky; top: 0; background: Canvas; } }
 """
 
 
@@ -53,10 +60,9 @@ def report_page(report: Report) -> str:
         "error, floor (log)",
         "why",
     )
+    rows = [_line(row, place, first=row is report.first) for row in report.rows]
     unmatched = [f"only in the {side}: {site}" for side, site in report.unmatched]
-    return _page(
-        report.verdict, head, rest, report.notes, titles, [_line(row, place) for row in report.rows], unmatched
-    )
+    return _page(report.verdict, head, rest, report.notes, titles, rows, tools=_tools(report), after=unmatched)
 
 
 def finding_page(finding: Finding) -> str:
@@ -86,27 +92,39 @@ def _page(
     notes: Iterable[str],
     titles: Iterable[str],
     rows: Iterable[str],
+    tools: Iterable[str] = (),
     after: Iterable[str] = (),
 ) -> str:
     parts = [
-        "<!doctype html><html lang='en'><meta charset='utf-8'>",
+        f"<!doctype html><html lang='{language()}'><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width'>",
         f"<title>layertap: {verdict}</title><style>{_STYLE}</style>",
         f"<h1 class='{verdict}'>{escape(head)}</h1>",
         *(f"<p>{escape(line)}</p>" for line in rest),
         *(f"<p class='note'>{escape(note)}</p>" for note in notes),
-        "<table><thead><tr>",
+        *tools,
+        "<div class='wide'><table><thead><tr>",
         *(f"<th>{escape(title)}</th>" for title in titles),
         "</tr></thead><tbody>",
         *rows,
-        "</tbody></table>",
+        "</tbody></table></div>",
         *(f"<p>{escape(line)}</p>" for line in after),
         "</html>",
     ]
     return "\n".join(parts)
 
 
-def _line(row: Row, place: Callable[[float], float]) -> str:
+def _tools(report: Report) -> list[str]:
+    """For a long table: the way to the first departure, and to the rows that are not good. No script is needed."""
+    bad = sum(row.verdict not in ("identical", "noise") for row in report.rows)
+    if len(report.rows) <= LONG or not bad:
+        return []
+    link = "" if report.first is None else f" · <a href='#first'>{say('to the first departure')}</a>"
+    label = say("only the {count} rows that are no noise", count=bad)
+    return [f"<input type='checkbox' id='bad'><label for='bad'> {label}</label>{link}"]
+
+
+def _line(row: Row, place: Callable[[float], float], *, first: bool) -> str:
     found = row.difference
     about = "≈" if row.estimated else ""
     cells = (
@@ -118,7 +136,7 @@ def _line(row: Row, place: Callable[[float], float]) -> str:
         "" if found is None else number(found.max_abs, 3),
         "" if found is None else f"{found.cosine:.6f}",
     )
-    return _row(row.verdict, cells, _bar(row.error, row.floor, place), row.why)
+    return _row(row.verdict, cells, _bar(row.error, row.floor, place), row.why, first=first)
 
 
 def _module(row: ModuleRow, verdict: str, place: Callable[[float], float]) -> str:
@@ -131,6 +149,8 @@ def _bar(error: float, floor: float, place: Callable[[float], float]) -> str:
     return f"<i style='width:{place(error):.1%}'></i><b style='left:{place(floor):.1%}'></b>"
 
 
-def _row(verdict: str, cells: Iterable[str], bar: str, why: str) -> str:
+def _row(verdict: str, cells: Iterable[str], bar: str, why: str, *, first: bool = False) -> str:
     body = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    if first:
+        body = body.replace("<td>", "<td id='first'>", 1)
     return f"<tr class='{verdict}'>{body}<td class='bar'>{bar}</td><td class='why'>{escape(why)}</td></tr>"

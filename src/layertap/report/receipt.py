@@ -40,7 +40,6 @@ def receipt_view(receipt: Receipt) -> Group:
         if calls:
             lines.append(Text(f"{words}: {calls} calls", style="dim"))
     lines += _skipped(receipt.fired)
-    lines += [Text(note, style="dim") for note in receipt.notes]
     if receipt.silent:
         count, total = len(receipt.silent), len(receipt.sites)
         lines.append(Text(say("silent: {count} of {total} sites", count=count, total=total), style="yellow"))

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from layertap.compare.measuring import array_of
 from layertap.measure.pair import compare
 from layertap.measure.sketch import relative_l2
+from layertap.report.table import Column, Lines
 from layertap.report.values import number, sparkline
 from layertap.site import Record
 from layertap.store import Run, SiteRecords
@@ -21,50 +21,77 @@ from layertap.words import say
 
 RED = "bold red"
 _NUMBER = re.compile(r"\d+")
+LONG = 1000
+"""Records past which a training is shown one step at a time."""
+FEW = 10
+"""Records of one site that are given a paragraph each."""
+MOMENT = ("step", "rank", "phase")
+"""Told where there are several."""
+COLUMNS = (
+    Column(title="site", left=True),
+    *(Column(title=title) for title in MOMENT),
+    Column(title="shape", spare=2),
+    Column(title="dtype", spare=5),
+    Column(title="mean"),
+    Column(title="std", spare=1),
+    *(Column(title=title) for title in ("min", "max")),
+    Column(title="zero", spare=4),
+    *(Column(title=title) for title in ("nan", "inf")),
+    Column(title="Δ max", spare=6),
+    Column(title="Δ mean", spare=7),
+    Column(title="Δ rel", spare=3),
+)
 
 
 def run_rows(run: Run, *, step: int | None = None, rank: int | None = None) -> list[dict[str, Any]]:
-    """One row a record, in order of execution, each with its difference from the same place a layer before."""
+    """One row a record, in order of execution, each with its difference from the same place a layer before.
+
+    A layer before is one of the same pass: the last layer of another step, rank or phase is none.
+    """
     rows = []
     before: dict[tuple[object, ...], Record] = {}
     for record in _chosen(run.records(), step, rank):
         if not record.asked:
             continue
-        kin = (_NUMBER.sub("*", record.site.path), record.site.role, record.site.leaf, record.site.call, record.shape)
+        site = record.site
+        moment = (record.step, record.rank, record.phase, site.call)
+        kin = (_NUMBER.sub("*", site.path), site.role, site.leaf, record.shape, *moment)
         rows.append(_row(record) | {"change": _change(run, before.get(kin), record)})
         before[kin] = record
     return rows
 
 
-def run_view(run: Run, rows: Sequence[dict[str, Any]]) -> Group:
+def telling_step(run: Run, rank: int | None = None) -> int | None:
+    """Of a training whose steps fill many screens: the first with NaN or Inf, else the last."""
+    if run.count <= LONG:
+        return None
+    steps: dict[int, bool] = {}
+    for record in _chosen(run.records(), None, rank):
+        steps[record.step] = steps.get(record.step, False) or (record.asked and record.statistics.nonfinite > 0)
+    if len(steps) < 2:
+        return None
+    return min((step for step, bad in steps.items() if bad), default=max(steps))
+
+
+def run_view(run: Run, rows: Sequence[dict[str, Any]], only: int | None = None) -> Group:
     """The table, under a line of bars over depth and above what is wrong with the run itself."""
     head = [Text(str(run), style="bold")]
+    if only is not None:
+        which = "the first with NaN or Inf" if any(row["nan"] or row["inf"] for row in rows) else "the last"
+        told = say(
+            "shown: step {step}, {which}; --step shows another, SITE one site over all steps",
+            step=only,
+            which=say(which),
+        )
+        head.append(Text(told, style="yellow"))
     head += [Text(f"problem: {problem}", style=RED) for problem in run.problems]
     sizes = [row["abs_mean"] for row in rows]
     if len(sizes) > 1:
         head.append(Text(f"mean |x| over depth, log scale  {sparkline(sizes)}", style="cyan"))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("site", overflow="fold", no_wrap=False)
-    steps = len({row["step"] for row in rows}) > 1
-    titles = ["step"] if steps else []
-    for title in [
-        *titles,
-        "shape",
-        "dtype",
-        "mean",
-        "std",
-        "min",
-        "max",
-        "zero",
-        "nan",
-        "inf",
-        "Δ max",
-        "Δ mean",
-        "Δ rel",
-    ]:
-        table.add_column(title, justify="right")
+    several = [name for name in MOMENT if len({row[name] for row in rows}) > 1]
+    table = Lines([column for column in COLUMNS if column.title not in MOMENT or column.title in several])
     for row in rows:
-        table.add_row(*_cells(row, steps), style=RED if row["nan"] or row["inf"] else "")
+        table.add(_cells(row, several), RED if row["nan"] or row["inf"] else "")
     born = next((row for row in rows if row["nan"] or row["inf"]), None)
     foot = []
     if born is not None:
@@ -90,6 +117,8 @@ def site_view(found: SiteRecords) -> Group:
     if len(found) > 1:
         sizes = [record.statistics.abs_mean for record in found]
         lines.append(Text(f"{len(found)} records, mean |x|  {sparkline(sizes)}", style="cyan"))
+    if len(found) > FEW:
+        return Group(*lines, _over_time(found))
     for record in found:
         stats = record.statistics
         bad = stats.nonfinite > 0
@@ -100,6 +129,19 @@ def site_view(found: SiteRecords) -> Group:
         lines.append(Text(f"  first    {' '.join(number(value, 6) for value in stats.first)}"))
         lines.append(Text(f"  fingerprint {record.fingerprint:016x}  kept {record.kept}"))
     return Group(*lines)
+
+
+def _over_time(found: SiteRecords) -> Lines:
+    """One line a record, where there are too many for a paragraph each."""
+    names = ("mean", "std", "min", "max", "abs_max", "l2", "zero", "nan", "pos_inf", "neg_inf")
+    spare = {"abs_max": 5, "l2": 4, "zero": 3, "std": 2}
+    several = [name for name in ("epoch", "batch", "rank", "phase") if len({getattr(r, name) for r in found}) > 1]
+    table = Lines([Column(title=title, spare=spare.get(title, 0)) for title in ("step", *several, *names)])
+    for record in found:
+        stats = record.statistics
+        moment = (str(getattr(record, name)) for name in ("step", *several))
+        table.add([*moment, *(number(getattr(stats, name)) for name in names)], RED if stats.nonfinite else "")
+    return table
 
 
 def _chosen(records: Iterable[Record], step: int | None, rank: int | None) -> Iterable[Record]:
@@ -147,13 +189,13 @@ def _change(run: Run, before: Record | None, record: Record) -> dict[str, Any]:
     return {}
 
 
-def _cells(row: dict[str, Any], steps: bool) -> list[str]:
+def _cells(row: dict[str, Any], several: Sequence[str]) -> list[str]:
     change = row["change"]
     about = "" if change.get("exact") else "≈"
     share = f"{row['zero'] / row['count']:.0%}" if row["zero"] else ""
     return [
         row["site"],
-        *([str(row["step"])] if steps else []),
+        *(str(row[name]) for name in several),
         _shape(row["shape"]),
         row["dtype"],
         *(number(row[name]) for name in ("mean", "std", "min", "max")),

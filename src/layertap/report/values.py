@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from itertools import pairwise
 from typing import Any
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -57,15 +58,26 @@ def size(nbytes: int) -> str:
     return f"{amount:.1f} TiB"
 
 
-def sparkline(values: Sequence[float]) -> str:
-    """A row of bars, one a value, on a log scale; a value that is not finite is a cross.
+def sparkline(values: Sequence[float], width: int = 100) -> str:
+    """A row of bars on a log scale, one a value; a value that is not finite is a cross.
+
+    Of more values than `width` neighbours share a bar, the largest of them.
 
     >>> sparkline([1.0, 10.0, 100.0, float("nan")])
     '▁▄█✗'
+    >>> sparkline([1.0, 100.0, 1.0, 1.0], width=2)
+    '█▁'
     """
+    if len(values) > width:
+        ends = [len(values) * place // width for place in range(width + 1)]
+        values = [_largest(values[start:stop]) for start, stop in pairwise(ends)]
     known = [math.log(value) for value in values if math.isfinite(value) and value > 0]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     return "".join(_bar(value, low, high) for value in values)
+
+
+def _largest(values: Sequence[float]) -> float:
+    return next((value for value in values if not math.isfinite(value)), max(values))
 
 
 def _bar(value: float, low: float, high: float) -> str:

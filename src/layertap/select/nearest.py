@@ -16,6 +16,9 @@ SHOWN = 5
 def no_match(pattern: Pattern, tree: Tree) -> str:
     """The text of the error: the pattern, how many modules there are, and the nearest names."""
     text = f"{pattern.text!r} matches none of the {len(tree.modules)} modules of {kind_of(tree.modules[''])}."
+    parts = [part.strip() for part in pattern.text.split(",")]
+    if len(parts) > 1 and all(_found(part, tree) for part in parts):
+        return f"{text} Several patterns are a list: {parts} (--sites {' --sites '.join(parts)})"
     near = nearest(pattern.text, tree)
     if near:
         return f"{text} Nearest: {', '.join(near)}"
@@ -31,7 +34,9 @@ def nearest(text: str, tree: Tree) -> list[str]:
     """
     if text.startswith("type:"):
         names = {name for module in tree.modules.values() for name in (kind_of(module), *class_names(module))}
-        return [f"type:{name}" for name in _like(text.removeprefix("type:").strip("*"), sorted(names))]
+        asked = text.removeprefix("type:").strip("*")
+        other_case = [name for name in sorted(names) if asked.lower() in name.lower()][:SHOWN]
+        return [f"type:{name}" for name in dict.fromkeys([*other_case, *_like(asked, sorted(names))])]
     if text.startswith("re:"):
         moved = f"re:.*{text.removeprefix('re:')}.*"
         return [moved] if _found(moved, tree) else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,8 +39,8 @@ class Tree:
         for path, module in model.named_modules(remove_duplicate=False):
             children[path] = {}
             if path:
-                parent, _, name = path.rpartition(".")
-                children[parent][name] = path
+                parent = _parent(path, children)
+                children[parent][path[len(parent) + 1 if parent else 0 :]] = path
             if id(module) in first:
                 home = aliases[path] = first[id(module)]
                 further[home] = (*further.get(home, ()), path)
@@ -64,6 +64,16 @@ class Tree:
             path = waiting.pop()
             yield path
             waiting.extend(self.children[path].values())
+
+
+def _parent(path: str, known: Container[str]) -> str:
+    """The path above; a name may hold dots, since `setattr(model, "block.0", …)` is allowed."""
+    parent = path
+    while parent:
+        parent = parent.rpartition(".")[0]
+        if parent in known:
+            break
+    return parent
 
 
 def kind_of(module: Any) -> str:

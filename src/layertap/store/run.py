@@ -47,6 +47,7 @@ class Run:
         self.path: Path | None = None
         """The folder; None for a run in memory."""
         self._memory: MemoryWriter | None = None
+        self._whole = not since
         self._problems: list[str] = []
         self._shards: list[Shard | MemoryShard] = []
         self._groups: OrderedDict[tuple[int, int], Any] = OrderedDict()
@@ -83,7 +84,14 @@ class Run:
                 )
             problems = session.get("problems")
             told += map(str, problems) if isinstance(problems, list) else []
+        if self._whole and not self._problems and (wrote := self._receipted()) > self.count:
+            told.append(f"{self.name}: {wrote} records were written, {self.count} are here: files of records/ are gone")
         return (*told, *self._problems)
+
+    def _receipted(self) -> int:
+        receipts = (session.get("receipt") for session in self.sessions)
+        counts = (receipt.get("records") for receipt in receipts if isinstance(receipt, dict))
+        return sum(count for count in counts if isinstance(count, int))
 
     @cached_property
     def receipt(self) -> Receipt | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from layertap.errors import RunError
 from layertap.words import say
 
 log = logging.getLogger("layertap")
@@ -60,8 +61,11 @@ class Claim:
         path = self._path
         if path in _held:
             return False
-        self.folder.mkdir(parents=True, exist_ok=True)
-        fd = _locked(path)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            fd = _locked(path)
+        except OSError as error:
+            raise RunError(f"{self.folder}: no run can be written here ({error.strerror or error})") from error
         if fd is None:
             return False
         _held.add(path)

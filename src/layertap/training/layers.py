@@ -80,13 +80,41 @@ CONFIG = {
 
 def read_config(config: str | os.PathLike[str] | Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a monitor from `config.json`, or from what was read from it; options go first."""
-    given = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
+    given = config if isinstance(config, Mapping) else _read_json(Path(config))
     found = {name: given[key] for name, key in CONFIG.items() if key in given}
     arguments = {"output_dir": "monitor_outputs", **found, **options}
     for name in ("layers_to_monitor", "epochs_to_record"):
         if name not in arguments:
             raise BadArgument(f"the configuration has no '{CONFIG[name]}'; it has {', '.join(map(str, given))}")
     return arguments
+
+
+def whole_numbers(name: str, given: Any) -> list[int]:
+    """A list of epochs or batches.
+
+    >>> whole_numbers("epochs_to_record", 5)
+    Traceback (most recent call last):
+    layertap.errors.BadArgument: epochs_to_record=5: expected a list of whole numbers, for instance [5]
+    """
+    try:
+        numbers = [] if isinstance(given, (str, bytes)) else [(int(item), float(item)) for item in given]
+        whole = not isinstance(given, (str, bytes)) and all(low == exact for low, exact in numbers)
+    except (TypeError, ValueError):
+        whole = False
+    if not whole:
+        example = f"[{given}]" if isinstance(given, int) else "[1, 5]"
+        raise BadArgument(f"{name}={given!r}: expected a list of whole numbers, for instance {example}")
+    return [low for low, _ in numbers]
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadArgument(f"{path}: no configuration can be read from it: {error}") from error
+    if not isinstance(found, Mapping):
+        raise BadArgument(f"{path}: expected a JSON object with monitor_layers, monitor_epochs, …")
+    return found
 
 
 def _wishes(layers: Any) -> Iterable[tuple[str, str | None, Any]]:

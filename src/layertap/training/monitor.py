@@ -26,12 +26,12 @@ from layertap.training.attention import with_weights
 from layertap.training.claim import Claim
 from layertap.training.entries import Entry, Reader, collected
 from layertap.training.held import Held
-from layertap.training.layers import Watched, read_config, read_layers
+from layertap.training.layers import Watched, read_config, read_layers, whole_numbers
 from layertap.training.monitor_recorder import MonitorRecorder
 from layertap.training.saving import Saver
 from layertap.training.spared import nothing, spared
 from layertap.training.tee import Listener, Tee
-from layertap.training.telling import Teller
+from layertap.training.telling import Teller, why_nothing
 from layertap.words import say
 
 
@@ -85,13 +85,13 @@ class Monitor:
             raise BadArgument(f"exists={exists!r}: choose 'append', 'replace' or 'error'")
         if type(every) is not int or every < 1:
             raise BadArgument(f"every={every!r}: each n-th batch needs a whole n of at least 1")
-        epochs_to_record = list(epochs_to_record)
-        batch_indices = None if batch_indices is None else list(batch_indices)
+        epochs_to_record = whole_numbers("epochs_to_record", epochs_to_record)
+        batch_indices = None if batch_indices is None else whole_numbers("batch_indices", batch_indices)
         self.model = model
         self.layers = read_layers(model, layers_to_monitor, epochs_to_record, batch_indices)
         """What is monitored, one item for each alias."""
-        self.epochs_to_record = frozenset(int(epoch) for epoch in epochs_to_record)
-        self.batch_indices = frozenset(int(index) for index in batch_indices or ())
+        self.epochs_to_record = frozenset(epochs_to_record)
+        self.batch_indices = frozenset(batch_indices or ())
         self.current_epoch: int | None = None
         self.current_batch_idx: int | None = None
         self._condition, self._every, self._attention, self._strict = condition, every, attention, strict
@@ -104,6 +104,7 @@ class Monitor:
         self._closed = False
         self._pid = os.getpid()
         self._came = False
+        self._reached = False
         self._teller = Teller()
         self._listeners: list[Listener] = []
         if tensorboard is not None:
@@ -153,6 +154,7 @@ class Monitor:
                 self._step += 1  # an epoch whose batches nobody counts is one step, else its first batch takes this
                 self.current_epoch, self.current_batch_idx = epoch, None
                 self._came = False
+                self._reached |= epoch in self.epochs_to_record
                 self._held.clear("single", "epoch_full")
                 self._move()
         if self._closed and epoch in self.epochs_to_record:
@@ -227,7 +229,7 @@ class Monitor:
     @property
     def receipt(self) -> Receipt:
         """What really came from each layer, and where nothing came, why."""
-        return self._recorder.receipt
+        return self._recorder.receipt if self._recorder.started else self._recorder.silence(self._why_nothing())
 
     @property
     def usage(self) -> dict[str, int]:
@@ -280,13 +282,7 @@ class Monitor:
             if self._claim is not None:
                 self._claim.release()
         if not self._recorder.started:
-            self._teller.tell(
-                say(
-                    "nothing was recorded: none of the epochs {epochs} came; the last one set was {last}",
-                    epochs=sorted(self.epochs_to_record),
-                    last=self.current_epoch,
-                )
-            )
+            self._teller.tell(say("nothing was recorded: {why}", why=self._why_nothing()))
 
     def __enter__(self) -> Monitor:
         return self
@@ -369,6 +365,9 @@ class Monitor:
         return self._save(record_type, None, unsaved=True)
 
     # What is said.
+
+    def _why_nothing(self) -> str:
+        return why_nothing(self.epochs_to_record, self.batch_indices, self.current_epoch, self._reached)
 
     def _tell_silence(self, item: Watched) -> None:
         """Nothing came from a layer in an epoch that was to be recorded: never in silence."""

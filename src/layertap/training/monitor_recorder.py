@@ -16,6 +16,7 @@ from layertap.capture.recorder import Recorder
 from layertap.errors import RunError
 from layertap.measure import supported
 from layertap.measure.rows import row_fingerprints
+from layertap.site import Receipt, SiteReceipt
 from layertap.store import Run, RunWriter
 from layertap.training.samples import FINGERPRINTS, INDICES
 from layertap.training.watch_folder import last_step
@@ -69,6 +70,11 @@ class MonitorRecorder(Recorder):
     @property
     def started(self) -> bool:
         return self._state != "new"
+
+    def silence(self, why: str) -> Receipt:
+        """The receipt of a recording that never began."""
+        sites = (SiteReceipt(path=choice.path, role="output", kind=choice.kind, why=why) for choice in self.selection)
+        return Receipt(sites=tuple(sites), steps=0, records=0, bytes=0, seconds=0.0, overhead=0.0)
 
     @property
     def usage(self) -> dict[str, int]:

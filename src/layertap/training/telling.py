@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from layertap.training.entries import Entry, Reader
 from layertap.words import say
 
 log = logging.getLogger("layertap")
+
+
+def why_nothing(epochs: Collection[int], batches: Collection[int], last: int | None, came: bool) -> str:
+    """Why a whole training gave nothing: what was waited for never came."""
+    if last is None:
+        return say("set_epoch was never called")
+    if came:
+        return say("none of batch_indices {batches} came in a recorded epoch", batches=sorted(batches))
+    return say("none of the epochs {epochs} came; the last one set was {last}", epochs=sorted(epochs), last=last)
 
 
 class Teller:

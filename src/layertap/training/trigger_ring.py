@@ -55,6 +55,9 @@ class RingWriter:
     ) -> None:
         self.let_go = 0
         """Records that left the ring unwritten, as they should."""
+        self.steps = 0
+        """Steps of which something was written."""
+        self._last: int | None = None
         self.stripped = 0
         """Tensors that gave way to the ring's budget; their statistics stayed."""
         self.reports: list[TriggerReport] = []
@@ -87,6 +90,8 @@ class RingWriter:
             return
         self._seen.append(record)
         if self._due(record) or record.step <= self._through:
+            self.steps += record.step != self._last
+            self._last = record.step
             self._inner.add(record, data)
         elif self._steps:
             self._hold(record, _copy(data))
@@ -148,6 +153,8 @@ class RingWriter:
     def _empty(self) -> tuple[int, ...]:
         """The whole ring into the run, oldest step first."""
         steps = tuple(self._ring)
+        self.steps += len(steps)
+        self._last = steps[-1] if steps else self._last
         while self._ring:
             _, held = self._ring.popitem(last=False)
             self._bytes -= held.nbytes

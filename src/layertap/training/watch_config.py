@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from layertap.capture.keep import parse_level
 from layertap.capture.schedule import Schedule, parse_bytes, parse_schedule
 from layertap.capture.sink import POLICIES
 from layertap.errors import BadArgument, MissingExtra
@@ -133,6 +134,8 @@ def _check(config: WatchConfig) -> None:
         raise BadArgument(f"watch: exists={config.exists!r}: choose from append, replace, error")
     if config.ring < 0 or config.after < 0:
         raise BadArgument(f"watch: ring={config.ring}, after={config.after}: numbers of steps cannot be negative")
+    for level in config.keep.values() if isinstance(config.keep, Mapping) else [config.keep]:
+        parse_level(level)  # told before the training starts, not when its optimizer is made
     parse_bytes(config.budget)
     parse_bytes(config.ring_budget)
     _ = config.written, config.rules

@@ -56,3 +56,11 @@ class Epochs:
         """A backward pass is over; returns the batch that comes next, where fetching does not tell."""
         self._used += 1
         return self._used if self.ahead else None
+
+    def spent(self, batch: int | None) -> int | None:
+        """The batch of the last backward pass; where it is counted by use, `batch` is the one after it already."""
+        return self._used - 1 if self.ahead and self._used else batch
+
+    def coming(self, batch: int | None) -> int | None:
+        """The way back."""
+        return self._used if self.ahead else batch

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from layertap.errors import LayertapError, RunError
+from layertap.errors import LayertapError
 from layertap.store import Run
 from layertap.training.claim import Claim
 
@@ -19,10 +19,7 @@ def claim_folder(path: Path, rank: int, model: str) -> Claim:
         name = f"{folder.name}-{model}" if ours else f"{folder.name}-pid{os.getpid()}"
         return (folder.with_name(name if number == 1 else f"{name}-{number}") for number in itertools.count(1))
 
-    try:
-        return Claim(path, rank, beside)
-    except OSError as error:
-        raise RunError(f"{path}: no run can be written here ({error.strerror or error})") from error
+    return Claim(path, rank, beside)
 
 
 def last_step(path: Path) -> int | None:

@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from layertap.capture import Recorder, Schedule
+from layertap.capture.ending import keep_interrupts
 from layertap.capture.info import rank as this_rank
 from layertap.capture.ledger import why_nothing
 from layertap.capture.schedule import parse_bytes
@@ -129,6 +130,7 @@ class Watch:
             raise
         self._open = True
         watch_clock.listen(self)
+        keep_interrupts()
         atexit.register(self.close)
 
     def _between(self, writer: Writer) -> Writer:
@@ -234,7 +236,7 @@ class Watch:
 
     def crashed(self, error: BaseException) -> None:
         """The loop ended by an error: what the ring holds is what led to it."""
-        fire = functools.partial(self._fire, "crash", f"{type(error).__name__}: {error}")
+        fire = functools.partial(self._fire, "crash", ": ".join(filter(None, (type(error).__name__, str(error)))))
         with contextlib.suppress(Exception):  # the loop's own error is the one that counts
             if self._spared(fire, "crash"):
                 fire()  # without what a failed card has refused
@@ -275,6 +277,7 @@ class Watch:
         if self._steps.before(id(optimizer)):
             self._end_step()
         self._out_of_phase += self.recorder.phase not in self.config.phases
+        self.recorder.at(batch=self._epochs.spent(self.recorder.batch))
         self._optimizer_tap.before(optimizer)
 
     def after_update(self, optimizer: Optimizer) -> None:
@@ -285,6 +288,7 @@ class Watch:
         if isinstance(found_inf, torch.Tensor):  # a fused optimizer decides on the device whether it steps
             self.recorder.note(AMP, AMP, "output", "found_inf", found_inf)
         self._optimizer_tap.after(optimizer)
+        self.recorder.at(batch=self._epochs.coming(self.recorder.batch))
         if self._steps.after(id(optimizer)):
             self._end_step()
 
@@ -305,7 +309,8 @@ class Watch:
     def _end_step(self) -> None:
         recorder = self.recorder
         if recorder.touched:
-            step = Step(number=recorder.step_number, epoch=recorder.epoch, batch=recorder.batch, skipped=self._skip)
+            batch = self._epochs.spent(recorder.batch)
+            step = Step(number=recorder.step_number, epoch=recorder.epoch, batch=batch, skipped=self._skip)
             recorder.after(functools.partial(self._ring.end_step, step))
         self._steps.ended()
         self._losses, self._skip = 0, False
@@ -317,7 +322,7 @@ class Watch:
             return done or 0
         after = self._last_step + 1
         self.recorder.notes.append(
-            f"resumed, and {type(optimizer).__name__} does not count its steps: numbered on from {after}; "
+            f"resumed, and {type(optimizer).__name__} does not say at which step: numbered on from {after}; "
             f"say start=, or w.step = …"
         )
         return after

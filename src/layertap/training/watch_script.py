@@ -103,10 +103,12 @@ def _handing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 def install(optimizer: Optimizer) -> None:
     """In the script's own process, when its first optimizer was made."""
+    from layertap.capture.ending import keep_interrupts
     from layertap.training import watch_clock
     from layertap.training.watch_config import read_config
 
     scout = Scout(read_config(json.loads(os.environ[CONFIG])))
+    keep_interrupts()
     atexit.register(scout.close)
     scout.mind_crashes()
     watch_clock.listen(scout)

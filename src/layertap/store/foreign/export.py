@@ -83,7 +83,7 @@ def _npz(
             raise BadArgument(f"mode {other!r} cannot be a name in an .npz; leave out slashes")
     for there in (file, file.with_name(stats_name(file.name))):
         if exists == "error" and there.exists():
-            raise RunExists(f"{there} is there already; pass exists='replace' to replace it, or give another path")
+            raise RunExists(f"{there} is there already; exists='replace' (--replace) replaces it, or give another path")
     with Staging(file.parent, "npz", progress) as out:
         write_npz(runs, out, file.name, names=names, step=step)
         out.commit()
@@ -100,6 +100,6 @@ def _stale(folder: Path, layout: str, exists: str) -> list[str]:
     if stale and exists == "error":
         raise RunExists(
             f"{folder} already holds {len(stale)} file(s) of the {layout} layout ({stale[0]} ...); "
-            f"pass exists='replace' to replace them, or give another folder"
+            f"exists='replace' (--replace) replaces them, or give another folder"
         )
     return stale

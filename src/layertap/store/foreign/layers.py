@@ -89,7 +89,7 @@ def write_layers(run: Run, out: Staging, *, names: Mapping[str, str], step: int 
     if not named:
         raise BadArgument(
             f"{run.name}: nothing to export as layers: no numbered blocks among "
-            f"{', '.join(paths[:8]) or 'no outputs'}; name them: names={{'path': 'layer_1'}}"
+            f"{', '.join(paths[:8]) or 'no outputs'}; name them: names={{'path': 'layer_1'}} (--name path=layer_1)"
         )
     out.total = len(named) + 2
     statistics = {}

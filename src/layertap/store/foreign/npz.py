@@ -206,7 +206,7 @@ def _input_and_output(run: Run, out: Staging, names: Mapping[str, str], step: in
     taken = [row.record.site for row in chosen.values()]
     for row in rows:
         if row.record.site not in taken:
-            out.leave_out(row.record.site, "the layout holds one layer's input and output; choose with names=")
+            out.leave_out(row.record.site, "the layout holds one layer's input and output; choose with names= (--name)")
     return {role: chosen[role] for role in ROLES if role in chosen}
 
 
