@@ -52,12 +52,15 @@ class Basket:
         self.calls: dict[str, int] = {}
         self.skipped: dict[Key, str] = {}
         self.inside: dict[str, bool] = {}
+        self.outside: dict[str, bool] = {}
+        """Paths whose call no graph was made of: Python ran it."""
 
     def clear(self) -> None:
         self.values.clear()
         self.calls.clear()
         self.skipped.clear()
         self.inside.clear()
+        self.outside.clear()
 
     def taken(self) -> dict[Key, Taken]:
         """What is in it, in the order of execution."""
@@ -137,6 +140,8 @@ def _pass(port: Port, call: Callable[..., Any], args: tuple[Any, ...], kwargs: d
         return call(*args, **kwargs)
     number = basket.calls.get(path, 0)
     basket.calls[path] = number + 1
+    if not torch.compiler.is_dynamo_compiling():
+        basket.outside[path] = True
     if _asks(port.plan, "input"):
         for leaf, value in walk_call(args, kwargs):
             _take(port, "input", leaf, value, number)

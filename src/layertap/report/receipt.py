@@ -34,13 +34,12 @@ def receipt_view(receipt: Receipt) -> Group:
     dropped = sum(site.dropped for site in receipt.sites)
     if dropped:
         lines.append(Text(say("dropped for the budget: {count} tensors", count=dropped), style="yellow"))
-    lines += [Text(f"note: {note}", style="yellow") for note in receipt.notes]
     for name, words in (("direct", "called as module.forward(…)"), ("recomputed", "recomputed by checkpointing")):
         calls = sum(getattr(site, name) for site in receipt.sites)
         if calls:
             lines.append(Text(f"{words}: {calls} calls", style="dim"))
     lines += _skipped(receipt.fired)
-    lines += [Text(note, style="dim") for note in receipt.notes]
+    lines += [Text(note) for note in receipt.notes]
     if receipt.silent:
         count, total = len(receipt.silent), len(receipt.sites)
         lines.append(Text(say("silent: {count} of {total} sites", count=count, total=total), style="yellow"))
