@@ -23,6 +23,9 @@ _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _FX = "pkg.torch.onnx.fx_node"
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _RULE = "pkg.onnxscript.rewriter.rule_name"
+_MERGES_ONE = "FuseBatchNormInto"
+"""A rule that makes one node of two: a batch normalisation, and the convolution or product before it."""
+_MERGES_NOTHING = "RemoveOptionalBias"
 _SHAPES = frozenset({"Shape", "Size"})
 _SHAPE_ARITHMETIC = frozenset(
     {
@@ -165,6 +168,7 @@ def _nodes(graph: Any, initializers: set[str]) -> Iterator[Node]:
     constants = set(initializers)
     for node in graph.node:
         meta = {entry.key: entry.value for entry in node.metadata_props}
+        rules = [rule for rule in meta.get(_RULE, "").split(", ") if rule and not rule.startswith(_MERGES_NOTHING)]
         # The last scope is the operation's own name.
         scope = _listed(meta.get(_SCOPES))[:-1]
         read = [name for name in node.input if name]
@@ -182,11 +186,20 @@ def _nodes(graph: Any, initializers: set[str]) -> Iterator[Node]:
             outputs=[name for name in node.output if name],
             parameters=[name for name in read if name in initializers],
             hidden=hidden or node.op_type == "Constant",
-            fused=meta.get(_RULE, ""),
+            fused=", ".join(rules),
+            absorbed=_absorbed(rules, node),
             made_by=_defined(meta.get(_FX)),
             reads=frozenset(re.findall(r"%(\w+)", meta[_FX].partition("=")[2])) if _FX in meta else None,
             known=_SCOPES in meta,
         )
+
+
+def _absorbed(rules: list[str], node: Any) -> str:
+    """The module of the convolution that a normalisation was merged with: the one whose weight is left."""
+    if len(rules) != 1 or not rules[0].startswith(_MERGES_ONE):
+        return ""
+    owner, _, own = str(node.input[1]).rpartition(".")
+    return owner if own == "weight" else ""
 
 
 def _defined(text: str | None) -> str:
