@@ -48,6 +48,9 @@ class Onnx(Reader):
         except Exception as error:
             raise TargetError(f"{name} cannot be read as ONNX: {type(error).__name__}: {error}") from error
         graph = self.model.graph
+        if not graph.node:
+            raise TargetError(f"{name} holds no graph: it is empty, or no ONNX file")
+        _check_weights(graph, path, name)
         initializers = {tensor.name for tensor in graph.initializer}
         nodes = list(_nodes(graph, initializers))
         if not any(node.scope for node in nodes):
@@ -161,6 +164,14 @@ class Onnx(Reader):
         name = self._onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name
         dtype = getattr(torch, name, torch.float32)
         return torch.empty(tuple(tensor.dims), dtype=dtype, device="meta")
+
+
+def _check_weights(graph: Any, path: Path, name: str) -> None:
+    """Weights may lie in files of their own, which are easily left behind."""
+    entries = [entry for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location"]
+    for file in dict.fromkeys(entry.value for entry in entries):
+        if not (path.parent / file).is_file():
+            raise TargetError(f"{name}: its weights lie in {file}, which is not beside it; copy both files together")
 
 
 def _nodes(graph: Any, initializers: set[str]) -> Iterator[Node]:
