@@ -70,7 +70,8 @@ def no_program(path: Path, name: str) -> TargetError:
         return TargetError(
             f"{name} holds weights, or a pickled model (torch.save), not a program that can be run; {way_out}"
         )
-    start = path.open("rb").read(2)
+    with path.open("rb") as file:
+        start = file.read(2)
     if not start:
         return TargetError(f"{name} is empty")
     text = f"{name} is no file of torch.jit.save or torch.export.save"
