@@ -84,6 +84,56 @@ def test_what_python_ran_is_not_passed_off_as_a_graph():
     assert rec.receipt.notes[0].startswith("Python ran 0, 1, not a compiled graph")
 
 
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.last(torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False))
+
+
+@pytest.mark.parametrize("keep", ["stats", "tensor"])
+def test_activation_checkpointing_stays_inside_the_one_graph(keep):
+    model = Checkpointed()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    compiled(ones(2)).sum().backward()
+    want = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    with lt.record(compiled, sites="**", what=("input", "output"), keep=keep) as rec:
+        compiled(ones(2)).sum().backward()
+    assert not rec.receipt.silent
+    assert not rec.receipt.notes
+    assert all(torch.equal(one.grad, other) for one, other in zip(model.parameters(), want, strict=True))
+    with lt.record(model, sites="**", what=("input", "output"), keep=keep) as eager:
+        model(ones(2))
+    for site in eager.run.sites:
+        assert rec.run[site].record.fingerprint == eager.run[site].record.fingerprint, site
+
+
+def test_a_forward_that_was_compiled_in_place():
+    model = stack()
+    want = model(ones(2))
+    model.forward = torch.compile(model.forward, backend="aot_eager", fullgraph=True)
+    forward = model.forward
+    with lt.record(model, sites="**", keep="tensor") as rec:
+        model(ones(2))
+    assert not rec.receipt.silent
+    assert torch.equal(rec.run["2"].tensor(), want)
+    assert model.forward is forward
+
+
+def test_a_class_that_keeps_or_refuses_its_subclasses_is_none_the_wiser():
+    class Sealed(nn.Linear):
+        def __init_subclass__(cls):
+            raise TypeError("sealed")
+
+    compiled = torch.compile(nn.Sequential(Sealed(3, 3)), backend="aot_eager", fullgraph=True)
+    with lt.record(compiled, sites="0") as rec:
+        compiled(ones(2))
+    assert rec.receipt.fired
+
+
 def test_calls_of_other_threads_come_while_one_compiles():
     model = stack()
     started, done = threading.Event(), threading.Event()

@@ -11,6 +11,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,7 +72,7 @@ class Region:
         self.calls = 0
         self._recorder, self._door, self._root = recorder, door, root
         self._lock = threading.RLock()
-        self._entry = "forward" if _wraps(door) else "_compiled_call_impl"
+        self._entry = _entry(door)
         self._context = _context(door)
         self._way = "ops" if _backend(self._context) in _OURS else "plain"
         start = f"{root.path}." if root.path else ""
@@ -188,14 +189,15 @@ class Region:
         # Dynamo refuses, or falls back to Python, once it has made so many graphs of one function. Those with taps lie
         # on a shelf of their own, so that they are not counted with the user's. Known from torch 2.13 on.
         context = self._context
-        if not hasattr(context, "_isolate_recompiles_id"):
-            return self._call(*args, **kwargs)
-        before = context._isolate_recompiles_id
-        context._isolate_recompiles_id = self._shelf
-        try:
-            return self._call(*args, **kwargs)
-        finally:
-            context._isolate_recompiles_id = before
+        with _open_checkpoints():
+            if not hasattr(context, "_isolate_recompiles_id"):
+                return self._call(*args, **kwargs)
+            before = context._isolate_recompiles_id
+            context._isolate_recompiles_id = self._shelf
+            try:
+                return self._call(*args, **kwargs)
+            finally:
+                context._isolate_recompiles_id = before
 
     def _hand_over(self, basket: Basket, ready: dict[int, Any]) -> None:
         self._outside |= basket.outside
@@ -262,7 +264,7 @@ def _outermost(model: nn.Module, seen: set[int] | None = None) -> Iterator[nn.Mo
     if id(model) in seen:
         return
     seen.add(id(model))
-    if _wraps(model) or getattr(model, "_compiled_call_impl", None) is not None:
+    if _entry(model):
         yield model
         return
     for child in model.children():
@@ -274,11 +276,23 @@ def _wraps(module: nn.Module) -> bool:
     return type(module).__name__ == "OptimizedModule"
 
 
+def _entry(module: nn.Module) -> str:
+    """The attribute through which a call gets into the compiled graph; empty for a module that is not compiled.
+
+    Three ways: `torch.compile(module)`, `module.compile()`, and `module.forward = torch.compile(module.forward)`.
+    """
+    if _wraps(module):
+        return "forward"
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return "_compiled_call_impl"
+    return "forward" if hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable") else ""
+
+
 def _context(door: nn.Module) -> Any:
     """What torch.compile knows of itself: Dynamo's context; None if it cannot be found."""
     context: Any = getattr(door, "dynamo_ctx", None)
     if context is None:
-        cells = getattr(door._compiled_call_impl, "__closure__", None) or ()
+        cells = getattr(getattr(door, _entry(door)), "__closure__", None) or ()
         held = [cell.cell_contents for cell in cells if not _empty(cell)]
         context = next((found for found in held if hasattr(found, "callback")), None)
     return context
@@ -301,6 +315,14 @@ def _shelf(taps_: tuple[tuple[str, str], ...]) -> int:
 
 
 _shelves = itertools.count()
+
+
+def _open_checkpoints() -> AbstractContextManager[Any]:
+    """Dynamo lets nothing out of an activation checkpoint's body unless told not to repeat it in the backward pass."""
+    from torch._dynamo import config
+
+    option = "skip_fwd_side_effects_in_bwd_under_checkpoint"
+    return config.patch(option, True) if hasattr(config, option) else nullcontext()
 
 
 def _refusals() -> tuple[type[Exception], ...]:

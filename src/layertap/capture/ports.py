@@ -126,8 +126,13 @@ def _ported(cls: type[nn.Module]) -> Any:
         "forward": functools.wraps(cls.forward)(forward),
         "__reduce_ex__": __reduce_ex__,
     }
-    ported: Any = type(cls.__name__, (cls,), {**names, **methods})
+    ported: Any = type(cls.__name__, (_Blank,), {**names, **methods})
+    ported.__bases__ = (cls,)  # not from the start: a class may refuse to be subclassed, or keep a list of who did
     return ported
+
+
+class _Blank(nn.Module):
+    """What a ported class is made from before it gets its true base."""
 
 
 def _empty(cls: type[nn.Module]) -> nn.Module:
