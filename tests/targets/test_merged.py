@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import layertap as lt
-from targets.artefacts import make
+from targets.artefacts import make, quiet
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -37,3 +37,27 @@ def test_onnx_shows_what_only_feeds_a_merged_convolution(inside, tmp_path):
     for site in rec.run.sites:
         torch.testing.assert_close(rec.run[site].tensor(), reference.run[site].tensor())
     assert ["merged" in silent.why for silent in rec.receipt.silent] == [True] * inside
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x) + torch.arange(x.shape[0])[:, None]
+
+
+def test_onnx_of_dynamic_shapes_has_the_model_s_modules_and_no_others(tmp_path):
+    model, rows = Counting().eval(), torch.export.Dim("rows", min=2, max=9)
+    with quiet():
+        program = torch.onnx.export(model, (torch.ones(3, 4),), dynamic_shapes=({0: rows},), dynamo=True, verbose=False)
+    program.save(tmp_path / "rows.onnx")
+    target = lt.open_target(tmp_path / "rows.onnx")
+    assert [(path, type(module).__name__) for path, module in target.model.named_modules()] == [
+        ("", "Counting"),
+        ("linear", "Linear"),
+    ]
+    with lt.record(target, sites="linear", keep="tensor") as rec:
+        target.run((torch.ones(7, 4),))
+    torch.testing.assert_close(rec.run["linear"].tensor(), model.linear(torch.ones(7, 4)).detach())

@@ -180,8 +180,7 @@ def _nodes(graph: Any, initializers: set[str]) -> Iterator[Node]:
     for node in graph.node:
         meta = {entry.key: entry.value for entry in node.metadata_props}
         rules = [rule for rule in meta.get(_RULE, "").split(", ") if rule and not rule.startswith(_MERGES_NOTHING)]
-        # The last scope is the operation's own name.
-        scope = _listed(meta.get(_SCOPES))[:-1]
+        scope = _scope(meta)
         read = [name for name in node.input if name]
         moving = [name for name in read if name not in constants]
         if node.op_type == "Constant" or (read and not moving):
@@ -223,7 +222,7 @@ def _modules(graph: Any) -> dict[str, str]:
     modules: dict[str, str] = {"": _kind(graph)}
     for node in graph.node:
         meta = {entry.key: entry.value for entry in node.metadata_props}
-        for path, kind in zip(_listed(meta.get(_SCOPES))[:-1], _listed(meta.get(_CLASSES)), strict=False):
+        for path, kind in zip(_scope(meta), _listed(meta.get(_CLASSES)), strict=False):
             modules.setdefault(path, kind.rpartition(".")[2])
     # A module that lost its nodes may still have weights.
     for tensor in graph.initializer:
@@ -235,10 +234,16 @@ def _modules(graph: Any) -> dict[str, str]:
 
 def _kind(graph: Any) -> str:
     for node in graph.node:
-        classes = _listed({entry.key: entry.value for entry in node.metadata_props}.get(_CLASSES))
-        if classes:
-            return classes[0].rpartition(".")[2]
+        meta = {entry.key: entry.value for entry in node.metadata_props}
+        if _scope(meta) and _listed(meta.get(_CLASSES)):
+            return _listed(meta[_CLASSES])[0].rpartition(".")[2]
     return "ONNX"
+
+
+def _scope(meta: Mapping[str, str]) -> list[str]:
+    """The paths of the modules that a node is in, the root's first; none for what the exporter put in of its own."""
+    *paths, _ = _listed(meta.get(_SCOPES)) or [""]  # the last is the operation's own name
+    return paths if paths[:1] == [""] else []
 
 
 def _listed(text: str | None) -> list[str]:
