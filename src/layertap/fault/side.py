@@ -30,7 +30,8 @@ class Side:
     def __init__(self, model: nn.Module, inputs: Inputs) -> None:
         self.model = model
         self.dtype = main_dtype(model)
-        self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        # Parameters of a compiled file are there by name alone: its runtime holds the data.
+        self.device = next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
         self.forwards = 0
         self.draws = False
         """Whether a run has used random numbers."""
