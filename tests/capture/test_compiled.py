@@ -41,15 +41,15 @@ class Net(nn.Module):
         return self.shared(torch.relu(self.shared(x)))
 
 
-class Checkpointed(nn.Module):
-    """Dynamo traces a checkpoint's body by itself, and lets nothing out of it."""
+class Branching(nn.Module):
+    """Dynamo traces a branch by itself, and lets nothing out of it."""
 
     def __init__(self):
         super().__init__()
         self.inner = nn.Linear(3, 3)
 
     def forward(self, x):
-        return torch.utils.checkpoint.checkpoint(self.inner, x, use_reentrant=False)
+        return torch.cond(x.sum() > 0, self.inner, torch.clone, (x,))
 
 
 @pytest.fixture(autouse=True)
@@ -271,21 +271,21 @@ def test_a_graph_that_ignores_the_taps_is_not_a_silent_nothing(net):
 
 
 def test_a_model_that_does_not_compile_with_taps_runs_without_and_says_so(caplog):
-    model = Checkpointed()
+    model = Branching()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     with recording(compiled, sites=["", "inner"]) as rec:
         output = compiled(A)
     assert torch.equal(output, model(A))
-    assert "cannot be compiled with taps, so it ran without: Unsupported" in rec.receipt.silent[0].why
+    assert "cannot be compiled with taps, so it ran without: UncapturedHigherOrderOpError" in rec.receipt.silent[0].why
     assert any("is not recorded inside" in note for note in rec.receipt.notes)
     assert "is not recorded inside" in caplog.text
     assert type(model.inner) is nn.Linear
 
 
 def test_strict_raises_what_does_not_compile_with_taps():
-    model = Checkpointed()
+    model = Branching()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    with pytest.raises(torch._dynamo.exc.Unsupported), recording(compiled, sites="inner", strict=True):
+    with pytest.raises(torch._dynamo.exc.UncapturedHigherOrderOpError), recording(compiled, sites="inner", strict=True):
         compiled(A)
     assert type(model.inner) is nn.Linear
 

@@ -274,7 +274,9 @@ def test_a1_torchscript_around_a_neuron_executable_is_told(tmp_path):
 
 def test_a_checkpoint_is_no_program(tmp_path):
     torch.save(net().state_dict(), tmp_path / "weights.pt")
-    with pytest.raises(TargetError, match=r"holds weights \(torch.save\), not a program that can be run"):
+    with pytest.raises(
+        TargetError, match=r"holds weights, or a pickled model \(torch.save\), not a program that can be run"
+    ):
         lt.open_target(tmp_path / "weights.pt")
     (tmp_path / "broken.pt").write_bytes(b"no archive")
     with pytest.raises(TargetError, match=r"is no file of torch\.jit\.save or torch\.export\.save"):

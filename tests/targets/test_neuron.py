@@ -99,7 +99,7 @@ def test_a3_captures_become_sites_with_right_values_cut_to_the_true_length(tmp_p
         assert torch.allclose(found.run[site].tensor(), run[site].tensor(), atol=1e-6), site
     assert found.run["model.layers.0"].record.shape == (1, 11, 8)
     notes = "\n".join(found.receipt.notes)
-    assert "model.layers.0: padded to 16 tokens, cut to the true 11" in notes
+    assert "model.layers.2 and 3 more: padded to 16 tokens, cut to the true 11" in notes
     assert "freshness: on a second input 7 of 7 captures change" in notes
     assert found.decoded.padding == 2
     assert {row.verdict for row in lt.diff(run, found.run).rows} <= {"identical", "noise"}

@@ -17,6 +17,7 @@ from torch import nn
 
 from layertap.capture.keep import Keeper
 from layertap.capture.ports import Basket, Key, Port, children, open_port
+from layertap.capture.taps import compiling
 from layertap.errors import BadArgument, NothingCaptured
 from layertap.select import Selection, select
 from layertap.select.tree import kind_of
@@ -128,7 +129,7 @@ class Tapped(nn.Module):
         form = _form(output, own)
         taps = [(key, found[2]) for key, found in basket.values.items()]
         flat = (*own, *[found[0] for found in basket.values.values()])
-        traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+        traced = compiling()
         notes = (tuple(basket.skipped.items()), tuple(basket.calls.items()))
         _learn(self._number, traced, form, len(own), tuple(taps), *notes)
         basket.clear()  # a tensor left on the module would be taken for a part of it

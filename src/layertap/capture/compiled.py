@@ -7,8 +7,11 @@ each call it is handed to the recorder. On steps that are not due the same graph
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,12 +22,13 @@ from layertap.capture.module_tap import ModuleTap, Moment
 from layertap.errors import BadArgument
 
 if TYPE_CHECKING:
-    from layertap.capture.ports import Basket, Taken
+    from layertap.capture.ports import Basket, Port, Taken
     from layertap.capture.recorder import Recorder
 
 _OURS = ("inductor", "eager", "aot_eager", "aot_eager_decomp_partition", "cudagraphs")
 """Backends that know what to do with an operation of torch.library; others get nothing but plain outputs."""
 _GRAPH_ROLES = ("input", "output")
+NAMED = 4
 
 
 class Uncompiled:
@@ -68,14 +72,17 @@ class Region:
         self.calls = 0
         self._recorder, self._door, self._root = recorder, door, root
         self._lock = threading.RLock()
-        self._entry = "forward" if _wraps(door) else "_compiled_call_impl"
-        self._way = "ops" if _backend(door) in _OURS else "plain"
+        self._entry = _entry(door)
+        self._context = _context(door)
+        self._way = "ops" if _backend(self._context) in _OURS else "plain"
         start = f"{root.path}." if root.path else ""
         # From the part's own root: equal parts of a model then share a graph.
         self._taps = {tap.path.removeprefix(start): tap for tap in inner}
         for tap in inner:
             tap.region = self
-        self._open: list[nn.Module] = []
+        self._outside: dict[str, bool] = {}
+        self._ports: dict[nn.Module, Port] = {}
+        self._open = False
         self._call: Any = None
 
     def check(self) -> None:
@@ -87,7 +94,7 @@ class Region:
 
     def open(self) -> None:
         """Puts the ports on, and stands before the graph."""
-        from layertap.capture.ports import Basket, Port, open_port
+        from layertap.capture.ports import Basket, Port
 
         self._basket: Basket = Basket()
         for path, tap in self._taps.items():
@@ -95,14 +102,17 @@ class Region:
             if choice is not None and set(choice.roles) & set(_GRAPH_ROLES):
                 keeper = self._recorder.keeper
                 port = Port.of(choice, keeper, basket=self._basket, path=path, way=self._way, lasting=False)
-                open_port(tap.module, port)
-                self._open.append(tap.module)
+                self._ports[tap.module] = port
+        self._shelf = _shelf(tuple((port.path, port.plan) for port in self._ports.values()))
+        self._open_ports()
         self._call = getattr(self._door, self._entry)
         setattr(self._door, self._entry, self._enter)
 
     def close(self) -> None:
         """Everything is as it was before, and so is the graph."""
         self._close_ports()
+        if self._outside:
+            self._recorder.notes.append(self._ran_outside())
         if self._call is not None:
             setattr(self._door, self._entry, self._call)
             self._call = None
@@ -126,18 +136,19 @@ class Region:
         return ""
 
     def _enter(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if taps.compiling():
             return self._call(*args, **kwargs)
-        if not self._recorder.live:
-            return self._run(*args, **kwargs)
-        return taps.around(self._door, (self._root,), self._run, args, kwargs, direct=False)
+        with self._lock:  # one call after another: there is one basket, and calls are numbered
+            if not self._recorder.live:
+                return self._run(*args, **kwargs)
+            return taps.around(self._door, (self._root,), self._run, args, kwargs, direct=False)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         from layertap.capture.graph_ops import recording
 
         recorder = self._recorder
         live = recorder.live
-        with self._lock, recording(live) as ready:
+        with recording(live) as ready:
             basket = self._basket
             basket.clear()
             basket.on = True
@@ -153,25 +164,43 @@ class Region:
         return output
 
     def _guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        call = self._call
-        if not self._open or self._recorder.strict:
-            return call(*args, **kwargs)
-        from torch._dynamo.exc import TorchDynamoException
-
+        if not self._open:
+            return self._call(*args, **kwargs)
+        if self._recorder.strict:
+            return self._tapped(args, kwargs)
         try:
-            return call(*args, **kwargs)
-        except TorchDynamoException as error:
+            return self._tapped(args, kwargs)
+        except _refusals() as error:
             # A graph is made before it is used, so with fullgraph nothing has run yet. Without taps the user gets what
             # he would have got.
             self._close_ports()
             self._basket.clear()
-            output = call(*args, **kwargs)
+            try:
+                output = self._call(*args, **kwargs)
+            except BaseException:
+                self._open_ports()  # not the taps' fault; the next call may be a good one
+                raise
             text = str(error).strip().splitlines()
             self.failure = f"{type(error).__name__}: {text[0] if text else ''}"
             self._recorder.tell(f"{self._root.path or 'the model'} is not recorded inside: {self.failure}")
             return output
 
+    def _tapped(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # Dynamo refuses, or falls back to Python, once it has made so many graphs of one function. Those with taps lie
+        # on a shelf of their own, so that they are not counted with the user's. Known from torch 2.13 on.
+        context = self._context
+        with _open_checkpoints():
+            if not hasattr(context, "_isolate_recompiles_id"):
+                return self._call(*args, **kwargs)
+            before = context._isolate_recompiles_id
+            context._isolate_recompiles_id = self._shelf
+            try:
+                return self._call(*args, **kwargs)
+            finally:
+                context._isolate_recompiles_id = before
+
     def _hand_over(self, basket: Basket, ready: dict[int, Any]) -> None:
+        self._outside |= basket.outside
         moments: dict[str, list[Moment]] = {}
         for path, count in basket.calls.items():
             tap = self._taps[path]
@@ -196,13 +225,27 @@ class Region:
             self._recorder.sink.put(draft, taken.value, level, ours=ours, ready=event)
         self._recorder.sink.put_slabs(slabs)
 
-    def _close_ports(self) -> None:
-        if self._open:
-            from layertap.capture.ports import close_port
+    def _ran_outside(self) -> str:
+        paths = [self._taps[path].path for path in self._outside]
+        named = ", ".join(paths[:NAMED]) + (f" and {len(paths) - NAMED} more" if len(paths) > NAMED else "")
+        return (
+            f"Python ran {named}, not a compiled graph, and that is what was recorded there (a graph break, "
+            "torch.compiler.disable, or Dynamo's recompile limit)"
+        )
 
-            for module in self._open:
-                close_port(module)
-            self._open = []
+    def _open_ports(self) -> None:
+        from layertap.capture.ports import open_port
+
+        for module, port in self._ports.items():
+            open_port(module, port)
+        self._open = bool(self._ports)
+
+    def _close_ports(self) -> None:
+        from layertap.capture.ports import close_port
+
+        for module in self._ports if self._open else ():
+            close_port(module)
+        self._open = False
 
 
 class _Seen:
@@ -221,7 +264,7 @@ def _outermost(model: nn.Module, seen: set[int] | None = None) -> Iterator[nn.Mo
     if id(model) in seen:
         return
     seen.add(id(model))
-    if _wraps(model) or getattr(model, "_compiled_call_impl", None) is not None:
+    if _entry(model):
         yield model
         return
     for child in model.children():
@@ -233,17 +276,61 @@ def _wraps(module: nn.Module) -> bool:
     return type(module).__name__ == "OptimizedModule"
 
 
-def _backend(door: nn.Module) -> str:
-    """The name of the backend; empty if it cannot be told."""
+def _entry(module: nn.Module) -> str:
+    """The attribute through which a call gets into the compiled graph; empty for a module that is not compiled.
+
+    Three ways: `torch.compile(module)`, `module.compile()`, and `module.forward = torch.compile(module.forward)`.
+    """
+    if _wraps(module):
+        return "forward"
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return "_compiled_call_impl"
+    return "forward" if hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable") else ""
+
+
+def _context(door: nn.Module) -> Any:
+    """What torch.compile knows of itself: Dynamo's context; None if it cannot be found."""
     context: Any = getattr(door, "dynamo_ctx", None)
     if context is None:
-        cells = getattr(door._compiled_call_impl, "__closure__", None) or ()
+        cells = getattr(getattr(door, _entry(door)), "__closure__", None) or ()
         held = [cell.cell_contents for cell in cells if not _empty(cell)]
         context = next((found for found in held if hasattr(found, "callback")), None)
+    return context
+
+
+def _backend(context: Any) -> str:
+    """The name of the backend; empty if it cannot be told."""
     backend: Any = getattr(context, "callback", None)
     while hasattr(backend, "_torchdynamo_orig_backend"):
         backend = backend._torchdynamo_orig_backend
     return str(getattr(backend, "compiler_name", "") or getattr(backend, "__name__", ""))
+
+
+@functools.cache
+def _shelf(taps_: tuple[tuple[str, str], ...]) -> int:
+    """A number for graphs with just these taps: equal parts share it, and the next recording finds it again."""
+    from torch._dynamo import eval_frame
+
+    return int(next(getattr(eval_frame, "_next_isolate_recompiles_id", _shelves)))
+
+
+_shelves = itertools.count()
+
+
+def _open_checkpoints() -> AbstractContextManager[Any]:
+    """Dynamo lets nothing out of an activation checkpoint's body unless told not to repeat it in the backward pass."""
+    from torch._dynamo import config
+
+    option = "skip_fwd_side_effects_in_bwd_under_checkpoint"
+    return config.patch(option, True) if hasattr(config, option) else nullcontext()
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What Dynamo raises instead of making a graph."""
+    from torch._dynamo import exc
+
+    limit = getattr(exc, "FailOnRecompileLimitHit", None)
+    return (exc.TorchDynamoException, limit) if limit else (exc.TorchDynamoException,)
 
 
 def _empty(cell: Any) -> bool:

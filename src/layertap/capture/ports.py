@@ -52,12 +52,15 @@ class Basket:
         self.calls: dict[str, int] = {}
         self.skipped: dict[Key, str] = {}
         self.inside: dict[str, bool] = {}
+        self.outside: dict[str, bool] = {}
+        """Paths whose call no graph was made of: Python ran it."""
 
     def clear(self) -> None:
         self.values.clear()
         self.calls.clear()
         self.skipped.clear()
         self.inside.clear()
+        self.outside.clear()
 
     def taken(self) -> dict[Key, Taken]:
         """What is in it, in the order of execution."""
@@ -123,8 +126,13 @@ def _ported(cls: type[nn.Module]) -> Any:
         "forward": functools.wraps(cls.forward)(forward),
         "__reduce_ex__": __reduce_ex__,
     }
-    ported: Any = type(cls.__name__, (cls,), {**names, **methods})
+    ported: Any = type(cls.__name__, (_Blank,), {**names, **methods})
+    ported.__bases__ = (cls,)  # not from the start: a class may refuse to be subclassed, or keep a list of who did
     return ported
+
+
+class _Blank(nn.Module):
+    """What a ported class is made from before it gets its true base."""
 
 
 def _empty(cls: type[nn.Module]) -> nn.Module:
@@ -137,6 +145,8 @@ def _pass(port: Port, call: Callable[..., Any], args: tuple[Any, ...], kwargs: d
         return call(*args, **kwargs)
     number = basket.calls.get(path, 0)
     basket.calls[path] = number + 1
+    if not torch.compiler.is_dynamo_compiling():
+        basket.outside[path] = True
     if _asks(port.plan, "input"):
         for leaf, value in walk_call(args, kwargs):
             _take(port, "input", leaf, value, number)

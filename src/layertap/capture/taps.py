@@ -94,7 +94,7 @@ def unseen(module: nn.Module) -> Iterator[None]:
 
 def _tapped_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     # First of all: Dynamo traces this too, and would make one graph for each identity that it looks up.
-    if _compiling():
+    if compiling():
         return _call_impl(self, *args, **kwargs)
     taps = _taps.get(id(self))
     if taps is None:
@@ -102,9 +102,14 @@ def _tapped_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return around(self, taps, functools.partial(_call_impl, self), args, kwargs, direct=False)
 
 
-def _compiling() -> bool:
-    # What flows through a graph while it is being made is no data of anybody's run.
-    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+def compiling() -> bool:
+    """Whether this thread is making a graph: what flows through it meanwhile is no data of anybody's run."""
+    if torch.compiler.is_dynamo_compiling():
+        return True  # a constant for Dynamo; what follows is for those who trace by calling
+    if torch._C._get_tracing_state() is not None:
+        return True
+    # That flag is the whole process's; the modes by which a graph is made are this thread's.
+    return torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() > 0
 
 
 def around(
@@ -153,7 +158,7 @@ def _close(cls: type[nn.Module]) -> None:
 def _door(forward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(forward)
     def tapped_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if _compiling():
+        if compiling():
             return forward(self, *args, **kwargs)
         taps = _taps.get(id(self))
         if taps is None or id(self) in _inside.modules:

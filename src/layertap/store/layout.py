@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from layertap.errors import BadArgument, NewerFormat, NotARun
+from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun
 from layertap.measure import portable
 from layertap.site import Site
 
@@ -95,13 +95,21 @@ class Layout:
 
     @classmethod
     def loads(cls, text: str, origin: str = "this text") -> Layout:
-        data = json.loads(text)
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise CorruptRun(f"{origin} is no JSON: {error}; write it again with tapped.layout.save(…)") from error
         if not isinstance(data, dict) or data.pop("format", "") != "layertap-layout":
             raise NotARun(f"{origin} is no layout of layertap's")
-        version = data.pop("version")
-        if version > VERSION:
+        version = data.pop("version", None)
+        if isinstance(version, int) and version > VERSION:
             raise NewerFormat(f"{origin} is a layout of version {version}; this layertap reads up to {VERSION}")
-        return cls(**{**data, "taps": tuple(TapPlace(**tap) for tap in data["taps"])})
+        try:
+            return cls(**{**data, "taps": tuple(TapPlace(**tap) for tap in data["taps"])})
+        except (KeyError, TypeError) as error:
+            raise CorruptRun(
+                f"{origin} is a damaged layout: {error}; write it again with tapped.layout.save(…)"
+            ) from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Layout:

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
-from layertap.errors import MissingExtra, TargetError
+from layertap.errors import LayertapError, MissingExtra, TargetError
 from layertap.site import Site
 from layertap.store.layout import Layout
-from layertap.targets.opaque import records_of
+from layertap.targets.opaque import no_program, records_of
 from layertap.targets.reader import Contents, Ran, Reader
+from layertap.targets.target import told
 
 _ABSENT = "it has no tap: of such a file only what was baked in can be seen"
 Runner = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
@@ -30,7 +31,12 @@ class Baked(Reader):
 
     def __init__(self, path: Path, name: str, layout: Layout, config: Mapping[str, Any]) -> None:
         self._layout = layout
-        kind, self._run = _runner(path, name, config)
+        try:
+            kind, self._run = _runner(path, name, config)
+        except LayertapError:
+            raise
+        except Exception as error:
+            raise TargetError(f"{name} has a layout of baked taps, but cannot be loaded: {told(error)}") from error
         self.format = f"{kind} with baked taps"
         self.contents = Contents(kind=layout.model, modules={"": layout.model}, lost=_lost(layout), absent=_ABSENT)
         for tap in layout.taps:
@@ -88,7 +94,7 @@ def _runner(path: Path, name: str, config: Mapping[str, Any]) -> tuple[str, Runn
         return "TorchScript", lambda args, kwargs: loaded(*args, **kwargs)
     if any("/models/" in record for record in records):
         return "torch.export", _exported(path)
-    raise TargetError(f"{name} has a layout, but no format that can be run here")
+    raise no_program(path, name)
 
 
 def _exported(path: Path) -> Runner:
@@ -120,8 +126,9 @@ def _onnx(path: Path, name: str) -> Runner:
 
 
 def _openvino(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
-    from layertap.targets.openvino_ir import library
+    from layertap.targets.openvino_ir import check_ir, library
 
+    check_ir(path, name)
     compiled = library(name).Core().compile_model(path, "CPU", dict(config))
 
     def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -23,6 +23,9 @@ _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _FX = "pkg.torch.onnx.fx_node"
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _RULE = "pkg.onnxscript.rewriter.rule_name"
+_MERGES_ONE = "FuseBatchNormInto"
+"""A rule that makes one node of two: a batch normalisation, and the convolution or product before it."""
+_MERGES_NOTHING = "RemoveOptionalBias"
 _SHAPES = frozenset({"Shape", "Size"})
 _SHAPE_ARITHMETIC = frozenset(
     {
@@ -45,6 +48,9 @@ class Onnx(Reader):
         except Exception as error:
             raise TargetError(f"{name} cannot be read as ONNX: {type(error).__name__}: {error}") from error
         graph = self.model.graph
+        if not graph.node:
+            raise TargetError(f"{name} holds no graph: it is empty, or no ONNX file")
+        _check_weights(graph, path, name)
         initializers = {tensor.name for tensor in graph.initializer}
         nodes = list(_nodes(graph, initializers))
         if not any(node.scope for node in nodes):
@@ -160,13 +166,21 @@ class Onnx(Reader):
         return torch.empty(tuple(tensor.dims), dtype=dtype, device="meta")
 
 
+def _check_weights(graph: Any, path: Path, name: str) -> None:
+    """Weights may lie in files of their own, which are easily left behind."""
+    entries = [entry for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location"]
+    for file in dict.fromkeys(entry.value for entry in entries):
+        if not (path.parent / file).is_file():
+            raise TargetError(f"{name}: its weights lie in {file}, which is not beside it; copy both files together")
+
+
 def _nodes(graph: Any, initializers: set[str]) -> Iterator[Node]:
     shapes: set[str] = set()
     constants = set(initializers)
     for node in graph.node:
         meta = {entry.key: entry.value for entry in node.metadata_props}
-        # The last scope is the operation's own name.
-        scope = _listed(meta.get(_SCOPES))[:-1]
+        rules = [rule for rule in meta.get(_RULE, "").split(", ") if rule and not rule.startswith(_MERGES_NOTHING)]
+        scope = _scope(meta)
         read = [name for name in node.input if name]
         moving = [name for name in read if name not in constants]
         if node.op_type == "Constant" or (read and not moving):
@@ -182,11 +196,20 @@ def _nodes(graph: Any, initializers: set[str]) -> Iterator[Node]:
             outputs=[name for name in node.output if name],
             parameters=[name for name in read if name in initializers],
             hidden=hidden or node.op_type == "Constant",
-            fused=meta.get(_RULE, ""),
+            fused=", ".join(rules),
+            absorbed=_absorbed(rules, node),
             made_by=_defined(meta.get(_FX)),
             reads=frozenset(re.findall(r"%(\w+)", meta[_FX].partition("=")[2])) if _FX in meta else None,
             known=_SCOPES in meta,
         )
+
+
+def _absorbed(rules: list[str], node: Any) -> str:
+    """The module of the convolution that a normalisation was merged with: the one whose weight is left."""
+    if len(rules) != 1 or not rules[0].startswith(_MERGES_ONE):
+        return ""
+    owner, _, own = str(node.input[1]).rpartition(".")
+    return owner if own == "weight" else ""
 
 
 def _defined(text: str | None) -> str:
@@ -199,7 +222,7 @@ def _modules(graph: Any) -> dict[str, str]:
     modules: dict[str, str] = {"": _kind(graph)}
     for node in graph.node:
         meta = {entry.key: entry.value for entry in node.metadata_props}
-        for path, kind in zip(_listed(meta.get(_SCOPES))[:-1], _listed(meta.get(_CLASSES)), strict=False):
+        for path, kind in zip(_scope(meta), _listed(meta.get(_CLASSES)), strict=False):
             modules.setdefault(path, kind.rpartition(".")[2])
     # A module that lost its nodes may still have weights.
     for tensor in graph.initializer:
@@ -211,10 +234,16 @@ def _modules(graph: Any) -> dict[str, str]:
 
 def _kind(graph: Any) -> str:
     for node in graph.node:
-        classes = _listed({entry.key: entry.value for entry in node.metadata_props}.get(_CLASSES))
-        if classes:
-            return classes[0].rpartition(".")[2]
+        meta = {entry.key: entry.value for entry in node.metadata_props}
+        if _scope(meta) and _listed(meta.get(_CLASSES)):
+            return _listed(meta[_CLASSES])[0].rpartition(".")[2]
     return "ONNX"
+
+
+def _scope(meta: Mapping[str, str]) -> list[str]:
+    """The paths of the modules that a node is in, the root's first; none for what the exporter put in of its own."""
+    *paths, _ = _listed(meta.get(_SCOPES)) or [""]  # the last is the operation's own name
+    return paths if paths[:1] == [""] else []
 
 
 def _listed(text: str | None) -> list[str]:

@@ -63,6 +63,25 @@ def foreign_device(name: str, text: str) -> TargetError | None:
     )
 
 
+def no_program(path: Path, name: str) -> TargetError:
+    """The error for a file that is neither TorchScript nor of torch.export, from its first bytes and its records."""
+    way_out = "open the model that they belong to: file.py:factory or hf:PATH"
+    if any(record.endswith("data.pkl") for record in records_of(path)):
+        return TargetError(
+            f"{name} holds weights, or a pickled model (torch.save), not a program that can be run; {way_out}"
+        )
+    with path.open("rb") as file:
+        start = file.read(2)
+    if not start:
+        return TargetError(f"{name} is empty")
+    text = f"{name} is no file of torch.jit.save or torch.export.save"
+    if start == b"PK" and not records_of(path):
+        return TargetError(f"{text}: an archive that is damaged, or not all there; copy it again")
+    if start[0] == 0x80:
+        return TargetError(f"{text}: a pickle, which is not opened, since it could run code; {way_out}")
+    return TargetError(text)
+
+
 def records_of(path: Path) -> list[str]:
     """The names in an archive; none for a file that is no archive."""
     try:

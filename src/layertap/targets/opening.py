@@ -13,7 +13,7 @@ from layertap.errors import BadArgument, NotARun, TargetError
 from layertap.store.layout import Layout
 from layertap.targets.file import factories_in, open_file
 from layertap.targets.hf import open_hf
-from layertap.targets.opaque import foreign_device, opaque, records_of
+from layertap.targets.opaque import foreign_device, no_program, opaque, records_of
 from layertap.targets.target import Inputs, Target
 
 _KINDS = (
@@ -54,7 +54,7 @@ def open_target(spec: str | os.PathLike[str] | Any, *, config: Mapping[str, Any]
         error = opaque(path, text)
         if error is not None:
             raise error
-    if path.suffix in ARTEFACTS:
+    if path.suffix in ARTEFACTS or records_of(path):  # whatever it is called, an archive can be looked into
         return _open_artefact(path, text, config or {})
     raise TargetError(f"{text!r} is no target; {_way_out(text)}")
 
@@ -68,6 +68,8 @@ def layout_of(path: Path) -> Layout | None:
 
 
 def _open_artefact(path: Path, name: str, config: Mapping[str, Any]) -> Target:
+    if path.is_dir():
+        raise TargetError(f"{name} is a folder, not a file; a folder of Hugging Face's is opened as hf:{name}")
     if not path.is_file():
         raise TargetError(f"{name}: there is no file {path} (looked from {Path.cwd()})")
     if path.suffix == ".onnx":
@@ -86,12 +88,7 @@ def _open_artefact(path: Path, name: str, config: Mapping[str, Any]) -> Target:
         return _target(exported, name, _examples(exported.program))
     if any(re.search(r"(^|/)code/", record) for record in records):
         return _target(_torchscript(path, name), name)
-    if any(record.endswith("data.pkl") for record in records):
-        raise TargetError(
-            f"{name} holds weights (torch.save), not a program that can be run; open the model that they belong to: "
-            "file.py:factory or hf:PATH"
-        )
-    raise TargetError(f"{name} is no file of torch.jit.save or torch.export.save")
+    raise no_program(path, name)
 
 
 def _torchscript(path: Path, name: str) -> Any:

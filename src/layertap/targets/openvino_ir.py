@@ -127,10 +127,13 @@ class OpenVino(Reader):
         return "each tap is an output of its own, whose tensor is called layertap:SITE"
 
     def _read(self) -> Any:
+        check_ir(self._path, self._name)
         try:
             return self._core.read_model(self._path)
         except Exception as error:
-            raise TargetError(f"{self._name} cannot be read as OpenVINO IR: {str(error).splitlines()[0]}") from error
+            lines = str(error).split("\n")  # the places in its source come first
+            told = next((line for line in reversed(lines) if line.strip()), type(error).__name__)
+            raise TargetError(f"{self._name} cannot be read as OpenVINO IR: {told}") from error
 
     def _tapped(self, wanted: frozenset[str]) -> Any:
         model = self._read()
@@ -229,6 +232,18 @@ def _numpy(value: Any) -> Any:
 
 def _natural(path: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdigit() else (1, part) for part in path.split(".")]
+
+
+def check_ir(path: Path, name: str) -> None:
+    """Raises for what is plainly no IR, on which OpenVINO would try the readers of every other format, loudly."""
+    with path.open("rb") as file:
+        if b"<net" not in file.read(4096):
+            raise TargetError(f"{name} is no OpenVINO IR: there is no <net> in it")
+    weights = path.with_suffix(".bin")
+    if not weights.is_file():
+        raise TargetError(
+            f"{name}: its weights lie in {weights.name}, which is not beside it; copy both files together"
+        )
 
 
 def library(name: str) -> Any:

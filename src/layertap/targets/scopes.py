@@ -39,6 +39,8 @@ class Node:
     """Whether its outputs are no data: shapes, indices."""
     fused: str = ""
     """The rewriting rule that made it out of several nodes, maybe of several modules."""
+    absorbed: str = ""
+    """The one other module whose operation the rule put into it; empty where that is not known."""
     alias_of: str = ""
     """The input that its output is the same tensor as: `x.to(x.dtype)`."""
     made_by: str = ""
@@ -98,12 +100,12 @@ class Scopes:
         self.remarks: list[str] = []
         self.constant: set[str] = set()
         """Paths whose values no input reaches."""
-        inside: dict[str, list[int]] = defaultdict(list)
+        self._inside: dict[str, list[int]] = defaultdict(list)
         for place, node in enumerate(nodes):
             for path in node.scope:
-                inside[path].append(place)
-        for path, places in inside.items():
-            self._module(path, places, inside)
+                self._inside[path].append(place)
+        for path, places in self._inside.items():
+            self._module(path, places)
         self.calls.sort(key=lambda call: (call.place, -call.path.count(".")))
 
     def fill(self, contents: Contents) -> None:
@@ -117,15 +119,15 @@ class Scopes:
                 contents.lost[path] = NO_NODE
         contents.several += dict.fromkeys(call.path for call in self.calls if "v1" in call.leaves)
 
-    def _module(self, path: str, places: list[int], inside: Mapping[str, list[int]]) -> None:
-        segments = self._segments(path, places, inside)
+    def _module(self, path: str, places: list[int]) -> None:
+        segments = self._segments(path, places)
         if segments is None:
             self.lost[path] = AMBIGUOUS
             return
         for number, segment in enumerate(segments):
             own = set(segment)
             values = self._leaving(segment, own)
-            fused = next((rule for value in values if (rule := self._fused_away(value, own))), "")
+            fused = next((rule for value in values if (rule := self._fused_away(path, value, own))), "")
             if fused:
                 why = (
                     f"its last operation was merged into a later one by the exporter's rule {fused}: its own output is "
@@ -173,14 +175,22 @@ class Scopes:
         readers = [self._nodes[reader] for reader in self._readers[value] if reader not in own]
         return any(not made_by or node.reads is None or made_by in node.reads for node in readers)
 
-    def _fused_away(self, value: str, own: set[int]) -> str:
+    def _fused_away(self, path: str, value: str, own: set[int]) -> str:
         """The rule of a reader outside that was made of several nodes, one of which may have been the module's last."""
         made_by = self._nodes[self._maker[value]].made_by
         outside = [self._nodes[reader] for reader in self._readers[value] if reader not in own]
-        # Where the original operation read this very value, nothing of the module's went into it.
-        return next((node.fused for node in outside if node.fused and made_by not in (node.reads or ())), "")
+        for node in outside:
+            # Where the original operation read this very value, nothing of the module's went into it.
+            if node.fused and made_by not in (node.reads or ()) and not self._absorbed_elsewhere(node, path):
+                return node.fused
+        return ""
 
-    def _segments(self, path: str, places: list[int], inside: Mapping[str, list[int]]) -> list[list[int]] | None:
+    def _absorbed_elsewhere(self, node: Node, path: str) -> bool:
+        """Whether all that the rule merged is known, and none of it is this module's."""
+        owner = node.absorbed
+        return bool(owner) and owner not in self._inside and not f"{owner}.".startswith(f"{path}.")
+
+    def _segments(self, path: str, places: list[int]) -> list[list[int]] | None:
         """The nodes of each call; None where the graph cannot tell."""
         told = self._nodes[places[0]].calls
         if told is not None:
@@ -194,7 +204,7 @@ class Scopes:
             segment = [place for place in places if levels.get(place) == level]
             uses = self._uses(segment)
             often = min(uses.values(), default=1)
-            leaf = not any(other.startswith(f"{path}.") for other in inside)
+            leaf = not any(other.startswith(f"{path}.") for other in self._inside)
             if often < 2:
                 found.append(segment)
             elif leaf:

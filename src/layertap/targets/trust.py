@@ -108,10 +108,10 @@ def moved(ran: Ran, again: Ran, constant: AbstractSet[str]) -> list[str]:
     lines = [say(template, moved=tested - len(stale), tested=tested)]
     if folded:
         template = "constant: no input reaches {sites}: folded by the compiler, or from shapes alone"
-        lines.append(say(template, sites=_named(folded)))
+        lines.append(say(template, sites=named(folded)))
     if unmoved:
         template = "unmoved: {sites} gave the same values on a second input; stale, or independent of what was varied"
-        lines.append(say(template, sites=_named(unmoved)))
+        lines.append(say(template, sites=named(unmoved)))
     return lines
 
 
@@ -185,6 +185,7 @@ def _equal(one: torch.Tensor, two: torch.Tensor) -> bool:
     return torch.equal(one, two) or bool(torch.allclose(one, two, rtol=0, atol=0, equal_nan=True))
 
 
-def _named(paths: list[str]) -> str:
+def named(paths: list[str]) -> str:
+    """The first few, and how many more."""
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     return ", ".join(paths[:NAMED]) + more

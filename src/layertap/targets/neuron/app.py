@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from layertap.store.foreign.neuron import to_hf
 from layertap.targets.neuron.decoding import NOTHING, Decoded, decode
 from layertap.targets.reader import Argument, Contents, Ran, Reader
 from layertap.targets.target import Inputs, Target
-from layertap.targets.trust import NOT_VARIED, moved, refused, second_input
+from layertap.targets.trust import NOT_VARIED, moved, named, refused, second_input
 from layertap.words import say
 
 _NO_LOGITS = (
@@ -116,7 +116,7 @@ class App(Reader):
             for site, tensor in found.captures.items()
             if site.path in wanted and site.role == "output"
         ]
-        notes = [f"{site}: {note}" for site, note in found.notes.items()]
+        notes = list(_by_note(found.notes))
         if hasattr(output, "logits") and output.logits is None:
             notes.append(say(_NO_LOGITS))
         if found.manual:
@@ -267,3 +267,12 @@ def _span(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int] |
         used = mask.bool().any(0).nonzero().reshape(-1)
         return int(used[0]), int(used[-1]) + 1
     return (0, int(ids.shape[1])) if isinstance(ids, torch.Tensor) and ids.ndim == 2 else None
+
+
+def _by_note(notes: Mapping[Site, str]) -> Iterator[str]:
+    """Each note once, with the sites of which it is true: 63 layers are padded alike."""
+    sites: dict[str, list[str]] = {}
+    for site, note in notes.items():
+        sites.setdefault(note, []).append(str(site))
+    for note, paths in sites.items():
+        yield f"{named(paths)}: {note}"
