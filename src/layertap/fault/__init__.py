@@ -7,6 +7,7 @@ replay       the reference written down; the candidate held to it, forward and b
 shelf        where the reference's tensors wait, within a budget
 contrast     one tensor against another
 judge        which modules stand out
+alike        what is quantised everywhere, and no fault of one module
 drill        the operators inside a guilty module
 why          the cause, from the two modules, the operators and the error's form
 repro        the culprit in a folder of its own

@@ -32,9 +32,9 @@ def find_fault(
     """Finds the first module of the candidate that computes something else than the reference's, beyond rounding.
 
     `inputs` are keywords, positional arguments, one tensor, or a function that runs a model: then gradients that it
-    makes are judged too. `mapping` renames the candidate's modules to the reference's ({regex: replacement}, or a file). `budget`
-    bounds the memory for the reference's tensors, beyond which they go to disk; without one, half of what is free on
-    the device and a quarter of the machine's memory.
+    makes are judged too. `mapping` renames the candidate's modules to the reference's ({regex: replacement}, or a
+    file). `budget` bounds the memory for the reference's tensors, beyond which they go to disk; without one, half of
+    what is free on the device and a quarter of the machine's memory.
     """
     reference, candidate = _model(reference, "reference"), _model(candidate, "candidate")
     if not can_be_held(reference):

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import nn
 
+from layertap.fault.alike import MANY, coarseness, systematic
 from layertap.fault.book import Book, Key, Place, Played
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.drill import Departure, OpLog, depart
-from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events, least_of, systematic
+from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events, least_of
 from layertap.fault.outputs import output_error, size_of
-from layertap.fault.pairing import Pairing
 from layertap.fault.replay import graft
 from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
@@ -21,10 +21,8 @@ from layertap.fault.rounding import one_ulp
 from layertap.fault.search import Search
 from layertap.fault.side import Side
 from layertap.fault.watchers import Stage
-from layertap.fault.why import Clues, explain, weight_error
+from layertap.fault.why import Clues, explain
 
-OTHER = 0.5
-"""Weights that are this far off are other weights; the coarsest quantisation in use, 2 bits, stays below."""
 CLOSELY = 4
 """So many guilty modules are looked into; the others are named."""
 
@@ -47,7 +45,7 @@ class HeldSearch(Search):
         floors = floors_of(clean)
         total, rounding = self.total(book, free), self.total(book, drift)
         judged = judge_events(held, floors, self.dtype)
-        table, shared = systematic(by_module(judged, free, self.pairing))
+        table, shared = systematic(by_module(judged, free, self.pairing), self._coarseness)
         self._doubt_inputs(held, floors)
         self._doubt_draws(floors)
         self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
@@ -63,6 +61,10 @@ class HeldSearch(Search):
             return self._innocent(table, shared, total, rounding, exact)
         self.progress("looking into what stands out")
         return self._guilty(guilty, table, book, absent, total, rounding, low, modules)
+
+    def _coarseness(self, row: ModuleRow) -> tuple[float, bool]:
+        ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
+        return coarseness(ours, theirs) if ours is not None and theirs is not None else (0.0, False)
 
     def _doubt_inputs(self, held: Played, floors: dict[Key, Contrast]) -> None:
         for event in held.events:
@@ -85,11 +87,11 @@ class HeldSearch(Search):
     def _innocent(
         self, table: list[ModuleRow], shared: tuple[str, ...], total: float, rounding: float, exact: bool
     ) -> Finding:
-        cause, evidence = _of_all(table, shared, self.pairing)
+        cause, alike = "quantization" if shared else "", []
+        if shared:
+            most = f"most modules of kind {', '.join(shared)}"
+            alike.append(f"{most} are above the floor alike: {cause}, not one of them alone")
         verdict = "inconclusive" if self.doubts else "identical" if exact else "noise"
-        site = ""
-        if cause in ("precision", "weights") and not self.doubts:
-            verdict, site = "fault", next(row.path for row in table if row.kind in shared)
         if exact and not self.doubts:
             same = "are the same object" if self.ours.model is self.theirs.model else "compute the same bits everywhere"
             self.notes.append(f"reference and candidate {same}: if you changed something, it did not run")
@@ -99,10 +101,8 @@ class HeldSearch(Search):
             self.doubts.append(f"the output's error is {times}, and no module is out of line")
         return Finding(
             verdict=verdict,  # type: ignore[arg-type]
-            site=site,
             cause=cause,
-            evidence=(*self.doubts, *evidence),
-            explained=math.nan if verdict == "fault" else 0.0,
+            evidence=(*self.doubts, *alike),
             total=total,
             floor=rounding,
             table=tuple(table),
@@ -143,6 +143,7 @@ class HeldSearch(Search):
         after = max(output_error(book.output, patched), self._grad_error(book, skip=guilty[0].page))
         return replace(
             first,
+            evidence=(*first.evidence, *_alike(guilty, table)),
             explained=_explained(total, after, rounding),
             total=total,
             others=tuple(found[1:]),
@@ -239,19 +240,13 @@ def _above(page: str, book: Book) -> str | None:
     return None
 
 
-def _of_all(rows: list[ModuleRow], shared: tuple[str, ...], pairing: Pairing) -> tuple[str, tuple[str, ...]]:
-    """What most modules of some kinds do alike: other weights, quantised ones, or coarser arithmetic on the same."""
-    alike = [row for row in rows if row.kind in shared]
-    if not alike:
-        return "", ()
-    twins = [(pairing.reference[row.page], pairing.candidate[row.page]) for row in alike]
-    errors = sorted(weight_error(*twin) for twin in twins)
-    typical = errors[len(errors) // 2]
-    most = f"most modules of kind {', '.join(shared)}"
-    if typical > OTHER:
-        return "weights", (f"{most} have other weights (relative error {typical:.2g}): another checkpoint?",)
-    cause = "quantization" if typical > 0 else "precision"
-    return cause, (f"{most} are above the floor alike: {cause}, not one of them alone",)
+def _alike(guilty: list[ModuleRow], table: list[ModuleRow]) -> tuple[str, ...]:
+    """Whether the first is one of many: then what they share is to blame, not one of them alone."""
+    kind = guilty[0].kind
+    alike, out = ([row for row in rows if row.kind == kind] for rows in (table, guilty))
+    if len(out) < MANY or len(out) <= len(alike) / 2:
+        return ()
+    return (f"the first of {len(out)} of {len(alike)} modules of kind {kind} that are out of line",)
 
 
 def _explained(before: float, after: float, rounding: float) -> float:

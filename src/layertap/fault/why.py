@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.compare.floor import ROUNDOFF
 from layertap.fault.book import Book
 from layertap.fault.contrast import contrast
 from layertap.fault.drill import Departure
@@ -123,7 +122,7 @@ def _weights(reference: nn.Module, candidate: nn.Module, path: str, called: set[
             return "weights", (f"{name} is in the candidate alone",)
         if wanted.shape != tensor.shape:
             return "weights", (f"{name} has shape {tuple(tensor.shape)}, expected {tuple(wanted.shape)}",)
-        plain, quantised = _plain(tensor)
+        plain, quantised = plain_values(tensor)
         if plain is None:
             continue
         found = contrast(wanted.detach().to(plain.dtype), plain)
@@ -136,24 +135,11 @@ def _weights(reference: nn.Module, candidate: nn.Module, path: str, called: set[
     return None
 
 
-def weight_error(reference: nn.Module, candidate: nn.Module) -> float:
-    """The largest relative error of a module's own parameters, beyond what a cast to bfloat16 makes."""
-    right = dict(reference.named_parameters(recurse=False))
-    own = dict(candidate.named_parameters(recurse=False))
-    worst = 0.0 if right.keys() == own.keys() else 0.1  # packed in another form: quantised, as far as one can tell
-    for name in right.keys() & own.keys():
-        plain, quantised = _plain(own[name])
-        found = contrast(right[name].detach(), plain) if plain is not None else None
-        if found is not None and not found.shape:
-            worst = max(worst, found.error if found.error > 2 * ROUNDOFF["bfloat16"] or quantised else 0.0)
-    return worst
-
-
 QUANTISED = 0.02
 """The relative error that an honest 8-bit weight has at most."""
 
 
-def _plain(tensor: torch.Tensor) -> tuple[torch.Tensor | None, bool]:
+def plain_values(tensor: torch.Tensor) -> tuple[torch.Tensor | None, bool]:
     """The values, and whether they were quantised."""
     if type(tensor) in (torch.Tensor, nn.Parameter):
         return tensor.detach(), False
