@@ -29,6 +29,27 @@ class Book:
     slots: dict[Key, Slot] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     output: Any = None
+    void: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
+    """By batch and length, the tokens that see no key: a softmax over nothing has no right value."""
+
+    def void_in(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Where such tokens lie in a tensor of that batch and length; None where there are none."""
+        void = self.void.get(tuple(tensor.shape[:2])) if self.void and tensor.ndim > 2 else None
+        return None if void is None else void.to(tensor.device).reshape(*void.shape, *[1] * (tensor.ndim - 2))
+
+    def close_masks(self) -> int:
+        """Looks for tokens that see no key in the masks that were written down, and counts them."""
+        for (_, _, end, leaf), slot in self.slots.items():
+            if end != "entry" or "mask" not in leaf or slot.ndim != 4:
+                continue
+            mask = slot.get()
+            if mask.dtype == torch.bool or mask.is_floating_point():
+                closed = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+                blind = closed.all(-1).all(1)
+                if blind.any():
+                    shape = tuple(blind.shape)
+                    self.void[shape] = self.void.get(shape, torch.zeros_like(blind)) | blind
+        return max((int(void.sum()) for void in self.void.values()), default=0)
 
     def at(self, page: str, call: int, end: str) -> dict[str, torch.Tensor]:
         """The tensors of one end of one call, by leaf."""

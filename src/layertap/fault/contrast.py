@@ -54,6 +54,7 @@ class Contrast:
             column=max(self.column, other.column),
             mismatched=max(self.mismatched, other.mismatched),
             nonfinite=max(self.nonfinite, other.nonfinite),
+            shape=self.shape or other.shape,
         )
 
 

@@ -60,7 +60,7 @@ def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str
     if found.exact:
         return 0.0, "exact"
     if found.shape:
-        return math.inf, "shape"
+        return (0.0 if floor.shape else math.inf), "shape"  # a router that flips by rounding sends fewer tokens
     if found.nonfinite:
         return math.inf, "nonfinite"  # the reference is finite there: no rounding does that, only a range too small
     if found.mismatched:

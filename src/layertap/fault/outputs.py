@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from layertap.capture.leaves import leaves
+from layertap.fault.book import Book
 from layertap.fault.contrast import Contrast, contrast
 
 
@@ -24,13 +25,17 @@ def same(one: Any, other: Any) -> bool:
     )
 
 
-def output_error(right: Any, found: Any) -> float:
+def output_error(right: Any, found: Any, book: Book | None = None) -> float:
+    """The worst of a model's outputs; with the book of a run, but for tokens that have no right value."""
     wanted = {leaf.path: leaf.tensor for leaf in leaves(right) if leaf.tensor is not None}
     worst = 0.0
     for leaf in leaves(found):
         if leaf.tensor is None or leaf.path not in wanted or "past_key_values" in leaf.path:
             continue
-        measured = contrast(wanted[leaf.path], leaf.tensor)
+        value, void = leaf.tensor, book.void_in(leaf.tensor) if book is not None else None
+        if void is not None and value.shape == wanted[leaf.path].shape and value.is_floating_point():
+            value = torch.where(void & torch.isfinite(value), wanted[leaf.path].to(value), value)
+        measured = contrast(wanted[leaf.path], value)
         worst = max(worst, size_of(measured)) if measured is not None else worst
     return worst
 

@@ -50,6 +50,8 @@ class Search:
         bare = self.ours.run()
         self.seeded = self.ours.draws
         book = write_down(self.ours, self.pairing.reference, self.shelf, self.seeded)
+        if blind := book.close_masks():
+            self.notes.append(f"{blind} tokens see no key, as padding does: what is computed there is not judged")
         if self.seeded:
             self.notes.append("the model draws random numbers: both sides were seeded alike, module by module")
         elif not same(bare, book.output):
@@ -98,7 +100,7 @@ class Search:
 
     def total(self, book: Book, played: Played) -> float:
         grads = [event.found for event in played.events if event.key[2] == "param_grad"]
-        return max([output_error(book.output, played.output), *map(size_of, grads)])
+        return max([output_error(book.output, played.output, book), *map(size_of, grads)])
 
     def told(self, key: Key) -> str:
         page, call, end, leaf = key

@@ -132,6 +132,8 @@ class Task:
     judge: bool = True
     """Whether values are measured; if not, they are only exchanged."""
     begun: list[tuple[Key, Place | None, Pending | Contrast]] = field(default_factory=list)
+    uneven: dict[Place, tuple[Key, Place | None]] = field(default_factory=dict)
+    """Calls that were given a value of another shape, with where and by whom."""
 
     def measure(self, key: Key, caller: Place | None, found: torch.Tensor) -> torch.Tensor | None:
         """Measures one value; returns the right one, on the same device and in the same dtype, if the form allows."""
@@ -146,8 +148,8 @@ class Task:
             self.played.unforced.append(key)  # a shard or a packed tensor: its values are not at hand
             return None
         wanted = slot.get(found.device)
-        begun = begin(wanted, found) if self.judge else form_of(wanted, found)
-        if begun is None or (isinstance(begun, Contrast) and begun.shape and key[2] == "entry"):
+        begun = self._begin(wanted, found)
+        if begun is None or (isinstance(begun, Contrast) and begun.shape and self._uneven(key, caller, begun)):
             self.played.unforced.append(key)
             return None
         self.begun.append((key, caller, begun))
@@ -159,6 +161,24 @@ class Task:
         if self.hold:
             self.book.shelf.remember(right, slot)
         return right
+
+    def _begin(self, wanted: torch.Tensor, found: torch.Tensor) -> Pending | Contrast | None:
+        if not self.judge:
+            return form_of(wanted, found)
+        void = self.book.void_in(found)
+        if void is not None and wanted.shape == found.shape and found.is_floating_point():
+            found = torch.where(void & torch.isfinite(found), wanted.to(found.dtype), found)
+        return begin(wanted, found)
+
+    def _uneven(self, key: Key, caller: Place | None, begun: Contrast) -> bool:
+        """Another shape is no fault at an entry; where it leads to another at the exit, it is the caller's."""
+        if key[2] == "entry":
+            self.uneven.setdefault(key[:2], (key, caller))
+        elif key[2] == "exit" and key[:2] in self.uneven:
+            self.begun.append((*self.uneven[key[:2]], begun))
+        else:
+            return False
+        return True
 
     @property
     def into(self) -> Shelf | None:
