@@ -192,3 +192,26 @@ def test_from_the_command_line(tmp_path):
     bad = layertap("fault", "net.py:right", "net.py:nothing", cwd=tmp_path)
     assert bad.returncode == 2
     assert "nothing" in bad.stderr
+
+
+def test_a_module_whose_parameters_are_read_without_calling_it_is_named():
+    reference, inputs = models.mamba()
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        candidate.backbone.layers[1].mixer.conv1d.weight.copy_(
+            reference.backbone.layers[1].mixer.conv1d.weight.flip(-1)
+        )
+    found = find_fault(reference, candidate, inputs)
+    assert (found.site, found.cause) == ("backbone.layers.1.mixer.conv1d", "weights")
+    assert "backbone.layers.1.mixer reads it without calling it" in found.evidence
+    assert found.explained > 0.99  # the cache that it returns is wrong still, and is no result
+
+
+def test_a_module_inside_a_fused_kernel_is_named():
+    reference, inputs = models.encoder()
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        next(m for n, m in candidate.named_modules() if n.endswith("layers.1.linear2")).weight.mul_(1.2)
+    found = find_fault(reference, candidate, inputs)
+    assert found.site.endswith("layers.1.linear2")
+    assert found.cause == "weights"

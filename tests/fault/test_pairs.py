@@ -212,3 +212,34 @@ def test_a_difference_of_structure_without_effect_is_only_said(net, x):
     found = find_fault(Extra().eval(), net, (x,))
     assert found.verdict == "identical"
     assert "without effect: structure: the candidate has no idle" in found.notes
+
+
+class Masked(nn.Module):
+    """A caller that makes a mask, and a child that uses it."""
+
+    class Attend(nn.Module):
+        def forward(self, x, mask):
+            return torch.softmax((x @ x.mT).masked_fill(~mask, float("-inf")), -1) @ x
+
+    class Body(nn.Module):
+        def __init__(self, ahead):
+            super().__init__()
+            self.attend, self.ahead = Masked.Attend(), ahead
+
+        def forward(self, x):
+            length = x.shape[1]
+            seen = torch.arange(length)[:, None] + self.ahead >= torch.arange(length)
+            return self.attend(x, seen.expand(len(x), -1, -1))
+
+    def __init__(self, ahead=0):
+        super().__init__()
+        self.body = Masked.Body(ahead)
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def test_a_mask_that_is_off_by_one_is_its_makers(x):
+    found = find_fault(Masked(), Masked(ahead=1), (x,))
+    assert (found.verdict, found.site) == ("fault", "body")
+    assert found.cause in ("mask", "config")

@@ -23,7 +23,7 @@ from layertap.fault.rounding import one_ulp
 from layertap.fault.search import Search
 from layertap.fault.side import Side
 from layertap.fault.watchers import Stage
-from layertap.fault.why import Clues, explain
+from layertap.fault.why import Clues, below, explain
 
 CLOSELY = 4
 """So many guilty modules are looked into; the others are named."""
@@ -163,6 +163,16 @@ class HeldSearch(Search):
     def _accused(self, row: ModuleRow, clues: Clues, departure: Departure | None, kept: Played, book: Book) -> Finding:
         ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
         cause, evidence = explain(clues, ours, theirs)
+        inner = below(ours, theirs, row.page, book.calls) if ours and theirs and not clues.absent else None
+        site = row.path
+        if inner is not None:
+            (page, (cause, evidence)) = inner
+            evidence = (
+                *evidence,
+                f"{row.path or 'the model'} reads it without calling it",
+                f"seen at {row.where} there",
+            )
+            site = self.pairing.name(page)
         witness = Witness(
             row=row,
             reference=ours,
@@ -174,7 +184,7 @@ class HeldSearch(Search):
         )
         return Finding(
             verdict="fault",
-            site=row.path,
+            site=site,
             op=str(departure.op) if departure is not None else "",
             cause=cause,
             evidence=evidence,

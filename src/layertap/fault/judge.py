@@ -64,7 +64,8 @@ def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str
     if found.nonfinite:
         return math.inf, "nonfinite"  # the reference is finite there: no rounding does that, only a range too small
     if found.mismatched:
-        return found.mismatched / max(floor.mismatched, TIES), "mismatched"
+        ties = 0.0 if found.truth else TIES
+        return found.mismatched / max(floor.mismatched, ties, 1e-300), "mismatched"
     # Rounding has no direction: a slope or an offset shows long before the norm does. Chance alone gives a slope of
     # error / sqrt(n), and real rounding up to a few times what the floor shows.
     chance = max(found.error, floor.error, least) / math.sqrt(max(found.count, 1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from layertap.capture.leaves import leaves
+from layertap.capture.leaves import Leaf, leaves, map_tensors
 from layertap.fault.book import Book
 from layertap.fault.contrast import Contrast, contrast
 
@@ -29,8 +29,8 @@ def output_error(right: Any, found: Any, book: Book | None = None) -> float:
     """The worst of a model's outputs; with the book of a run, but for tokens that have no right value."""
     wanted = {leaf.path: leaf.tensor for leaf in leaves(right) if leaf.tensor is not None}
     worst = 0.0
-    for leaf in leaves(found):
-        if leaf.tensor is None or leaf.path not in wanted or "past_key_values" in leaf.path:
+    for leaf in _results(found):
+        if leaf.tensor is None or leaf.path not in wanted:
             continue
         value, void = leaf.tensor, book.void_in(leaf.tensor) if book is not None else None
         if void is not None and value.shape == wanted[leaf.path].shape and value.is_floating_point():
@@ -38,6 +38,19 @@ def output_error(right: Any, found: Any, book: Book | None = None) -> float:
         measured = contrast(wanted[leaf.path], value)
         worst = max(worst, size_of(measured)) if measured is not None else worst
     return worst
+
+
+def _results(output: Any) -> list[Leaf]:
+    """What a model returns, without what lies in an object beside it: a cache, which the next call may read."""
+    plain: set[int] = set()
+
+    def meet(tensor: torch.Tensor) -> torch.Tensor:
+        plain.add(id(tensor))
+        return tensor
+
+    map_tensors(output, meet)
+    found = list(leaves(output))
+    return [leaf for leaf in found if id(leaf.tensor) in plain] if plain else found
 
 
 def size_of(found: Contrast) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +169,35 @@ def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
     if torch.allclose(r.flatten().sort().values, c.flatten().sort().values, rtol=1e-2, atol=1e-6):
         return "the same values in another order"
     return f"relative error {error:.3g}"
+
+
+def below(
+    reference: nn.Module, candidate: nn.Module, path: str, called: Collection[str]
+) -> tuple[str, Explanation] | None:
+    """A module that differs and is never called: the one at `path` reads its parameters, as fused kernels do."""
+    if _weights(reference, candidate, path, _under(candidate, path)) or _config(reference, candidate):
+        return None  # it differs itself
+    ours = dict(reference.named_modules())
+    for name, child in candidate.named_modules():
+        page = f"{path}.{name}" if path else name
+        if not name or name not in ours or any(f"{path}.{part}".lstrip(".") in called for part in _ways(name)):
+            continue
+        told = _weights(ours[name], child, page, _under(child, page))
+        if told is None and next(child.parameters(recurse=False), None) is not None:
+            told = _config(ours[name], child)
+        if told is not None:
+            return page, told
+    return None
+
+
+def _under(module: nn.Module, path: str) -> set[str]:
+    return {f"{path}.{name}" if path else name for name, _ in module.named_modules() if name}
+
+
+def _ways(name: str) -> Iterator[str]:
+    """`a.b.c` by way of `a`, `a.b` and `a.b.c`."""
+    parts = name.split(".")
+    return (".".join(parts[: length + 1]) for length in range(len(parts)))
 
 
 def _config(reference: nn.Module, candidate: nn.Module) -> Explanation | None:
