@@ -6,6 +6,7 @@ pairing      which module of the one is which of the other
 replay       the reference written down; the candidate held to it, forward and back
 shelf        where the reference's tensors wait, within a budget
 contrast     one tensor against another
+masks        masks that differ in form: what they say, and who made them
 judge        which modules stand out
 alike        what is quantised everywhere, and no fault of one module
 drill        the operators inside a guilty module

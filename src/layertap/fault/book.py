@@ -80,6 +80,8 @@ class Played:
     unforced: list[Key] = field(default_factory=list)
     """Values that differ in form: not forced, not judged."""
     calls: Counter[str] = field(default_factory=Counter)
+    masks: dict[Place, tuple[Place, str]] = field(default_factory=dict)
+    """Calls of attention whose mask says something else than the reference's, with its maker, and how much."""
     kept: dict[Key, torch.Tensor] = field(default_factory=dict)
     """The run's own tensors at the places that were asked for."""
     arguments: dict[str, tuple[Any, Any]] = field(default_factory=dict)

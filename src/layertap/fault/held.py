@@ -51,8 +51,8 @@ class HeldSearch(Search):
         self._doubt_inputs(held, floors)
         self._doubt_draws(floors)
         self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
-        guilty = [row for row in table if row.ratio > LIMIT]
-        absent = self._absent(book, held)
+        guilty, masks = self._makers([row for row in table if row.ratio > LIMIT], held)
+        absent = [*masks, *self._absent(book, held)]
         self.notes += [f"without effect: {text}" for page, text in absent if not self._under(page, guilty)]
         if not held.events:
             self.doubts.append(
@@ -60,11 +60,26 @@ class HeldSearch(Search):
             )
         if not guilty and not shared and total > LIMIT * max(rounding, least_of(self.dtype)):
             rounding = max(rounding, *self._drifts(book, low, modules))
+            if total > LIMIT * max(rounding, least_of(self.dtype)):
+                guilty = [row for row in table if _counted_otherwise(row, floors)]
         if self.doubts or not guilty:
             exact = total == 0 and all(one.event.found.exact for one in judged)
             return self._innocent(table, shared, total, rounding, exact)
         self.progress("looking into what stands out")
         return self._guilty(guilty, table, book, absent, total, rounding, low, modules)
+
+    def _makers(self, guilty: list[ModuleRow], held: Played) -> tuple[list[ModuleRow], list[tuple[str, str]]]:
+        """In the place of attention that was given another mask, those who made it; and what to say of them."""
+        rows: dict[str, ModuleRow] = {}
+        told: dict[str, str] = {}
+        for row in guilty:
+            maker, text = held.masks.get((row.page, row.call), (None, ""))
+            if maker is not None:
+                where = f"the mask of {row.path}"
+                told.setdefault(maker[0], f"mask: {text}")
+                row = replace(row, path=self.pairing.name(maker[0]), page=maker[0], call=maker[1], where=where)
+            rows.setdefault(row.page, row)
+        return list(rows.values()), list(told.items())
 
     def _drifts(self, book: Book, low: Side, modules: dict[str, nn.Module]) -> Iterator[float]:
         """What rounding does to the output in two more runs: where a router flips, one does not show it."""
@@ -140,7 +155,7 @@ class HeldSearch(Search):
         for row in closely:
             place = (row.page, row.call)
             departure = depart(ours[place], theirs[place], floor[place], least) if place in calls else None
-            below = tuple(text for page, text in absent if self._under(page, [row]))
+            below = tuple(text for page, text in absent if page == row.page or self._under(page, [row]))
             clues = Clues(row=row, book=book, found=kept.kept.get(row.place), departure=departure, absent=below)
             found.append(self._accused(row, clues, departure, kept, book))
         found += [
@@ -244,6 +259,15 @@ class HeldSearch(Search):
     @staticmethod
     def _under(page: str, rows: list[ModuleRow]) -> bool:
         return any(not row.page or page.startswith(f"{row.page}.") for row in rows)
+
+
+def _counted_otherwise(row: ModuleRow, floors: dict[Key, Contrast]) -> bool:
+    """Whether it hands on other whole numbers, positions or ids, that no rounding changes.
+
+    Few of them might be a router's tie; but where the output is wrong and nothing else is, they are to blame.
+    """
+    floor = floors.get(row.place, Contrast())
+    return row.sign == "mismatched" and row.place[2] == "entry" and row.ratio > 0 and not floor.mismatched
 
 
 def _once(keys: list[Key]) -> list[Key]:

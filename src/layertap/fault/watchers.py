@@ -16,6 +16,7 @@ from layertap.capture import taps
 from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors
 from layertap.fault.book import Book, Event, Key, Place, Played
 from layertap.fault.contrast import Contrast, Pending, begin, form_of, settle
+from layertap.fault.masks import Masks
 from layertap.fault.shelf import Shelf
 from layertap.fault.side import seed
 
@@ -132,6 +133,7 @@ class Task:
     judge: bool = True
     """Whether values are measured; if not, they are only exchanged."""
     begun: list[tuple[Key, Place | None, Pending | Contrast]] = field(default_factory=list)
+    masks: Masks = field(default_factory=Masks)
     uneven: dict[Place, tuple[Key, Place | None]] = field(default_factory=dict)
     """Calls that were given a value of another shape, with where and by whom."""
 
@@ -198,8 +200,8 @@ _Token = tuple[int, bool, Place | None]
 
 
 class Player:
-    def __init__(self, task: Task, page: str, names: tuple[str, ...]) -> None:
-        self._task, self._page, self._names = task, page, names
+    def __init__(self, task: Task, page: str, names: tuple[str, ...], module: nn.Module) -> None:
+        self._task, self._page, self._names, self._module = task, page, names, module
 
     def enter(self, args: taps.Args, kwargs: taps.Kwargs, direct: bool) -> tuple[taps.Args, taps.Kwargs, Any]:
         stage = self._task.stage
@@ -207,6 +209,7 @@ class Player:
         token = call, again, stage.caller
         stage.measuring = True
         if self._page in self._task.book.calls:
+            self._look_at_masks(token, args, kwargs)
             swaps = self._compare(token, "entry", _arriving(self._names, args, kwargs))
             args, kwargs = _swap((args, kwargs), swaps, self._task.into)
         if any(key[:2] == (self._page, call) for key in self._task.keep):
@@ -225,6 +228,16 @@ class Player:
         stage.leave(self._page, begun[0])
         stage.measuring = False
         return output
+
+    def _look_at_masks(self, token: _Token, args: taps.Args, kwargs: taps.Kwargs) -> None:
+        call, again, caller = token
+        if again or not self._task.hold or not self._task.judge:
+            return
+        found = {leaf.path: leaf.tensor for leaf in _arriving(self._names, args, kwargs) if "mask" in leaf.path}
+        for name in dict.fromkeys((*found, "attention_mask")):
+            slot = self._task.book.slots.get((self._page, call, "entry", name))
+            right = slot.get() if slot is not None else None
+            self._task.masks.meet((self._page, call), caller, name, right, found.get(name), self._module)
 
     def _compare(self, token: _Token, end: str, found: Iterator[Leaf]) -> Swaps:
         call, again, caller = token

@@ -275,6 +275,11 @@ def _whole(right: torch.Tensor, found: torch.Tensor) -> Explanation | None:
     apart = (found.long() - right.long()).flatten()
     if bool((apart == apart[0]).all()):
         return "shift", (f"every number is {int(apart[0]):+d} off",)
+    off = apart[apart != 0]
+    if len(off) and bool((off == off[0]).all()):
+        return "shift", (f"{len(off)} of {len(apart)} numbers are {int(off[0]):+d} off",)
+    if torch.equal(found.flatten().sort().values, right.flatten().sort().values.to(found)):
+        return "permutation", ("the same numbers in another order",)
     return _shift(right.double(), found.double())
 
 
