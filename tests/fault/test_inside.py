@@ -215,3 +215,25 @@ def test_a_module_inside_a_fused_kernel_is_named():
     found = find_fault(reference, candidate, inputs)
     assert found.site.endswith("layers.1.linear2")
     assert found.cause == "weights"
+
+
+def test_a_module_that_spoils_its_input_is_to_blame_not_its_caller():
+    reference, inputs = models.llama()
+    candidate = copy.deepcopy(reference)
+    broken = candidate.model.layers[1].mlp.gate_proj
+
+    def forward(x):
+        output = type(broken).forward(broken, x)
+        x[:, 1] = 0
+        return output
+
+    broken.forward = forward
+    found = find_fault(reference, candidate, inputs)
+    assert found.site == "model.layers.1.mlp.gate_proj"
+
+
+def test_a_module_that_works_in_place_is_no_fault():
+    reference = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    candidate = copy.deepcopy(reference)
+    candidate[1].inplace = True
+    assert find_fault(reference, candidate, (torch.randn(4, 8),)).verdict == "identical"

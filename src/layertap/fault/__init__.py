@@ -7,6 +7,7 @@ replay       the reference written down; the candidate held to it, forward and b
 shelf        where the reference's tensors wait, within a budget
 contrast     one tensor against another
 masks        masks that differ in form: what they say, and who made them
+writes       who wrote into a tensor that was only given to it
 judge        which modules stand out
 alike        what is quantised everywhere, and no fault of one module
 drill        the operators inside a guilty module

@@ -18,7 +18,8 @@ from layertap.fault.book import Book, Event, Key, Place, Played
 from layertap.fault.contrast import Contrast, Pending, begin, form_of, settle
 from layertap.fault.masks import Masks
 from layertap.fault.shelf import Shelf
-from layertap.fault.side import seed
+from layertap.fault.side import seed, version
+from layertap.fault.writes import Writes
 
 Nudge = Callable[[torch.Tensor], torch.Tensor]
 Swaps = dict[int, tuple[torch.Tensor, torch.Tensor]]
@@ -134,6 +135,7 @@ class Task:
     """Whether values are measured; if not, they are only exchanged."""
     begun: list[tuple[Key, Place | None, Pending | Contrast]] = field(default_factory=list)
     masks: Masks = field(default_factory=Masks)
+    writes: Writes = field(default_factory=Writes)
     uneven: dict[Place, tuple[Key, Place | None]] = field(default_factory=dict)
     """Calls that were given a value of another shape, with where and by whom."""
 
@@ -215,12 +217,14 @@ class Player:
         if any(key[:2] == (self._page, call) for key in self._task.keep):
             self._task.played.arguments[self._page] = _copied((args, kwargs))
         stage.measuring = False
-        return args, kwargs, (token, args, kwargs)
+        given = [(tensor, version(tensor)) for tensor in _tensors((args, kwargs))]
+        return args, kwargs, (token, args, kwargs, given)
 
-    def leave(self, token: tuple[_Token, taps.Args, taps.Kwargs], output: Any) -> Any:
-        begun, args, kwargs = token
+    def leave(self, token: tuple[_Token, taps.Args, taps.Kwargs, list[tuple[torch.Tensor, int]]], output: Any) -> Any:
+        begun, args, kwargs, given = token
         stage = self._task.stage
         stage.measuring = True
+        self._task.writes.note(given, (self._page, begun[0]))
         if self._page in self._task.book.calls:
             swaps = self._compare(begun, "after", _in_objects(self._names, args, kwargs))
             _swap((args, kwargs), swaps, self._task.into)
@@ -247,7 +251,9 @@ class Player:
             if leaf.tensor is None or id(leaf.tensor) in swaps:
                 continue
             key = (self._page, call, end, leaf.path)
-            value = self._again(key, leaf.tensor) if again else task.measure(key, caller, leaf.tensor)
+            # A value that a neighbour has spoilt is the neighbour's doing, not the caller's.
+            maker = (task.writes.writer(leaf.tensor) if end == "entry" else None) or caller
+            value = self._again(key, leaf.tensor) if again else task.measure(key, maker, leaf.tensor)
             given = value if task.hold and value is not None else leaf.tensor
             if task.nudge is not None and end == "entry":
                 given = task.nudge(given)
@@ -333,14 +339,19 @@ def _arriving(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> I
 
 def _in_objects(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> Iterator[Leaf]:
     """Of the tensors of a call, those that lie in objects: a module may have written there."""
-    plain: set[int] = set()
+    plain = {id(tensor) for tensor in _tensors((args, kwargs))}
+    return (leaf for leaf in _arriving(names, args, kwargs) if leaf.tensor is not None and id(leaf.tensor) not in plain)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
 
     def meet(tensor: torch.Tensor) -> torch.Tensor:
-        plain.add(id(tensor))
+        found.append(tensor)
         return tensor
 
-    map_tensors((args, kwargs), meet)
-    return (leaf for leaf in _arriving(names, args, kwargs) if leaf.tensor is not None and id(leaf.tensor) not in plain)
+    map_tensors(value, meet)
+    return found
 
 
 def _copied(call: tuple[Any, Any]) -> tuple[Any, Any]:
