@@ -39,8 +39,9 @@ class Book:
 
     def close_masks(self) -> int:
         """Looks for tokens that see no key in the masks that were written down, and counts them."""
-        for (_, _, end, leaf), slot in self.slots.items():
-            if end != "entry" or "mask" not in leaf or slot.ndim != 4:
+        masks = {id(slot): slot for (_, _, end, leaf), slot in self.slots.items() if end == "entry" and "mask" in leaf}
+        for slot in masks.values():
+            if slot.ndim != 4:
                 continue
             mask = slot.get()
             if mask.dtype == torch.bool or mask.is_floating_point():
