@@ -237,3 +237,13 @@ def test_a_module_that_works_in_place_is_no_fault():
     candidate = copy.deepcopy(reference)
     candidate[1].inplace = True
     assert find_fault(reference, candidate, (torch.randn(4, 8),)).verdict == "identical"
+
+
+def test_an_offset_by_channel_of_an_image_is_called_that():
+    torch.manual_seed(0)
+    reference = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    candidate = copy.deepcopy(reference)
+    broken = candidate[0]
+    broken.forward = lambda x: type(broken).forward(broken, x) + broken.bias.view(-1, 1, 1)
+    found = find_fault(reference, candidate, (torch.randn(2, 3, 10, 10),))
+    assert (found.site, found.cause) == ("0", "offset")

@@ -258,6 +258,8 @@ def _form(
         return "offset", (f"{mean:+.4g} is added to every value",)
     if d.ndim > 1 and (d - d.reshape(-1, d.shape[-1]).mean(0)).norm().item() < noise < 0.7 * size:
         return "offset", ("the same vector is added to every row",)
+    if d.ndim == 4 and (d - d.mean((0, 2, 3), keepdim=True)).norm().item() < noise < 0.7 * size:
+        return "offset", ("one number a channel is added to every place",)
     return _shift(r, c) or _clipping(r, c, d) or _few(d) or _order(r, c, error)
 
 
