@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from benchmarks.faultbench.faults import Around, Plant, fault, replaced, rewrite
+from benchmarks.faultbench.faults import LISTED, Around, Plant, fault, replaced, rewrite
 from torch import nn
 
 
@@ -67,6 +67,25 @@ def inside(**switches: Any) -> Plant:
     return plant
 
 
+def _mask_maker(model: nn.Module, path: str, size: float, generator: torch.Generator) -> None:
+    """The model makes a mask that lets every query see one key too many; all layers are given it."""
+    module = model.get_submodule(path)
+    home = sys.modules[type(module).__module__]
+    right = home.create_causal_mask
+
+    def around(self: nn.Module, forward: Around, *args: Any, **kwargs: Any) -> Any:
+        embedded = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        length = embedded.shape[1]
+
+        def wrong(*_: Any, **__: Any) -> torch.Tensor:
+            return torch.ones(len(embedded), 1, length, length, dtype=torch.bool).tril(1)
+
+        with replaced(home, right.__name__, wrong):
+            return forward(*args, **kwargs)
+
+    rewrite(module, around)
+
+
 def _keys_off_by_one(model: nn.Module, path: str, size: float, generator: torch.Generator) -> None:
     """The keys are rotated by their neighbour's position, the queries by their own."""
     module = model.get_submodule(path)
@@ -109,5 +128,6 @@ FAULTS = [
     fault("dead-head", "attention", "mask", inside(dead_head=1)),
     fault("cast-in-attention", "attention", "precision quantization", inside(cast=True)),
     fault("blind-query", "attention", "nonfinite mask", inside(blind=True)),
+    fault("mask-maker", LISTED, "mask shift", _mask_maker),
     fault("keys-off-by-one", "grouped", "shift unknown", _keys_off_by_one),
 ]

@@ -46,6 +46,10 @@ def listed(
     return Case(**{**fields, **more})
 
 
+def _norms(*names: str) -> tuple[str, ...]:
+    return (*(f"model.layers.{i}.{name}" for i in range(3) for name in names), "model.norm")
+
+
 def _overflow(family: str, names: tuple[str, ...], by: float, seed: int) -> Built:
     """A model that is right in float32 and bf16, and leaves fp16's range at one place."""
     model, inputs = build(family, seed=seed)
@@ -70,6 +74,7 @@ def _special(
     )
 
 
+NORMS = ("input_layernorm", "post_attention_layernorm")
 _Q, _G, _M, _V = "model.layers.{}.", "transformer.h.{}.", "backbone.layers.{}.", "vit.layers.{}."
 Q0, Q1, Q2 = (_Q.format(i) for i in range(3))
 G0, G1, G2 = (_G.format(i) for i in range(3))
@@ -117,6 +122,13 @@ _SETTINGS = [
     listed("llama", "fp32", ("eps", Q1 + "post_attention_layernorm", 1e-5)),
     listed("qwen3", "bf16", ("eps", Q0 + "input_layernorm", 1e-1)),
     listed("cnn", "fp16", ("eps", "blocks.2.bn2", 5e-2)),
+    listed("llama", "bf16", ("eps-everywhere", Q0 + "input_layernorm"), planted=_norms(*NORMS)),
+    listed(
+        "qwen3",
+        "fp32",
+        ("eps-everywhere", Q0 + "input_layernorm", 1e-3),
+        planted=_norms(*NORMS, "self_attn.q_norm", "self_attn.k_norm"),
+    ),
     listed("qwen3", "fp32", ("attention-scaling", Q1 + "self_attn", 0.02)),
     listed("gpt2", "bf16", ("attention-scaling", G2 + "attn", 1.0)),
     listed("t5", "fp32", ("attention-scaling", ENCODER + "0.SelfAttention", -0.5)),
@@ -166,6 +178,10 @@ _CODE = [
     listed("minimax_m2", "fp32", ("cast-in-attention", Q1 + "self_attn")),
     listed("qwen3", "fp16", ("blind-query", Q1 + "self_attn")),
     listed("llama", "fp32", ("keys-off-by-one", Q1 + "self_attn")),
+    listed("qwen3", "fp32", ("mask-maker", "model")),
+    listed("llama", "bf16", ("mask-maker", "model")),
+    listed("qwen3", "int8", ("quant-one-scale", Q1 + "mlp.down_proj")),
+    listed("llama", "fp32", ("spoils-input", Q1 + "mlp.gate_proj")),
 ]
 _SPECIAL = [
     _special(

@@ -12,7 +12,7 @@ from benchmarks.faultbench.case import Case, nothing
 from benchmarks.faultbench.families import FAMILIES, build, chaos
 from benchmarks.faultbench.faults import Around, rewrite
 from benchmarks.faultbench.roles import roles
-from benchmarks.faultbench.serving import build_serving
+from benchmarks.faultbench.serving import build_padded, build_serving
 from torch import nn
 
 
@@ -104,6 +104,9 @@ CLEAN: list[Case] = [
     _clean("inductor", "llama", "fp32", inductor),
     _clean("inductor", "qwen3", "bf16", inductor),
     _clean("serving", "llama", "bf16", build=functools.partial(build_serving, "llama")),
+    _clean("padded-eager", "qwen3", "fp32", eager_attention, build=functools.partial(build_padded, "qwen3")),
+    _clean("padded-eager", "gpt2", "bf16", eager_attention, build=functools.partial(build_padded, "gpt2")),
+    _clean("cast-flips", "minimax_m2", "fp16"),
     _clean("chaos", "chaos", "bf16", build=functools.partial(chaos, layers=24, gain=2.0, seed=2)),
     _clean("chaos-12", "chaos", "bf16", build=functools.partial(chaos, layers=12, gain=3.0, seed=2)),
     _clean("chaos", "chaos", "fp16", build=functools.partial(chaos, layers=24, gain=3.0, seed=2)),

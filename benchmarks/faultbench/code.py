@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from benchmarks.faultbench.faults import Around, fault, map_first, on_output, rewrite
+from benchmarks.faultbench.faults import LISTED, Around, fault, map_first, on_output, rewrite
 from torch import nn
 
 
@@ -91,6 +91,17 @@ def _double_bias(model: nn.Module, path: str, size: float, generator: torch.Gene
     rewrite(model.get_submodule(path), around)
 
 
+def _spoils_input(model: nn.Module, path: str, size: float, generator: torch.Generator) -> None:
+    """Writes into what it was given, after it has used it: its neighbours get that."""
+
+    def around(self: nn.Module, forward: Around, x: torch.Tensor) -> torch.Tensor:
+        output = forward(x)
+        x[:, 1] = 0
+        return output
+
+    rewrite(model.get_submodule(path), around)
+
+
 def _positions(model: nn.Module, path: str, size: float, generator: torch.Generator) -> None:
     """From the fourth token on, positions are one too high: a relative error, so rotary embeddings show it too."""
 
@@ -132,6 +143,7 @@ FAULTS = [
     fault("norm-position", "prenorm", "structure config", _norm_position),
     fault("double-bias", "biased", "offset", _double_bias),
     fault("nan-born", "pointwise", "nonfinite", on_output(_nan)),
+    fault("spoils-input", LISTED, "mask structure unknown", _spoils_input),
     fault("position-off-by-one", "rotary", "shift config unknown", _positions),
     fault("wrong-positions", "counted", "shift offset", _wrong_positions),
 ]

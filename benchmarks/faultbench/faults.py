@@ -16,6 +16,9 @@ nonfinite structure cache unknown"""
 CAUSES = frozenset(_CAUSES.split())
 """The closed list of the design."""
 
+LISTED = "listed"
+"""The role of faults that are planted by name only: no module has it, so draws leave them out."""
+
 Plant = Callable[[nn.Module, str, float, torch.Generator], None]
 """(model, path, size, generator): change that module of the model in place."""
 

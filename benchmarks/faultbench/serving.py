@@ -47,6 +47,14 @@ def build_serving(family: str, *, layers: int = 2, seed: int = 0) -> Built:
     return Serving(Decoder(model, prefill=4)).eval(), inputs
 
 
+def build_padded(family: str, *, seed: int = 0) -> Built:
+    """A batch whose first sample is padded on the left, as generation does it."""
+    model, inputs = build(family, seed=seed)
+    mask = torch.ones_like(inputs["input_ids"])
+    mask[0, :4] = 0
+    return model, {**inputs, "attention_mask": mask}
+
+
 def stale_cache(model: nn.Module, path: str) -> None:
     """In every decoding step this layer's cached keys have moved by one slot."""
 

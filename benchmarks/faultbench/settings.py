@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from benchmarks.faultbench.faults import fault
+from benchmarks.faultbench.faults import LISTED, fault
 from torch import nn
 
 
@@ -41,8 +41,17 @@ def _padding(model: nn.Module, path: str, size: float, generator: torch.Generato
     module._reversed_padding_repeated_twice = [1, 1, 1, 1]
 
 
+def _everywhere(model: nn.Module, path: str, size: float, generator: torch.Generator) -> None:
+    """One number of the whole configuration: every norm of this kind has it."""
+    kind = type(model.get_submodule(path))
+    for other, module in model.named_modules():
+        if type(module) is kind:
+            _eps(model, other, size, generator)
+
+
 FAULTS = [
     fault("eps", "norm", "config", _eps, size=1e-2, sizes=(1e-4, 1e-1)),
+    fault("eps-everywhere", LISTED, "config", _everywhere, size=1e-1, sizes=(1e-3, 1e-1)),
     fault("attention-scaling", "attention", "config", _attention_scale, sizes=(0.01, 1.0)),
     fault("rope-theta", "rotary", "config weights", _theta, sizes=(0.01, 0.3)),
     fault("activation", "act", "config structure", _activation, parent=True),

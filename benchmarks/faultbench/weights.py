@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from benchmarks.faultbench.faults import Plant, fault
+from benchmarks.faultbench.faults import LISTED, Plant, fault
 from torch import nn
 
 
@@ -60,6 +60,12 @@ def _wrong_axis(weight: torch.Tensor, size: float, generator: torch.Generator) -
     return (codes * wrong[:, None]).view(weight.shape)
 
 
+def _one_scale(weight: torch.Tensor, size: float, generator: torch.Generator) -> torch.Tensor:
+    """One output channel has the wrong scale."""
+    weight[len(weight) // 3] *= 1 + size
+    return weight
+
+
 def _stale(model: nn.Module, path: str, size: float, generator: torch.Generator) -> None:
     """The same parameter of another layer: an off-by-one in a loading loop."""
     module = model.get_submodule(path)
@@ -105,6 +111,7 @@ FAULTS = [
         "quant-saturated", "linear", "weights quantization clipping", _weight(_saturated), size=0.4, sizes=(0.2, 0.7)
     ),
     fault("quant-wrong-axis", "linear", "weights quantization scale", _weight(_wrong_axis)),
+    fault("quant-one-scale", LISTED, "weights scale mask", _weight(_one_scale), size=0.5, sizes=(0.2, 1.0)),
     fault("router-permuted", "router", "weights permutation", _weight(_permuted)),
     fault("expert-dead", "experts", "weights mask", _dead_expert),
     fault("expert-stale", "experts", "weights", _stale_expert),

@@ -232,3 +232,52 @@ def test_another_checkpoint_is_not_taken_for_quantisation(qwen3):
     found = find_fault(reference, candidate, inputs)
     assert (found.verdict, found.cause) == ("fault", "weights")
     assert found.site == "model.layers.0.self_attn.q_proj"
+
+
+def _all_norms(model):
+    for module in model.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = 0.1
+
+
+def _all_scaled(model):
+    for layer in model.model.layers:
+        for module in layer.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.weight.data *= 1.1
+
+
+def _layers_swapped(model):
+    model.model.layers[0], model.model.layers[1] = model.model.layers[1], model.model.layers[0]
+
+
+EVERYWHERE = {
+    _all_norms: ("model.layers.0.input_layernorm", "config"),
+    _all_scaled: ("model.layers.0.self_attn.q_proj", "weights"),
+    _layers_swapped: ("model.layers.0.input_layernorm", "weights"),
+}
+
+
+@pytest.mark.parametrize("plant", EVERYWHERE, ids=lambda plant: plant.__name__)
+def test_a_fault_of_every_layer_is_no_quantisation(qwen3, plant):
+    reference, inputs = qwen3
+    with torch.no_grad():
+        for layer in reference.model.layers:
+            layer.input_layernorm.weight.normal_(1, 0.2)
+    candidate = copy.deepcopy(reference)
+    plant(candidate)
+    found = find_fault(reference, candidate, inputs)
+    assert (found.verdict, found.site, found.cause) == ("fault", *EVERYWHERE[plant])
+
+
+def test_few_quantised_modules_are_no_fault_and_a_bad_one_is():
+    torch.manual_seed(0)
+    reference = torch.nn.Sequential(
+        torch.nn.Linear(32, 32, bias=False), torch.nn.ReLU(), torch.nn.Linear(32, 32, False)
+    )
+    candidate = torch.nn.Sequential(_Int8Linear(reference[0]), torch.nn.ReLU(), _Int8Linear(reference[2]))
+    inputs = (torch.randn(8, 32),)
+    found = find_fault(reference, candidate, inputs)
+    assert (found.verdict, found.cause) == ("noise", "quantization")
+    candidate[2].scale[5] *= 2
+    assert find_fault(reference, candidate, inputs).site == "2"

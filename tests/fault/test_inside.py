@@ -203,3 +203,58 @@ def test_from_the_command_line(tmp_path):
     bad = layertap("fault", "net.py:right", "net.py:nothing", cwd=tmp_path)
     assert bad.returncode == 2
     assert "nothing" in bad.stderr
+
+
+def test_a_module_whose_parameters_are_read_without_calling_it_is_named():
+    reference, inputs = models.mamba()
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        candidate.backbone.layers[1].mixer.conv1d.weight.copy_(
+            reference.backbone.layers[1].mixer.conv1d.weight.flip(-1)
+        )
+    found = find_fault(reference, candidate, inputs)
+    assert (found.site, found.cause) == ("backbone.layers.1.mixer.conv1d", "weights")
+    assert "backbone.layers.1.mixer reads it without calling it" in found.evidence
+    assert found.explained > 0.99  # the cache that it returns is wrong still, and is no result
+
+
+def test_a_module_inside_a_fused_kernel_is_named():
+    reference, inputs = models.encoder()
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        next(m for n, m in candidate.named_modules() if n.endswith("layers.1.linear2")).weight.mul_(1.2)
+    found = find_fault(reference, candidate, inputs)
+    assert found.site.endswith("layers.1.linear2")
+    assert found.cause == "weights"
+
+
+def test_a_module_that_spoils_its_input_is_to_blame_not_its_caller():
+    reference, inputs = models.llama()
+    candidate = copy.deepcopy(reference)
+    broken = candidate.model.layers[1].mlp.gate_proj
+
+    def forward(x):
+        output = type(broken).forward(broken, x)
+        x[:, 1] = 0
+        return output
+
+    broken.forward = forward
+    found = find_fault(reference, candidate, inputs)
+    assert found.site == "model.layers.1.mlp.gate_proj"
+
+
+def test_a_module_that_works_in_place_is_no_fault():
+    reference = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    candidate = copy.deepcopy(reference)
+    candidate[1].inplace = True
+    assert find_fault(reference, candidate, (torch.randn(4, 8),)).verdict == "identical"
+
+
+def test_an_offset_by_channel_of_an_image_is_called_that():
+    torch.manual_seed(0)
+    reference = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    candidate = copy.deepcopy(reference)
+    broken = candidate[0]
+    broken.forward = lambda x: type(broken).forward(broken, x) + broken.bias.view(-1, 1, 1)
+    found = find_fault(reference, candidate, (torch.randn(2, 3, 10, 10),))
+    assert (found.site, found.cause) == ("0", "offset")

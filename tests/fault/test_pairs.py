@@ -1,11 +1,13 @@
 """Models that are not two copies of one class: wrapped, renamed, written anew, with parts missing."""
 
 import copy
+import sys
 
 import pytest
 import torch
 from torch import nn
 
+import models
 from layertap.errors import BadArgument
 from layertap.fault import find_fault
 from layertap.fault.pairing import Pairing
@@ -212,3 +214,89 @@ def test_a_difference_of_structure_without_effect_is_only_said(net, x):
     found = find_fault(Extra().eval(), net, (x,))
     assert found.verdict == "identical"
     assert "without effect: structure: the candidate has no idle" in found.notes
+
+
+class Masked(nn.Module):
+    """A caller that makes a mask, and a child that uses it."""
+
+    class Attend(nn.Module):
+        def forward(self, x, mask):
+            return torch.softmax((x @ x.mT).masked_fill(~mask, float("-inf")), -1) @ x
+
+    class Body(nn.Module):
+        def __init__(self, ahead):
+            super().__init__()
+            self.attend, self.ahead = Masked.Attend(), ahead
+
+        def forward(self, x):
+            length = x.shape[1]
+            seen = torch.arange(length)[:, None] + self.ahead >= torch.arange(length)
+            return self.attend(x, seen.expand(len(x), -1, -1))
+
+    def __init__(self, ahead=0):
+        super().__init__()
+        self.body = Masked.Body(ahead)
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def test_a_mask_of_true_and_false_that_is_off_by_one_is_its_makers(x):
+    found = find_fault(Masked(), Masked(ahead=1), (x,))
+    assert (found.verdict, found.site) == ("fault", "body")
+    assert found.cause in ("mask", "config")
+
+
+def _looks_ahead(made):
+    """One key too many, whatever form the mask has."""
+    if made is None:
+        made = torch.ones(1, 1, 8, 8, dtype=torch.bool).tril()
+    wrong, at = made.clone(), torch.arange(made.shape[-1] - 1)
+    wrong[..., at, at + 1] = True if made.dtype == torch.bool else 0.0
+    return wrong
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_mask_of_another_form_is_its_makers(attention, monkeypatch):
+    """Without padding the reference has no mask at all: its kernel is told to be causal."""
+    reference, inputs = models.llama()
+    candidate = copy.deepcopy(reference)
+    candidate.set_attn_implementation(attention)
+    home = sys.modules[type(candidate.model).__module__]
+    right = home.create_causal_mask
+    ours = candidate.config
+    monkeypatch.setattr(
+        home,
+        "create_causal_mask",
+        lambda config, *args, **kwargs: (_looks_ahead if config is ours else lambda made: made)(
+            right(config, *args, **kwargs)
+        ),
+    )
+    found = find_fault(reference, candidate, {"input_ids": inputs["input_ids"][:, :8]})
+    assert (found.verdict, found.site, found.cause) == ("fault", "model", "mask")
+    assert not found.others
+
+
+def test_an_attention_at_fault_is_not_excused_by_a_mask_of_another_form():
+    reference, inputs = models.llama()
+    candidate = copy.deepcopy(reference)
+    candidate.set_attn_implementation("eager")
+    for layer in candidate.model.layers:
+        layer.self_attn.scaling *= 1.5
+    found = find_fault(reference, candidate, inputs)
+    assert (found.site, found.cause) == ("model.layers.0.self_attn", "config")
+
+
+def test_one_position_that_is_wrong_is_enough():
+    reference, inputs = models.gpt2()
+    candidate = copy.deepcopy(reference)
+    right = candidate.transformer.forward
+
+    def forward(*args, **kwargs):
+        positions = torch.arange(inputs["input_ids"].shape[1])[None]
+        positions[0, -1] += 1
+        return right(*args, **{**kwargs, "position_ids": positions})
+
+    candidate.transformer.forward = forward
+    found = find_fault(reference, candidate, inputs)
+    assert (found.verdict, found.site, found.cause) == ("fault", "transformer", "shift")

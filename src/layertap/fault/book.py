@@ -29,6 +29,28 @@ class Book:
     slots: dict[Key, Slot] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     output: Any = None
+    void: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
+    """By batch and length, the tokens that see no key: a softmax over nothing has no right value."""
+
+    def void_in(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Where such tokens lie in a tensor of that batch and length; None where there are none."""
+        void = self.void.get(tuple(tensor.shape[:2])) if self.void and tensor.ndim > 2 else None
+        return None if void is None else void.to(tensor.device).reshape(*void.shape, *[1] * (tensor.ndim - 2))
+
+    def close_masks(self) -> int:
+        """Looks for tokens that see no key in the masks that were written down, and counts them."""
+        masks = {id(slot): slot for (_, _, end, leaf), slot in self.slots.items() if end == "entry" and "mask" in leaf}
+        for slot in masks.values():
+            if slot.ndim != 4:
+                continue
+            mask = slot.get()
+            if mask.dtype == torch.bool or mask.is_floating_point():
+                closed = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
+                blind = closed.all(-1).all(1)
+                if blind.any():
+                    shape = tuple(blind.shape)
+                    self.void[shape] = self.void.get(shape, torch.zeros_like(blind)) | blind
+        return max((int(void.sum()) for void in self.void.values()), default=0)
 
     def at(self, page: str, call: int, end: str) -> dict[str, torch.Tensor]:
         """The tensors of one end of one call, by leaf."""
@@ -59,6 +81,8 @@ class Played:
     unforced: list[Key] = field(default_factory=list)
     """Values that differ in form: not forced, not judged."""
     calls: Counter[str] = field(default_factory=Counter)
+    masks: dict[Place, tuple[Place, str]] = field(default_factory=dict)
+    """Calls of attention whose mask says something else than the reference's, with its maker, and how much."""
     kept: dict[Key, torch.Tensor] = field(default_factory=dict)
     """The run's own tensors at the places that were asked for."""
     arguments: dict[str, tuple[Any, Any]] = field(default_factory=dict)

@@ -35,6 +35,8 @@ class Contrast:
     """The worst row and column: their own relative error (against the average row's size at least)."""
     mismatched: float = 0.0
     """For integers: the share of places that differ."""
+    truth: bool = False
+    """Whether they are true or false: a mask, which no rounding flips."""
     nonfinite: int = 0
     """Places that are NaN or Inf on one side only."""
     count: int = 0
@@ -54,6 +56,7 @@ class Contrast:
             column=max(self.column, other.column),
             mismatched=max(self.mismatched, other.mismatched),
             nonfinite=max(self.nonfinite, other.nonfinite),
+            shape=self.shape or other.shape,
         )
 
 
@@ -65,6 +68,7 @@ class Pending:
     count: int
     shape: tuple[int, ...] | None = None
     """Of a pair that the kernel measured: what lies there is its slab."""
+    truth: bool = False
 
 
 def contrast(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
@@ -83,7 +87,8 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
     if reference.is_complex():
         reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)
     if not reference.is_floating_point():
-        return Pending((reference != candidate).sum(dtype=torch.float64).reshape(1), reference.numel())
+        apart = (reference != candidate).sum(dtype=torch.float64).reshape(1)
+        return Pending(apart, reference.numel(), truth=reference.dtype == torch.bool)
     if candidate.is_cuda:
         reference, candidate = reference.contiguous(), candidate.contiguous()
         if pair_many.fits(reference, candidate):
@@ -121,7 +126,7 @@ def settle(begun: Sequence[Pending]) -> list[Contrast]:
         read = torch.cat([begun[i].numbers for i in here]).tolist()
         for i in here:
             size = begun[i].numbers.numel()
-            found[i] = _read(read[:size], begun[i].count)
+            found[i] = replace(_read(read[:size], begun[i].count), truth=begun[i].truth)
             read = read[size:]
     return [one for one in found if one is not None]
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+from layertap.fault.alike import MANY, coarseness, systematic
 from layertap.fault.book import Book, Key, Place, Played
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.drill import Departure, OpLog, depart
-from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events, least_of, systematic
+from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events, least_of
 from layertap.fault.outputs import output_error, size_of
-from layertap.fault.pairing import Pairing
 from layertap.fault.replay import graft
 from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
@@ -21,10 +23,8 @@ from layertap.fault.rounding import one_ulp
 from layertap.fault.search import APART, Search
 from layertap.fault.side import Side
 from layertap.fault.watchers import Stage
-from layertap.fault.why import Clues, explain, weight_error
+from layertap.fault.why import Clues, below, explain
 
-OTHER = 0.5
-"""Weights that are this far off are other weights; the coarsest quantisation in use, 2 bits, stays below."""
 LAZY = {"xla", "lazy"}
 """Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
 CLOSELY = 4
@@ -49,23 +49,49 @@ class HeldSearch(Search):
         floors = floors_of(clean)
         total, rounding = self.total(book, free), self.total(book, drift)
         judged = judge_events(held, floors, self.dtype)
-        table, shared = systematic(by_module(judged, free, self.pairing))
+        table, shared = systematic(by_module(judged, free, self.pairing), self._coarseness)
         self.doubt_watching(rounding)
         self._doubt_inputs(held, floors)
         self._doubt_draws(floors)
         self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
-        guilty = [row for row in table if row.ratio > LIMIT]
-        absent = self._absent(book, held)
+        guilty, masks = self._makers([row for row in table if row.ratio > LIMIT], held)
+        absent = [*masks, *self._absent(book, held)]
         self.notes += [f"without effect: {text}" for page, text in absent if not self._under(page, guilty)]
         if not held.events:
             self.doubts.append(
                 "no module of the candidate could be paired with one that ran in the reference; give mapping="
             )
+        if not guilty and not shared and total > LIMIT * max(rounding, least_of(self.dtype)):
+            rounding = max(rounding, *self._drifts(book, low, modules))
+            if total > LIMIT * max(rounding, least_of(self.dtype)):
+                guilty = [row for row in table if _counted_otherwise(row, floors)]
         if self.doubts or not guilty:
             exact = total == 0 and all(one.event.found.exact for one in judged)
             return self._innocent(table, shared, total, rounding, exact)
         self.progress("looking into what stands out")
         return self._guilty(guilty, table, book, absent, total, rounding, low, modules)
+
+    def _makers(self, guilty: list[ModuleRow], held: Played) -> tuple[list[ModuleRow], list[tuple[str, str]]]:
+        """In the place of attention that was given another mask, those who made it; and what to say of them."""
+        rows: dict[str, ModuleRow] = {}
+        told: dict[str, str] = {}
+        for row in guilty:
+            maker, text = held.masks.get((row.page, row.call), (None, ""))
+            if maker is not None:
+                where = f"the mask of {row.path}"
+                told.setdefault(maker[0], f"mask: {text}")
+                row = replace(row, path=self.pairing.name(maker[0]), page=maker[0], call=maker[1], where=where)
+            rows.setdefault(row.page, row)
+        return list(rows.values()), list(told.items())
+
+    def _drifts(self, book: Book, low: Side, modules: dict[str, nn.Module]) -> Iterator[float]:
+        """What rounding does to the output in two more runs: where a router flips, one does not show it."""
+        for nudge in (None if low is not self.ours else partial(one_ulp, seed=1), partial(one_ulp, seed=2)):
+            yield self.total(book, self.play(low, modules, book, hold=False, nudge=nudge))
+
+    def _coarseness(self, row: ModuleRow) -> tuple[float, bool]:
+        ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
+        return coarseness(ours, theirs) if ours is not None and theirs is not None else (0.0, False)
 
     def _doubt_inputs(self, held: Played, floors: dict[Key, Contrast]) -> None:
         for event in held.events:
@@ -88,11 +114,11 @@ class HeldSearch(Search):
     def _innocent(
         self, table: list[ModuleRow], shared: tuple[str, ...], total: float, rounding: float, exact: bool
     ) -> Finding:
-        cause, evidence = _of_all(table, shared, self.pairing)
+        cause, alike = "quantization" if shared else "", []
+        if shared:
+            most = f"most modules of kind {', '.join(shared)}"
+            alike.append(f"{most} are above the floor alike: {cause}, not one of them alone")
         verdict = "inconclusive" if self.doubts else "identical" if exact else "noise"
-        site = ""
-        if cause in ("precision", "weights") and not self.doubts:
-            verdict, site = "fault", next(row.path for row in table if row.kind in shared)
         if exact and not self.doubts:
             same = "are the same object" if self.ours.model is self.theirs.model else "compute the same bits everywhere"
             self.notes.append(f"reference and candidate {same}: if you changed something, it did not run")
@@ -101,14 +127,12 @@ class HeldSearch(Search):
             self.doubts.append(APART)
         elif not cause and total > LIMIT * max(rounding, least_of(self.dtype)):
             verdict = "inconclusive"
-            times = f"{total / max(rounding, 1e-300):.3g} × what rounding explains"
+            times = f"{total / rounding:.3g} × what rounding explains" if rounding else "what rounding does not make"
             self.doubts.append(f"the output's error is {times}, and no module is out of line")
         return Finding(
             verdict=verdict,  # type: ignore[arg-type]
-            site=site,
             cause=cause,
-            evidence=(*self.doubts, *evidence),
-            explained=math.nan if verdict == "fault" else 0.0,
+            evidence=(*self.doubts, *alike),
             total=total,
             floor=rounding,
             table=tuple(table),
@@ -141,7 +165,7 @@ class HeldSearch(Search):
         for row in closely:
             place = (row.page, row.call)
             departure = depart(ours[place], theirs[place], floor[place], least) if place in calls else None
-            below = tuple(text for page, text in absent if self._under(page, [row]))
+            below = tuple(text for page, text in absent if page == row.page or self._under(page, [row]))
             clues = Clues(row=row, book=book, found=kept.kept.get(row.place), departure=departure, absent=below)
             found.append(self._accused(row, clues, departure, kept, book))
         found += [
@@ -150,9 +174,10 @@ class HeldSearch(Search):
         ]
         first = found[0]
         patched = graft(self.theirs, self.pairing.candidate, book, self.names, {guilty[0].page}, self.seeded)
-        after = max(output_error(book.output, patched), self._grad_error(book, skip=guilty[0].page))
+        after = max(output_error(book.output, patched, book), self._grad_error(book, skip=guilty[0].page))
         return replace(
             first,
+            evidence=(*first.evidence, *_alike(guilty, table)),
             explained=_explained(total, after, rounding),
             total=total,
             others=tuple(found[1:]),
@@ -163,6 +188,16 @@ class HeldSearch(Search):
     def _accused(self, row: ModuleRow, clues: Clues, departure: Departure | None, kept: Played, book: Book) -> Finding:
         ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
         cause, evidence = explain(clues, ours, theirs)
+        inner = below(ours, theirs, row.page, book.calls) if ours and theirs and not clues.absent else None
+        site = row.path
+        if inner is not None:
+            (page, (cause, evidence)) = inner
+            evidence = (
+                *evidence,
+                f"{row.path or 'the model'} reads it without calling it",
+                f"seen at {row.where} there",
+            )
+            site = self.pairing.name(page)
         witness = Witness(
             row=row,
             reference=ours,
@@ -174,7 +209,7 @@ class HeldSearch(Search):
         )
         return Finding(
             verdict="fault",
-            site=row.path,
+            site=site,
             op=str(departure.op) if departure is not None else "",
             cause=cause,
             evidence=evidence,
@@ -238,6 +273,15 @@ class HeldSearch(Search):
         return any(not row.page or page.startswith(f"{row.page}.") for row in rows)
 
 
+def _counted_otherwise(row: ModuleRow, floors: dict[Key, Contrast]) -> bool:
+    """Whether it hands on other whole numbers, positions or ids, that no rounding changes.
+
+    Few of them might be a router's tie; but where the output is wrong and nothing else is, they are to blame.
+    """
+    floor = floors.get(row.place, Contrast())
+    return row.sign == "mismatched" and row.place[2] == "entry" and row.ratio > 0 and not floor.mismatched
+
+
 def _once(keys: list[Key]) -> list[Key]:
     return list(dict.fromkeys(keys))
 
@@ -251,19 +295,13 @@ def _above(page: str, book: Book) -> str | None:
     return None
 
 
-def _of_all(rows: list[ModuleRow], shared: tuple[str, ...], pairing: Pairing) -> tuple[str, tuple[str, ...]]:
-    """What most modules of some kinds do alike: other weights, quantised ones, or coarser arithmetic on the same."""
-    alike = [row for row in rows if row.kind in shared]
-    if not alike:
-        return "", ()
-    twins = [(pairing.reference[row.page], pairing.candidate[row.page]) for row in alike]
-    errors = sorted(weight_error(*twin) for twin in twins)
-    typical = errors[len(errors) // 2]
-    most = f"most modules of kind {', '.join(shared)}"
-    if typical > OTHER:
-        return "weights", (f"{most} have other weights (relative error {typical:.2g}): another checkpoint?",)
-    cause = "quantization" if typical > 0 else "precision"
-    return cause, (f"{most} are above the floor alike: {cause}, not one of them alone",)
+def _alike(guilty: list[ModuleRow], table: list[ModuleRow]) -> tuple[str, ...]:
+    """Whether the first is one of many: then what they share is to blame, not one of them alone."""
+    kind = guilty[0].kind
+    alike, out = ([row for row in rows if row.kind == kind] for rows in (table, guilty))
+    if len(out) < MANY or len(out) <= len(alike) / 2:
+        return ()
+    return (f"the first of {len(out)} of {len(alike)} modules of kind {kind} that are out of line",)
 
 
 def _explained(before: float, after: float, rounding: float) -> float:

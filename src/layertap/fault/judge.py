@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from layertap.compare.floor import ROUNDOFF
 from layertap.fault.book import Event, Key, Played
@@ -16,8 +15,6 @@ from layertap.fault.result import ModuleRow
 
 LIMIT = 6.0
 """A module whose error is this many times its floor is guilty; clean pairs in other precisions stay below 3."""
-MANY = 4
-"""Modules of one kind that it takes to speak of a system."""
 TIES = 0.05
 """A router or an argmax flips where two values are nearly equal; up to this share of places, that is rounding."""
 
@@ -63,11 +60,12 @@ def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str
     if found.exact:
         return 0.0, "exact"
     if found.shape:
-        return math.inf, "shape"
+        return (0.0 if floor.shape else math.inf), "shape"  # a router that flips by rounding sends fewer tokens
     if found.nonfinite:
         return math.inf, "nonfinite"  # the reference is finite there: no rounding does that, only a range too small
     if found.mismatched:
-        return found.mismatched / max(floor.mismatched, TIES), "mismatched"
+        ties = 0.0 if found.truth else TIES
+        return found.mismatched / max(floor.mismatched, ties, 1e-300), "mismatched"
     # Rounding has no direction: a slope or an offset shows long before the norm does. Chance alone gives a slope of
     # error / sqrt(n), and real rounding up to a few times what the floor shows.
     chance = max(found.error, floor.error, least) / math.sqrt(max(found.count, 1))
@@ -143,26 +141,3 @@ def _where(event: Event, pairing: Pairing, several: bool) -> str:
     if leaf and (several or end == "param_grad"):
         text += f" ({leaf})"
     return text + (f", call {call}" if call else "")
-
-
-def systematic(rows: list[ModuleRow]) -> tuple[list[ModuleRow], tuple[str, ...]]:
-    """Where most modules of a kind are above their floor together, that is how this model computes, not a fault of one.
-
-    Then the kind's own median is the floor, and only what stands out from it is guilty. Returns the kinds as well.
-    """
-    kinds: defaultdict[str, list[ModuleRow]] = defaultdict(list)
-    for row in rows:
-        kinds[row.kind].append(row)
-    shared = {}
-    for kind, alike in kinds.items():
-        above = [row for row in alike if row.ratio > LIMIT]
-        if len(alike) >= MANY and len(above) > len(alike) / 2:
-            finite = [row.ratio for row in alike if math.isfinite(row.ratio)]
-            shared[kind] = statistics.median(finite) if finite else 1.0
-    adjusted = [
-        replace(row, ratio=row.ratio / shared[row.kind], floor=row.floor * shared[row.kind])
-        if row.kind in shared
-        else row
-        for row in rows
-    ]
-    return adjusted, tuple(shared)

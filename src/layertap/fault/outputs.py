@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from layertap.capture.leaves import leaves
+from layertap.capture.leaves import leaves, map_tensors
+from layertap.fault.book import Book
 from layertap.fault.contrast import Contrast, contrast
 
 
@@ -24,23 +25,21 @@ def same(one: Any, other: Any) -> bool:
     )
 
 
-def output_error(right: Any, found: Any) -> float:
-    """The largest relative error over an output's tensors; NaN where no two of them can be laid side by side."""
-    wanted = _tensors(right)
+def output_error(right: Any, found: Any, book: Book | None = None) -> float:
+    """The largest relative error over an output's tensors; NaN where no two of them can be laid side by side.
+
+    With the book of a run, tokens that have no right value are left out.
+    """
+    wanted = _results(right)
     if not wanted:
         return 0.0  # of a step that returns nothing the gradients are judged
-    pairs = _paired(wanted, _tensors(found))
-    measured = [contrast(one, other) for one, other in pairs]
+    measured = []
+    for one, other in _paired(wanted, _results(found)):
+        void = book.void_in(other) if book is not None else None
+        if void is not None and one.shape == other.shape and other.is_floating_point():
+            other = torch.where(void & torch.isfinite(other), one.to(other), other)
+        measured.append(contrast(one, other))
     return max((size_of(one) for one in measured if one is not None), default=math.nan)
-
-
-def _tensors(output: Any) -> dict[str, torch.Tensor]:
-    # A cache is the model's memory, not its answer.
-    return {
-        leaf.path: leaf.tensor
-        for leaf in leaves(output)
-        if leaf.tensor is not None and "past_key_values" not in leaf.path
-    }
 
 
 def _paired(right: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -53,6 +52,19 @@ def _paired(right: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> l
         if place is not None:
             pairs.append((left.pop(place), tensor))
     return pairs
+
+
+def _results(output: Any) -> dict[str, torch.Tensor]:
+    """What a model returns, without what lies in an object beside it: a cache, which the next call may read."""
+    plain: set[int] = set()
+
+    def meet(tensor: torch.Tensor) -> torch.Tensor:
+        plain.add(id(tensor))
+        return tensor
+
+    map_tensors(output, meet)
+    found = {leaf.path: leaf.tensor for leaf in leaves(output) if leaf.tensor is not None}
+    return {path: tensor for path, tensor in found.items() if id(tensor) in plain} if plain else found
 
 
 def size_of(found: Contrast) -> float:

@@ -55,14 +55,14 @@ def play(
     """
     played, stage = Played(), Stage(seeded)
     task = Task(stage, played, book, hold, nudge, keep, judge)
-    watchers = {module: Player(task, page, names.get(page, ())) for page, module in modules.items()}
+    watchers = {module: Player(task, page, names.get(page, ()), module) for page, module in modules.items()}
     played.output = side.run(watchers, within(stage) if within is not None else None)
     for page, module in modules.items():
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.grad is not None:
                 task.measure((page, 0, "param_grad", name), (page, 0), parameter.grad)
     played.events = task.settled() if judge else []
-    played.calls = stage.calls
+    played.calls, played.masks = stage.calls, task.masks.other
     return played
 
 

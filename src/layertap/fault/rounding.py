@@ -46,13 +46,13 @@ def _dtype_for(tensor: torch.Tensor, wanted: torch.Tensor | None, theirs: Side) 
     return wanted.dtype if plain and wanted is not None else theirs.dtype
 
 
-def one_ulp(value: torch.Tensor) -> torch.Tensor:
+def one_ulp(value: torch.Tensor, seed: int = 0) -> torch.Tensor:
     """Moves about half of the values to a neighbour, up or down: what rounding somewhere before would do."""
     if not value.is_floating_point() or value.dtype.itemsize < 2:
         return value
     wide = value.double() if value.dtype == torch.float64 else value.float()
     device = value.device if value.is_cuda else torch.device("cpu")  # others may have no generator
-    generator = torch.Generator(device).manual_seed(value.numel())
+    generator = torch.Generator(device).manual_seed(value.numel() + seed)
     up = (torch.rand(value.shape, generator=generator, device=device) < 0.5).to(value.device)
     eps = torch.finfo(value.dtype).eps * (1.0 if value.dtype.itemsize >= 4 else 0.5)
     return (wide * (1 + torch.where(up, eps, -eps))).to(value.dtype)

@@ -32,7 +32,7 @@ class Search:
         self.low: Side | None = None
         self.doubts: list[str] = []
         self.notes: list[str] = list(pairing.notes)
-        self._drifts: dict[str, float] = {}
+        self._watching: dict[str, float] = {}
         """How far watching moves a side's output."""
         self.seeded = False
         self.more = 0
@@ -54,11 +54,13 @@ class Search:
         bare = self.ours.run()
         self.seeded = self.ours.draws
         book = write_down(self.ours, self.pairing.reference, self.shelf, self.seeded)
+        if blind := book.close_masks():
+            self.notes.append(f"{blind} tokens see no key, as padding does: what is computed there is not judged")
         if self.seeded:
             self.notes.append("the model draws random numbers: both sides were seeded alike, module by module")
         elif not same(bare, book.output):
             if same(bare, self.ours.run()):
-                self._drifts["reference"] = output_error(bare, book.output)
+                self._watching["reference"] = output_error(bare, book.output)
             else:
                 self.notes.append("the reference does not repeat itself: the floor is widened by what it does then")
         else:
@@ -74,14 +76,14 @@ class Search:
         if bare is not None and not same(bare, free.output):
             again = self.theirs.run()
             if same(bare, again):
-                self._drifts["candidate"] = output_error(bare, free.output)
+                self._watching["candidate"] = output_error(bare, free.output)
             else:
                 self.notes.append("the candidate does not repeat itself")
         return free
 
     def doubt_watching(self, rounding: float) -> None:
         """A lazy device fuses otherwise what is looked at; more than rounding must not come of it."""
-        for side, drift in self._drifts.items():
+        for side, drift in self._watching.items():
             beside = f"its output moves by {drift:.2g}, by rounding {rounding:.2g}"
             if drift > max(rounding, least_of(self.dtype)):
                 self.doubts.append(f"the {side} computes something else while it is watched: {beside}")
@@ -111,7 +113,8 @@ class Search:
 
     def total(self, book: Book, played: Played) -> float:
         grads = [event.found for event in played.events if event.key[2] == "param_grad"]
-        return max([*map(size_of, grads), output_error(book.output, played.output)])  # NaN last: it is larger than none
+        own = output_error(book.output, played.output, book)
+        return max([*map(size_of, grads), own])  # NaN last: no number is smaller
 
     def told(self, key: Key) -> str:
         page, call, end, leaf = key

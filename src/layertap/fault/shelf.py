@@ -17,10 +17,10 @@ from layertap.fault.side import version
 class Slot:
     """One tensor on the shelf."""
 
-    __slots__ = ("_file", "_tensor")
+    __slots__ = ("_file", "_tensor", "ndim")
 
-    def __init__(self, tensor: torch.Tensor | None, file: Path | None = None) -> None:
-        self._tensor, self._file = tensor, file
+    def __init__(self, tensor: torch.Tensor | None, ndim: int, file: Path | None = None) -> None:
+        self._tensor, self.ndim, self._file = tensor, ndim, file
 
     def get(self, device: torch.device | None = None) -> torch.Tensor:
         """The tensor; it belongs to the shelf, so nobody writes into it."""
@@ -75,11 +75,11 @@ class Shelf:
         size = tensor.numel() * tensor.element_size()
         if tensor.is_cuda and self._fits_device(tensor.device, size):
             self.on_device += size
-            return Slot(tensor.clone())
+            return Slot(tensor.clone(), tensor.ndim)
         taken = self.in_memory + (self.on_device if self._budget is not None else 0)
         if taken + size <= self._memory:
             self.in_memory += size
-            return Slot(tensor.to("cpu", copy=True))
+            return Slot(tensor.to("cpu", copy=True), tensor.ndim)
         return self._write(tensor, size)
 
     def _fits_device(self, device: torch.device, size: int) -> bool:
@@ -99,7 +99,7 @@ class Shelf:
                 f"them ({error}); set TMPDIR to a larger disk, or raise budget="
             ) from error
         self.on_disk += size
-        return Slot(None, file)
+        return Slot(None, tensor.ndim, file)
 
 
 def describe(shelf: Shelf) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from layertap.capture import taps
-from layertap.capture.leaves import map_tensors
+from layertap.capture.leaves import leaves
 from layertap.targets.target import expect_inputs
 
 Inputs = Mapping[str, Any] | Sequence[Any] | torch.Tensor | Callable[[nn.Module], Any]
@@ -85,8 +85,9 @@ class Side:
             floating = tensor.is_floating_point() and self.dtype is not None
             return tensor.detach().to(self.device, self.dtype if floating else tensor.dtype, copy=True)
 
-        fitted = map_tensors(value, fit)
-        return copy.deepcopy(value) if fitted is value else fitted
+        # What deepcopy finds in its memo it does not copy: so a cache comes out with its tensors fitted too.
+        met = [leaf.tensor for leaf in leaves(value) if leaf.tensor is not None]
+        return copy.deepcopy(value, {id(tensor): fit(tensor) for tensor in met})
 
     def _reset(self, grads: dict[nn.Parameter, torch.Tensor | None] | None) -> None:
         for module, training in self._training.items():

@@ -16,8 +16,10 @@ from layertap.capture import taps
 from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors
 from layertap.fault.book import Book, Event, Key, Place, Played
 from layertap.fault.contrast import Contrast, Pending, begin, form_of, settle
+from layertap.fault.masks import Masks
 from layertap.fault.shelf import Shelf
-from layertap.fault.side import seed
+from layertap.fault.side import seed, version
+from layertap.fault.writes import Writes
 
 Nudge = Callable[[torch.Tensor], torch.Tensor]
 Swaps = dict[int, tuple[torch.Tensor, torch.Tensor]]
@@ -132,6 +134,10 @@ class Task:
     judge: bool = True
     """Whether values are measured; if not, they are only exchanged."""
     begun: list[tuple[Key, Place | None, Pending | Contrast]] = field(default_factory=list)
+    masks: Masks = field(default_factory=Masks)
+    writes: Writes = field(default_factory=Writes)
+    uneven: dict[Place, tuple[Key, Place | None]] = field(default_factory=dict)
+    """Calls that were given a value of another shape, with where and by whom."""
 
     def measure(self, key: Key, caller: Place | None, found: torch.Tensor) -> torch.Tensor | None:
         """Measures one value; returns the right one, on the same device and in the same dtype, if the form allows."""
@@ -146,8 +152,8 @@ class Task:
             self.played.unforced.append(key)  # a shard or a packed tensor: its values are not at hand
             return None
         wanted = slot.get(found.device)
-        begun = begin(wanted, found) if self.judge else form_of(wanted, found)
-        if begun is None or (isinstance(begun, Contrast) and begun.shape and key[2] == "entry"):
+        begun = self._begin(wanted, found)
+        if begun is None or (isinstance(begun, Contrast) and begun.shape and self._uneven(key, caller, begun)):
             self.played.unforced.append(key)
             return None
         self.begun.append((key, caller, begun))
@@ -159,6 +165,24 @@ class Task:
         if self.hold:
             self.book.shelf.remember(right, slot)
         return right
+
+    def _begin(self, wanted: torch.Tensor, found: torch.Tensor) -> Pending | Contrast | None:
+        if not self.judge:
+            return form_of(wanted, found)
+        void = self.book.void_in(found)
+        if void is not None and wanted.shape == found.shape and found.is_floating_point():
+            found = torch.where(void & torch.isfinite(found), wanted.to(found.dtype), found)
+        return begin(wanted, found)
+
+    def _uneven(self, key: Key, caller: Place | None, begun: Contrast) -> bool:
+        """Another shape is no fault at an entry; where it leads to another at the exit, it is the caller's."""
+        if key[2] == "entry":
+            self.uneven.setdefault(key[:2], (key, caller))
+        elif key[2] == "exit" and key[:2] in self.uneven:
+            self.begun.append((*self.uneven[key[:2]], begun))
+        else:
+            return False
+        return True
 
     @property
     def into(self) -> Shelf | None:
@@ -178,8 +202,8 @@ _Token = tuple[int, bool, Place | None]
 
 
 class Player:
-    def __init__(self, task: Task, page: str, names: tuple[str, ...]) -> None:
-        self._task, self._page, self._names = task, page, names
+    def __init__(self, task: Task, page: str, names: tuple[str, ...], module: nn.Module) -> None:
+        self._task, self._page, self._names, self._module = task, page, names, module
 
     def enter(self, args: taps.Args, kwargs: taps.Kwargs, direct: bool) -> tuple[taps.Args, taps.Kwargs, Any]:
         stage = self._task.stage
@@ -187,17 +211,20 @@ class Player:
         token = call, again, stage.caller
         stage.measuring = True
         if self._page in self._task.book.calls:
+            self._look_at_masks(token, args, kwargs)
             swaps = self._compare(token, "entry", _arriving(self._names, args, kwargs))
             args, kwargs = _swap((args, kwargs), swaps, self._task.into)
         if any(key[:2] == (self._page, call) for key in self._task.keep):
             self._task.played.arguments[self._page] = _copied((args, kwargs))
         stage.measuring = False
-        return args, kwargs, (token, args, kwargs)
+        given = [(tensor, version(tensor)) for tensor in _tensors((args, kwargs))]
+        return args, kwargs, (token, args, kwargs, given)
 
-    def leave(self, token: tuple[_Token, taps.Args, taps.Kwargs], output: Any) -> Any:
-        begun, args, kwargs = token
+    def leave(self, token: tuple[_Token, taps.Args, taps.Kwargs, list[tuple[torch.Tensor, int]]], output: Any) -> Any:
+        begun, args, kwargs, given = token
         stage = self._task.stage
         stage.measuring = True
+        self._task.writes.note(given, (self._page, begun[0]))
         if self._page in self._task.book.calls:
             swaps = self._compare(begun, "after", _in_objects(self._names, args, kwargs))
             _swap((args, kwargs), swaps, self._task.into)
@@ -205,6 +232,16 @@ class Player:
         stage.leave(self._page, begun[0])
         stage.measuring = False
         return output
+
+    def _look_at_masks(self, token: _Token, args: taps.Args, kwargs: taps.Kwargs) -> None:
+        call, again, caller = token
+        if again or not self._task.hold or not self._task.judge:
+            return
+        found = {leaf.path: leaf.tensor for leaf in _arriving(self._names, args, kwargs) if "mask" in leaf.path}
+        for name in dict.fromkeys((*found, "attention_mask")):
+            slot = self._task.book.slots.get((self._page, call, "entry", name))
+            right = slot.get() if slot is not None else None
+            self._task.masks.meet((self._page, call), caller, name, right, found.get(name), self._module)
 
     def _compare(self, token: _Token, end: str, found: Iterator[Leaf]) -> Swaps:
         call, again, caller = token
@@ -214,7 +251,9 @@ class Player:
             if leaf.tensor is None or id(leaf.tensor) in swaps:
                 continue
             key = (self._page, call, end, leaf.path)
-            value = self._again(key, leaf.tensor) if again else task.measure(key, caller, leaf.tensor)
+            # A value that a neighbour has spoilt is the neighbour's doing, not the caller's.
+            maker = (task.writes.writer(leaf.tensor) if end == "entry" else None) or caller
+            value = self._again(key, leaf.tensor) if again else task.measure(key, maker, leaf.tensor)
             given = value if task.hold and value is not None else leaf.tensor
             if task.nudge is not None and end == "entry":
                 given = task.nudge(given)
@@ -300,14 +339,19 @@ def _arriving(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> I
 
 def _in_objects(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> Iterator[Leaf]:
     """Of the tensors of a call, those that lie in objects: a module may have written there."""
-    plain: set[int] = set()
+    plain = {id(tensor) for tensor in _tensors((args, kwargs))}
+    return (leaf for leaf in _arriving(names, args, kwargs) if leaf.tensor is not None and id(leaf.tensor) not in plain)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
 
     def meet(tensor: torch.Tensor) -> torch.Tensor:
-        plain.add(id(tensor))
+        found.append(tensor)
         return tensor
 
-    map_tensors((args, kwargs), meet)
-    return (leaf for leaf in _arriving(names, args, kwargs) if leaf.tensor is not None and id(leaf.tensor) not in plain)
+    map_tensors(value, meet)
+    return found
 
 
 def _copied(call: tuple[Any, Any]) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from layertap.compare.floor import ROUNDOFF
 from layertap.fault.book import Book
 from layertap.fault.contrast import contrast, together
 from layertap.fault.drill import Departure
@@ -136,7 +135,7 @@ def _weights(reference: nn.Module, candidate: nn.Module, path: str, called: set[
             return "weights", (f"{name} is in the candidate alone",)
         if wanted.shape != tensor.shape:
             return "weights", (f"{name} has shape {tuple(tensor.shape)}, expected {tuple(wanted.shape)}",)
-        plain, quantised = _plain(tensor)
+        plain, quantised = plain_values(tensor)
         if plain is None:
             continue
         wanted, plain = together(wanted.detach(), plain)
@@ -150,24 +149,11 @@ def _weights(reference: nn.Module, candidate: nn.Module, path: str, called: set[
     return None
 
 
-def weight_error(reference: nn.Module, candidate: nn.Module) -> float:
-    """The largest relative error of a module's own parameters, beyond what a cast to bfloat16 makes."""
-    right = dict(reference.named_parameters(recurse=False))
-    own = dict(candidate.named_parameters(recurse=False))
-    worst = 0.0 if right.keys() == own.keys() else 0.1  # packed in another form: quantised, as far as one can tell
-    for name in right.keys() & own.keys():
-        plain, quantised = _plain(own[name])
-        found = contrast(right[name].detach(), plain) if plain is not None else None
-        if found is not None and not found.shape:
-            worst = max(worst, found.error if found.error > 2 * ROUNDOFF["bfloat16"] or quantised else 0.0)
-    return worst
-
-
 QUANTISED = 0.02
 """The relative error that an honest 8-bit weight has at most."""
 
 
-def _plain(tensor: torch.Tensor) -> tuple[torch.Tensor | None, bool]:
+def plain_values(tensor: torch.Tensor) -> tuple[torch.Tensor | None, bool]:
     """The values, and whether they were quantised."""
     if type(tensor) in (torch.Tensor, nn.Parameter):
         return tensor.detach(), False
@@ -198,6 +184,35 @@ def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
     if apart and torch.allclose(r.flatten().sort().values, c.flatten().sort().values, rtol=1e-2, atol=1e-6):
         return "the same values in another order"
     return f"relative error {error:.3g}"
+
+
+def below(
+    reference: nn.Module, candidate: nn.Module, path: str, called: Collection[str]
+) -> tuple[str, Explanation] | None:
+    """A module that differs and is never called: the one at `path` reads its parameters, as fused kernels do."""
+    if _weights(reference, candidate, path, _under(candidate, path)) or _config(reference, candidate):
+        return None  # it differs itself
+    ours = dict(reference.named_modules())
+    for name, child in candidate.named_modules():
+        page = f"{path}.{name}" if path else name
+        if not name or name not in ours or any(f"{path}.{part}".lstrip(".") in called for part in _ways(name)):
+            continue
+        told = _weights(ours[name], child, page, _under(child, page))
+        if told is None and next(child.parameters(recurse=False), None) is not None:
+            told = _config(ours[name], child)
+        if told is not None:
+            return page, told
+    return None
+
+
+def _under(module: nn.Module, path: str) -> set[str]:
+    return {f"{path}.{name}" if path else name for name, _ in module.named_modules() if name}
+
+
+def _ways(name: str) -> Iterator[str]:
+    """`a.b.c` by way of `a`, `a.b` and `a.b.c`."""
+    parts = name.split(".")
+    return (".".join(parts[: length + 1]) for length in range(len(parts)))
 
 
 def _config(reference: nn.Module, candidate: nn.Module) -> Explanation | None:
@@ -258,6 +273,8 @@ def _form(
         return "offset", (f"{mean:+.4g} is added to every value",)
     if d.ndim > 1 and (d - d.reshape(-1, d.shape[-1]).mean(0)).norm().item() < noise < 0.7 * size:
         return "offset", ("the same vector is added to every row",)
+    if d.ndim == 4 and (d - d.mean((0, 2, 3), keepdim=True)).norm().item() < noise < 0.7 * size:
+        return "offset", ("one number a channel is added to every place",)
     return _shift(r, c) or _clipping(r, c, d) or _few(d) or _order(r, c, error)
 
 
@@ -275,6 +292,11 @@ def _whole(right: torch.Tensor, found: torch.Tensor) -> Explanation | None:
     apart = (found.long() - right.long()).flatten()
     if bool((apart == apart[0]).all()):
         return "shift", (f"every number is {int(apart[0]):+d} off",)
+    off = apart[apart != 0]
+    if len(off) and bool((off == off[0]).all()):
+        return "shift", (f"{len(off)} of {len(apart)} numbers are {int(off[0]):+d} off",)
+    if torch.equal(found.flatten().sort().values, right.flatten().sort().values.to(found)):
+        return "permutation", ("the same numbers in another order",)
     return _shift(right.double(), found.double())
 
 

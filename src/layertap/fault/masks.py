@@ -1,0 +1,67 @@
+"""Masks that differ in form, as bool, as numbers, as none at all: what they say, and who made them.
+
+Such a mask is neither forced nor judged. But an attention that is out of line and was told to look elsewhere is not to
+blame: whoever made its mask is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from layertap.fault.book import Place
+
+
+@dataclass(slots=True)
+class Masks:
+    """The masks of one run that differ in form from the reference's."""
+
+    given: dict[tuple[Place, str], Place | None] = field(default_factory=dict)
+    """By call and argument, the caller."""
+    other: dict[Place, tuple[Place, str]] = field(default_factory=dict)
+    """Calls of attention whose mask says something else, with its maker, and how much it is."""
+
+    def meet(
+        self,
+        place: Place,
+        caller: Place | None,
+        leaf: str,
+        right: torch.Tensor | None,
+        found: torch.Tensor | None,
+        module: nn.Module,
+    ) -> None:
+        """Looks at a mask that arrives at a module, beside the reference's."""
+        given = found if right is None else right
+        if given is None or (right is not None and found is not None and _alike(right, found)):
+            return
+        self.given[place, leaf] = caller
+        causal = getattr(module, "is_causal", None)
+        if causal is None or given.ndim != 4:
+            return
+        written_out = getattr(getattr(module, "config", None), "_attn_implementation", "") == "eager"
+        ours = _closed(right, given, bool(causal))
+        theirs = _closed(found, given, bool(causal) and not written_out)
+        try:
+            apart = (ours != theirs).double().mean().item()
+        except RuntimeError:  # of shapes that do not go together
+            return
+        while caller is not None and (caller, leaf) in self.given:
+            caller = self.given[caller, leaf]
+        if apart and caller is not None:
+            self.other[place] = caller, f"{apart:.1%} of {leaf} is open on one side and closed on the other"
+
+
+def _alike(right: torch.Tensor, found: torch.Tensor) -> bool:
+    return right.shape == found.shape and right.is_floating_point() == found.is_floating_point()
+
+
+def _closed(mask: torch.Tensor | None, like: torch.Tensor, causal: bool) -> torch.Tensor:
+    """Which keys each query does not see."""
+    if mask is None:
+        closed = torch.zeros(like.shape[-2:], dtype=torch.bool)
+        return ~closed.logical_not().tril() if causal and closed.shape[0] == closed.shape[1] else closed
+    if mask.is_floating_point():
+        return (mask <= torch.finfo(mask.dtype).min / 2).cpu()
+    return (mask == 0).cpu()
