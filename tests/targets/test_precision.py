@@ -91,7 +91,7 @@ def test_bfloat16_within_is_called_precision(case):
                 rounded = ops.convert(ops.convert(port.get_source_output(), "bf16"), "f32")
                 port.replace_source_output(rounded.output(0))
     openvino.save_model(model, folder / "bf16.xml", compress_to_fp16=False)
-    rec = opened(folder / "bf16.xml", given)
+    rec = opened(folder / "bf16.xml", given, {"INFERENCE_PRECISION_HINT": "f32"})
     assert not {"bfloat16", "float16"} & set(rec.run.info["parameter_dtypes"]), "nothing in the file says it"
     report = lt.diff(reference, rec.run)
     assert report.verdict == "fault", "float32 does not explain it"
