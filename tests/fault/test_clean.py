@@ -115,3 +115,48 @@ def test_a_caller_that_hands_on_another_shape_is_to_blame():
     found = find_fault(Holder(1), Holder(2), (torch.randn(2, 6, 8),))
     assert (found.verdict, found.site) == ("fault", "net")
     assert found.cause in ("config", "structure")
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.convs = nn.ModuleList(nn.Conv2d(3 if not i else 8, 8, 3, padding=1) for i in range(3))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(3))
+        self.head = nn.Linear(8, 5)
+        for norm in self.norms:
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.bias)
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2.0)
+
+    def forward(self, x):
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(conv(x)).relu()
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.fixture
+def folded():
+    """A model, and the same with each normalisation folded into the convolution before it."""
+    reference = Images().eval().requires_grad_(False)
+    candidate = copy.deepcopy(reference)
+    for i, (conv, norm) in enumerate(zip(candidate.convs, candidate.norms, strict=True)):
+        candidate.convs[i] = nn.utils.fusion.fuse_conv_bn_eval(conv, norm)
+        candidate.norms[i] = nn.Identity()
+    return reference, candidate, torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def test_what_is_folded_into_its_neighbour_is_right_together(folded):
+    found = find_fault(*folded)
+    assert found.verdict == "noise", str(found)
+    assert "wrong one by one, right together, so one is folded in: convs.0, norms.0" in found.notes
+
+
+@pytest.mark.parametrize("fault", ["convs.1", "head"])
+def test_a_fault_beside_what_is_folded_is_found(folded, fault):
+    reference, candidate, x = folded
+    with torch.no_grad():
+        candidate.get_submodule(fault).weight[2] *= 1.3
+    found = find_fault(reference, candidate, x)
+    assert (found.verdict, found.site, found.cause) == ("fault", fault, "weights"), str(found)

@@ -22,6 +22,7 @@ from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import one_ulp
 from layertap.fault.search import APART, Search
 from layertap.fault.side import Side
+from layertap.fault.together import undone
 from layertap.fault.watchers import Stage
 from layertap.fault.why import Clues, below, explain
 
@@ -55,6 +56,9 @@ class HeldSearch(Search):
         self._doubt_draws(floors)
         self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
         guilty, masks = self._makers([row for row in table if row.ratio > LIMIT], held)
+        for first, second in undone(guilty, book, free, floors_of([drift]), least_of(self.dtype)):
+            guilty = [row for row in guilty if row not in (first, second)]
+            self.notes.append(f"wrong one by one, right together, so one is folded in: {first.path}, {second.path}")
         absent = [*masks, *self._absent(book, held)]
         self.notes += [f"without effect: {text}" for page, text in absent if not self._under(page, guilty)]
         if not held.events:
