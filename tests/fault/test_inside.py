@@ -127,8 +127,8 @@ def test_a_module_that_cannot_be_pickled_is_exported(tmp_path):
 
 
 def test_the_page_names_the_culprit_and_needs_nothing_else(broken, tmp_path):
-    broken.to_html(tmp_path / "finding.html")
-    page = (tmp_path / "finding.html").read_text()
+    broken.to_html(tmp_path / "made" / "finding.html")
+    page = (tmp_path / "made" / "finding.html").read_text()
     assert "<h1 class='fault'>model.layers.1.self_attn is wrong (config): scaling is 0.42" in page
     assert page.count("<tr class='fault'>") == 1
     assert page.count("<tr class=") == len(broken.table)

@@ -12,7 +12,7 @@ from layertap.cli.screen import err, show_json, show_screen
 
 def fault(
     reference: Annotated[str, typer.Argument(help="file.py:factory, or hf:PATH")],
-    candidate: Annotated[str, typer.Argument(help="the same, of the variant in question")],
+    candidate: Annotated[str, typer.Argument(help="the same, or a compiled file, of the variant in question")],
     prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
     input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,

@@ -137,15 +137,15 @@ class Report:
     def to_json(self, path: str | os.PathLike[str]) -> None:
         import json
 
-        _write(path, json.dumps(self.to_dict(), indent=2, allow_nan=False))
+        write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False))
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         from layertap.report.page import report_page
 
-        _write(path, report_page(self))
+        write_text(path, report_page(self))
 
 
-def _write(path: str | os.PathLike[str], text: str) -> None:
+def write_text(path: str | os.PathLike[str], text: str) -> None:
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layertap.compare.result import EXIT_CODES, Verdict
+from layertap.compare.result import EXIT_CODES, Verdict, write_text
 from layertap.errors import LayertapError
 
 if TYPE_CHECKING:
@@ -107,12 +107,12 @@ class Finding:
         return finding_dict(self)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2, allow_nan=False), encoding="utf-8")
+        write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False))
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         from layertap.report.page import finding_page
 
-        Path(path).write_text(finding_page(self), encoding="utf-8")
+        write_text(path, finding_page(self))
 
     def __str__(self) -> str:
         from layertap.report.finding import finding_text

@@ -27,6 +27,7 @@ from layertap.fault.pairing import Pairing, clean_path
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.search import APART, Search
+from layertap.fault.why import weights_apart
 
 
 def can_be_held(model: nn.Module) -> bool:
@@ -72,8 +73,13 @@ class UnheldSearch(Search):
             return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         row = guilty[0]
         cause = "nonfinite" if row.found.nonfinite else "structure" if row.found.shape else "unknown"
-        why = (f"relative error {row.total:.3g}, the first in order of execution that rounding does not explain",)
-        return self._told("fault", table, total, rounding, site=row.path, cause=cause, evidence=why, ratio=row.ratio)
+        first = f"relative error {row.total:.3g}, the first in order of execution that rounding does not explain"
+        ours, theirs = self.pairing.reference[row.page], self.pairing.candidate[row.page]
+        differs = weights_apart(ours, theirs, row.page, set(book.calls))
+        cause, evidence = (cause, ()) if differs is None else differs
+        return self._told(
+            "fault", table, total, rounding, site=row.path, cause=cause, evidence=(*evidence, first), ratio=row.ratio
+        )
 
     def _told(self, verdict: Verdict, table: list[ModuleRow], total: float, rounding: float, **more: Any) -> Finding:
         told = {"table": tuple(table), "notes": tuple(self.notes), "floor": rounding, **more}

@@ -79,7 +79,7 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
         return cause, (text,)
     told = None
     if ours is not None and theirs is not None:
-        told = _weights(theirs, ours, row.page, set(book.calls))
+        told = weights_apart(theirs, ours, row.page, set(book.calls))
     if told is not None or clues.found is None:
         return told
     right, found = together(book.slots[row.place].get(), clues.found)
@@ -127,9 +127,12 @@ def _tensors(module: nn.Module, path: str, called: set[str]) -> Iterator[tuple[s
                 yield (f"{name}.{own}" if name else own), tensor
 
 
-def _weights(reference: nn.Module, candidate: nn.Module, path: str, called: set[str]) -> Explanation | None:
+def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called: set[str]) -> Explanation | None:
+    """Which of a module's own tensors differs, and how; None where none does, or a file keeps them to itself."""
     right = dict(_tensors(reference, path, called))
     for name, tensor in _tensors(candidate, path, called):
+        if tensor.is_meta:
+            continue
         wanted = right.get(name)
         if wanted is None:
             return "weights", (f"{name} is in the candidate alone",)
@@ -190,14 +193,14 @@ def below(
     reference: nn.Module, candidate: nn.Module, path: str, called: Collection[str]
 ) -> tuple[str, Explanation] | None:
     """A module that differs and is never called: the one at `path` reads its parameters, as fused kernels do."""
-    if _weights(reference, candidate, path, _under(candidate, path)) or _config(reference, candidate):
+    if weights_apart(reference, candidate, path, _under(candidate, path)) or _config(reference, candidate):
         return None  # it differs itself
     ours = dict(reference.named_modules())
     for name, child in candidate.named_modules():
         page = f"{path}.{name}" if path else name
         if not name or name not in ours or any(f"{path}.{part}".lstrip(".") in called for part in _ways(name)):
             continue
-        told = _weights(ours[name], child, page, _under(child, page))
+        told = weights_apart(ours[name], child, page, _under(child, page))
         if told is None and next(child.parameters(recurse=False), None) is not None:
             told = _config(ours[name], child)
         if told is not None:
