@@ -93,6 +93,11 @@ def test_a_compiled_file_is_seen_by_its_totals(net, kind, tmp_path):
         assert (found.cause, found.evidence[0]) == ("weights", "weight: scaled by 1.1")
     else:
         assert found.cause == "unknown"
+    found.to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "NaN" not in page
+    assert "<tr class='fault'><td>layers.1.2</td>" in page
+    assert "<tr class='inconclusive'><td>head</td>" in page, "a total may come from further up"
     assert find_fault(net, open_target(right), (X,)).verdict in ("identical", "noise")
 
 

@@ -140,9 +140,14 @@ def _line(row: Row, place: Callable[[float], float], *, first: bool) -> str:
 
 
 def _module(row: ModuleRow, verdict: str, place: Callable[[float], float]) -> str:
-    own = row.total if math.isnan(row.local) else row.local  # of a compiled model the total is all there is
-    numbers = (number(value, 3) for value in (row.total, row.local, row.floor, row.ratio))
-    return _row(verdict, (row.path or "(the model)", row.kind, *numbers), _bar(own, row.floor, place), row.where)
+    # Of a compiled model the total is all there is: what is above the floor may come from further up.
+    totals_only = math.isnan(row.local)
+    own = "" if totals_only else number(row.local, 3)
+    numbers = (number(row.total, 3), own, number(row.floor, 3), number(row.ratio, 3))
+    bar = _bar(row.total if totals_only else row.local, row.floor, place)
+    doubtful = totals_only and row.total > row.floor
+    colour = verdict or ("inconclusive" if doubtful else "")
+    return _row(colour, (row.path or "(the model)", row.kind, *numbers), bar, row.where)
 
 
 def _bar(error: float, floor: float, place: Callable[[float], float]) -> str:
