@@ -164,6 +164,7 @@ def added_kernels(compiled: nn.Module, x: torch.Tensor) -> int:
     """Kernels that statistics add to a pass."""
 
     def count() -> int:
+        torch.cuda.synchronize()  # or the end of the pass before is counted too
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             compiled(x)
             torch.cuda.synchronize()
