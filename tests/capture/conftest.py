@@ -1,7 +1,9 @@
 """Every test here must leave torch as it found it."""
 
 import pytest
+import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 from layertap.capture import taps
 
@@ -13,3 +15,12 @@ def clean_torch():
     yield
     assert taps.attached() == 0
     assert nn.Module._call_impl is CALL
+
+
+@pytest.fixture
+def fresh_dynamo():
+    """No graphs from before, and graphs are counted from zero."""
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()

@@ -14,7 +14,10 @@ from layertap.capture import graph_ops
 from models import minimax_m2, qwen3
 
 A, B = torch.arange(6.0).reshape(2, 3), torch.linspace(-1, 1, 6).reshape(2, 3)
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor uses what torch deprecates
+pytestmark = [
+    pytest.mark.usefixtures("fresh_dynamo"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor uses what torch deprecates
+]
 BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 
 
@@ -50,14 +53,6 @@ class Branching(nn.Module):
 
     def forward(self, x):
         return torch.cond(x.sum() > 0, self.inner, torch.clone, (x,))
-
-
-@pytest.fixture(autouse=True)
-def counted():
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -10,15 +10,10 @@ from torch._dynamo.utils import counters
 import layertap as lt
 from layertap.capture import taps
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def counted():
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    torch._dynamo.reset()
+pytestmark = [
+    pytest.mark.usefixtures("fresh_dynamo"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor uses what torch deprecates
+]
 
 
 def stack(layers=3):

@@ -39,7 +39,7 @@ def every_bit(dtype: torch.dtype, count: int, seed: int = 0) -> torch.Tensor:
     return tensor.view(dtype) if count else torch.empty(0, dtype=dtype)  # torch cannot view nothing as something else
 
 
-def agree(found: Measurement, expected: Measurement, rtol: float = 1e-9) -> None:
+def assert_agree(found: Measurement, expected: Measurement, rtol: float = 1e-9) -> None:
     """Fingerprint, counts, extremes and first values exactly; sums up to rounding."""
     assert found.fingerprint == expected.fingerprint
     one, two = found.statistics, expected.statistics

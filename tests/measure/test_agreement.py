@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from layertap.measure import measure, merge, native, plain
 from layertap.measure.definition import LANES
 from layertap.measure.result import Measurement
-from measure.dtypes import COMPLEX, FLOAT, REAL, agree, every_bit, some
+from measure.dtypes import COMPLEX, FLOAT, REAL, assert_agree, every_bit, some
 from measure.reference import reference
 
 LENGTHS = (0, 1, 8, 2009, LANES, 3 * LANES + 5, 35 * LANES + 11)  # the last one is more than a chunk of onepass.c
@@ -37,7 +37,7 @@ def test_every_dtype(way, dtype, make):
     for length in LENGTHS:
         tensor = make(dtype, length, seed=length)
         for offset in (0, 5 * LANES - 3) if length < 2 * LANES else (1000,):
-            agree(way(tensor, offset), reference(tensor, offset=offset))
+            assert_agree(way(tensor, offset), reference(tensor, offset=offset))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -50,7 +50,7 @@ def test_statistics_only_are_the_same_statistics(way, dtype):
         found, expected = way(tensor, statistics_only=True), reference(tensor)
         assert (found.fingerprint, found.sketch) == (0, b"")
         whole = Measurement(statistics=found.statistics, fingerprint=expected.fingerprint, sketch=expected.sketch)
-        agree(whole, expected, rtol=rtol)
+        assert_agree(whole, expected, rtol=rtol)
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1e-30, 1e-6, 1e4, 1e30])
@@ -71,18 +71,18 @@ def test_statistics_only_of_tiny_and_huge_16_bit_floats(dtype, scale):
 @pytest.mark.parametrize("dtype", COMPLEX, **by_name)
 def test_complex_is_measured_as_pairs_of_reals(dtype):
     tensor = some(dtype, 5000)
-    agree(measure(tensor, offset=37), reference(tensor, offset=37))
+    assert_agree(measure(tensor, offset=37), reference(tensor, offset=37))
     assert measure(tensor).statistics.count == 10000
     if dtype is not torch.complex32:
-        agree(measure(tensor.conj()), reference(tensor.conj().resolve_conj()))
-        agree(measure(tensor.conj().imag), reference(tensor.conj().imag.resolve_neg()))
+        assert_agree(measure(tensor.conj()), reference(tensor.conj().resolve_conj()))
+        assert_agree(measure(tensor.conj().imag), reference(tensor.conj().imag.resolve_neg()))
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", [dtype for dtype in FLOAT if dtype.itemsize < 4], **by_name)
 def test_every_bit_pattern_of_the_small_floats(way, dtype):
     tensor = torch.arange(256**dtype.itemsize).to(torch.int32).to(torch.uint8 if dtype.itemsize == 1 else torch.uint16)
-    agree(way(tensor.view(dtype)), reference(tensor.view(dtype)))
+    assert_agree(way(tensor.view(dtype)), reference(tensor.view(dtype)))
 
 
 @given(st.data())
@@ -94,7 +94,7 @@ def test_any_partition_merges_to_the_whole_in_the_reference(data):
     owner = np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, data.draw(st.integers(1, 5)), length)
     parts = [reference(tensor, np.flatnonzero(owner == each)) for each in np.unique(owner)]
     whole, merged = reference(tensor), merge(parts)
-    agree(with_first_of(merged, whole), whole)
+    assert_agree(with_first_of(merged, whole), whole)
 
 
 @given(st.data())
@@ -106,7 +106,7 @@ def test_contiguous_parts_with_their_offsets_merge_to_the_whole(data):
     tensor = make(dtype, length, seed=length)
     cuts = sorted(data.draw(st.lists(st.integers(0, length), max_size=5)))
     edges = list(zip([0, *cuts], [*cuts, length], strict=True))
-    agree(merge([measure(tensor[a:b], offset=a) for a, b in edges]), reference(tensor))
+    assert_agree(merge([measure(tensor[a:b], offset=a) for a, b in edges]), reference(tensor))
 
 
 def with_first_of(one: Measurement, other: Measurement) -> Measurement:
@@ -132,11 +132,11 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_are_read_in_c_order(layout):
     tensor = LAYOUTS[layout]()
-    agree(measure(tensor), reference(tensor.resolve_neg()))
+    assert_agree(measure(tensor), reference(tensor.resolve_neg()))
 
 
 def test_a_large_tensor_that_is_not_contiguous_goes_slice_by_slice(monkeypatch):
     monkeypatch.setattr("layertap.measure.COPY", 500)
     for shape in ((60, 100), (1, 30, 200), (2, 3, 1000)):
         tensor = some(torch.float32, 6000).view(shape).transpose(-1, -2)
-        agree(measure(tensor, offset=11), reference(tensor, offset=11))
+        assert_agree(measure(tensor, offset=11), reference(tensor, offset=11))

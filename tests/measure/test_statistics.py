@@ -12,7 +12,7 @@ import torch
 
 from layertap.errors import BadArgument
 from layertap.measure import Measurement, measure, merge, native, plain, supported
-from measure.dtypes import agree, some
+from measure.dtypes import assert_agree, some
 from measure.reference import reference
 
 WAYS = {"native": native.measure, "plain": lambda x: plain.finish(plain.start(x))}
@@ -137,7 +137,7 @@ def test_merge_needs_parts_that_are_alike():
 
 def test_an_empty_part_is_no_part():
     x = some(torch.float32, 100)
-    agree(merge([measure(x[:0]), measure(x[:3]), measure(x[3:], offset=3)]), reference(x))
+    assert_agree(merge([measure(x[:0]), measure(x[:3]), measure(x[3:], offset=3)]), reference(x))
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,11 @@ class Recorder:
             exact = not (tensor.is_floating_point() or tensor.is_complex())
             level = TENSOR if self.keep_inputs or (exact and tensor.numel() * tensor.element_size() <= SMALL) else STATS
         self.sink.put(draft, tensor, level)
+        if not asked:
+            self.met(tap, tensor, moment, tally)
+
+    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: Moment, tally: Tally) -> None:
+        """Sees a tensor that the model was given and nobody asked for; a recorder of another kind may use it."""
 
     def draft(
         self,

@@ -15,7 +15,7 @@ writes       who wrote into a tensor that was only given to it
 rounding     what honest arithmetic does
 judge        which modules stand out
 alike        what is quantised everywhere, and no fault of one module
-together     two modules that are right together: folded ones
+folded       two modules that are wrong one by one and right together
 drill        the operators inside a guilty module, and what they say (operators)
 why          the cause, from the two modules, the operators and the error's form
 repro        the culprit in a folder of its own

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from layertap.compare.floor import ROUNDOFF
-from layertap.fault.contrast import contrast, together
+from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.judge import LIMIT
 from layertap.fault.result import ModuleRow
 from layertap.fault.why import QUANTISED, plain_values
@@ -79,7 +79,7 @@ def coarseness(reference: nn.Module, candidate: nn.Module) -> tuple[float, bool]
         if values is None:
             worst, sure = max(worst, PACKED), True
             continue
-        wanted, values = together(right[name].detach(), values)
+        wanted, values = on_one_device(right[name].detach(), values)
         found = contrast(wanted, values)
         if found is None or found.error > OTHER or abs(found.slope) > max(0.02, found.error / 2):
             return 0.0, False

@@ -83,7 +83,7 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
     form = form_of(reference, candidate)
     if form is None or form.shape or not reference.numel():
         return form
-    reference, candidate = together(reference.detach(), candidate.detach())
+    reference, candidate = on_one_device(reference.detach(), candidate.detach())
     if reference.is_complex():
         reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)
     if not reference.is_floating_point():
@@ -97,7 +97,7 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
     return Pending(_measure(reference, candidate), reference.numel())
 
 
-def together(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def on_one_device(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both on the candidate's device where that has float64 and answers at once, or else on the CPU."""
     device = candidate.device if candidate.device.type in ("cpu", "cuda") else torch.device("cpu")
     return reference.to(device), candidate.to(device)

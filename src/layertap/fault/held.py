@@ -14,6 +14,7 @@ from layertap.fault.alike import MANY, coarseness, systematic
 from layertap.fault.book import Book, Key, Place, Played
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.drill import Departure, OpLog, depart
+from layertap.fault.folded import folded_pairs
 from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events, least_of
 from layertap.fault.outputs import output_error, size_of
 from layertap.fault.replay import graft
@@ -22,7 +23,6 @@ from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import one_ulp
 from layertap.fault.search import APART, Search
 from layertap.fault.side import Side
-from layertap.fault.together import undone
 from layertap.fault.watchers import Stage
 from layertap.fault.why import Clues, below, explain
 
@@ -56,7 +56,7 @@ class HeldSearch(Search):
         self._doubt_draws(floors)
         self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
         guilty, masks = self._makers([row for row in table if row.ratio > LIMIT], held)
-        for first, second in undone(guilty, book, free, floors_of([drift]), least_of(self.dtype)):
+        for first, second in folded_pairs(guilty, book, free, floors_of([drift]), least_of(self.dtype)):
             guilty = [row for row in guilty if row not in (first, second)]
             self.notes.append(f"wrong one by one, right together, so one is folded in: {first.path}, {second.path}")
         absent = [*masks, *self._absent(book, held)]

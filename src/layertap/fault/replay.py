@@ -9,9 +9,10 @@ same happens to them on the way back.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from layertap.capture import taps
@@ -28,10 +29,8 @@ def write_down(side: Side, modules: Mapping[str, nn.Module], shelf: Shelf, seede
     book.output = side.run(
         {module: Scribe(stage, book, page, parameter_names(module)) for page, module in modules.items()}
     )
-    for page, module in modules.items():
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter.grad is not None:
-                book.slots[page, 0, "param_grad", name] = shelf.put(parameter.grad)
+    for page, name, grad in _gradients(modules):
+        book.slots[page, 0, "param_grad", name] = shelf.put(grad)
     return book
 
 
@@ -57,13 +56,18 @@ def play(
     task = Task(stage, played, book, hold, nudge, keep, judge)
     watchers = {module: Player(task, page, names.get(page, ()), module) for page, module in modules.items()}
     played.output = side.run(watchers, within(stage) if within is not None else None)
-    for page, module in modules.items():
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter.grad is not None:
-                task.measure((page, 0, "param_grad", name), (page, 0), parameter.grad)
+    for page, name, grad in _gradients(modules):
+        task.measure((page, 0, "param_grad", name), (page, 0), grad)
     played.events = task.settled() if judge else []
     played.calls, played.masks = stage.calls, task.masks.other
     return played
+
+
+def _gradients(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, torch.Tensor]]:
+    for page, module in modules.items():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.grad is not None:
+                yield page, name, parameter.grad
 
 
 def graft(

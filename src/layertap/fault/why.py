@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from layertap.fault.book import Book
-from layertap.fault.contrast import contrast, together
+from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.drill import Departure
 from layertap.fault.operators import by_operator
 from layertap.fault.result import ModuleRow
@@ -82,7 +82,7 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
         told = weights_apart(theirs, ours, row.page, set(book.calls))
     if told is not None or clues.found is None:
         return told
-    right, found = together(book.slots[row.place].get(), clues.found)
+    right, found = on_one_device(book.slots[row.place].get(), clues.found)
     given = book.at(page, call, "entry").values() if end == "exit" else ()
     told = _certain(right, found, [value.to(found.device) for value in given])
     if told is None and ours is not None and theirs is not None:
@@ -141,7 +141,7 @@ def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called:
         plain, quantised = plain_values(tensor)
         if plain is None:
             continue
-        wanted, plain = together(wanted.detach(), plain)
+        wanted, plain = on_one_device(wanted.detach(), plain)
         found = contrast(wanted.to(plain.dtype), plain)
         if found is None or found.exact or (quantised and found.error < QUANTISED):
             continue

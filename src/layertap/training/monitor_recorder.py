@@ -127,19 +127,8 @@ class MonitorRecorder(Recorder):
     def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
         return self._accept(tap, call, output)
 
-    def put(
-        self,
-        tap: ModuleTap | Source,
-        role: str,
-        leaf: str,
-        tensor: torch.Tensor,
-        moment: Moment,
-        tally: Tally,
-        placements: str,
-        asked: bool,
-    ) -> None:
-        super().put(tap, role, leaf, tensor, moment, tally, placements, asked)
-        if not asked and tensor.dim():
+    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: Moment, tally: Tally) -> None:
+        if tensor.dim():
             self._identify(tap, tensor, moment, tally)
 
     def _identify(self, source: ModuleTap | Source, tensor: torch.Tensor, moment: Moment, tally: Tally) -> None:
@@ -147,7 +136,7 @@ class MonitorRecorder(Recorder):
         if self._identified == call:
             return  # the first tensor that the model is given stands for its samples
         self._identified = call
-        super().put(source, "input", FINGERPRINTS, row_fingerprints(tensor.detach()), moment, tally, "", False)
+        self.put(source, "input", FINGERPRINTS, row_fingerprints(tensor.detach()), moment, tally, "", False)
         if self.samples is not None:
             super().put(source, "input", INDICES, self.samples, moment, tally, "", False)
 

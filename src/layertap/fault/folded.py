@@ -12,7 +12,7 @@ from layertap.fault.result import ModuleRow
 from layertap.fault.shelf import Slot
 
 
-def undone(
+def folded_pairs(
     guilty: list[ModuleRow], book: Book, free: Played, floors: Mapping[Key, Contrast], least: float
 ) -> list[tuple[ModuleRow, ModuleRow]]:
     """Pairs of guilty modules, the second of which takes the first one's output and, in a free run, puts it right."""
