@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from layertap.capture import collectives
+
 DEPTH = 8
 """How deep a value is searched; deeper nests are counted as skipped, not walked forever."""
 
@@ -104,21 +106,26 @@ def fill(outlined: Any, tensor: Callable[[str], Any]) -> Any:
     return outlined
 
 
-def parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+def parts(tensor: torch.Tensor, *, wait: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
     """The plain tensors of one tensor: itself, or what a sparse tensor, a shard or a quantised subclass is made of.
+
+    A collective that still writes one of them is waited for; without `wait` only shapes may be read.
 
     >>> [name for name, _ in parts(torch.eye(2).to_sparse())]
     ['indices', 'values']
     """
     kind = type(tensor)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
-        yield from _layout_parts(tensor)
+        for name, part in _layout_parts(tensor):
+            yield name, collectives.complete(part) if wait else part
+    elif collectives.in_flight(kind):
+        yield from parts(collectives.result_of(tensor, wait=wait), wait=wait)
     elif hasattr(tensor, "placements") and hasattr(tensor, "to_local"):
-        yield "", tensor.to_local()
+        yield from parts(tensor.to_local(), wait=wait)
     elif hasattr(kind, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         for name in names:
-            for below, inner in parts(getattr(tensor, name)):
+            for below, inner in parts(getattr(tensor, name), wait=wait):
                 yield _join(name.lstrip("_"), below), inner
     else:
         yield "", tensor

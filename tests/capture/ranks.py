@@ -1,0 +1,264 @@
+"""Two processes of one job over gloo, in which rank 1 is late: what rank 0 sees before a collective is done.
+
+Run as a program it is one rank (`python ranks.py RANK WORLD FOLDER`): it runs every scenario below and saves what was
+recorded, and what is right, to `FOLDER/RANK.pt`.
+"""
+
+import copy
+import subprocess
+import sys
+import time
+import traceback
+import types
+from datetime import timedelta
+from pathlib import Path
+
+LATE = 0.3
+"""Seconds by which rank 1 comes later to its collectives."""
+SCENARIOS = []
+
+
+def run(folder, world=2):
+    """Runs all scenarios; returns what each rank saved, in the order of the ranks."""
+    import torch
+
+    command = [sys.executable, "-W", "ignore", __file__]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(world), str(folder)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for rank in range(world)
+    ]
+    try:
+        said = [rank.communicate(timeout=200)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for rank, text in zip(ranks, said, strict=True):
+        assert rank.returncode == 0, text
+    saved = [torch.load(Path(folder, f"{number}.pt"), weights_only=False) for number in range(world)]
+    return Saved(saved)
+
+
+class Saved:
+    """What the ranks saved; `saved(rank, scenario)` fails where that scenario raised."""
+
+    def __init__(self, saved):
+        self._saved = saved
+
+    def __call__(self, rank, name):
+        found = self._saved[rank][name]
+        assert not isinstance(found, str), found
+        return found
+
+
+def scenario(function):
+    SCENARIOS.append(function)
+    return function
+
+
+def main(rank, world, folder):
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+    )
+    job = types.SimpleNamespace(rank=rank, mesh=init_device_mesh("cpu", (world,), mesh_dim_names=("tp",)))
+    job.late = lambda: time.sleep(LATE if rank == 1 else 0.0)
+    found = {}
+    for function in SCENARIOS:
+        dist.barrier()
+        torch.manual_seed(0)
+        try:
+            found[function.__name__] = function(job)
+        except Exception:  # noqa: BLE001 - its own test tells, and the other scenarios go on
+            found[function.__name__] = traceback.format_exc()
+    torch.save(found, Path(folder, f"{rank}.pt"))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def network(job):
+    """A feed-forward block; rank 1 is late between its two halves, and on the way back before them."""
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+        def forward(self, x):
+            hidden = self.up(x).relu()
+            if hidden.requires_grad:
+                hidden.register_hook(lambda grad: job.late())
+            job.late()
+            return self.down(hidden)
+
+    return Network()
+
+
+def parallel(job):
+    """The block on one rank, and split over all."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    whole = network(job)
+    split = copy.deepcopy(whole)
+    parallelize_module(split, job.mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return whole, split
+
+
+def recorded(rec):
+    return {str(site): rec.run[site].tensor().clone() for site in rec.run.sites}
+
+
+def plain_hooks(model, *names):
+    """What autograd itself sees: {name: gradient of its output}."""
+    grads = {}
+    for name in names:
+        model.get_submodule(name).register_full_backward_hook(
+            lambda module, before, after, name=name: grads.__setitem__(name, after[0].clone())
+        )
+    return grads
+
+
+@scenario
+def forward_and_back(job):
+    """The output of `down` is reduced over the ranks; so is the gradient of the model's input."""
+    import torch
+
+    import layertap as lt
+
+    whole, split = parallel(job)
+    x, y = torch.randn(4, 8), torch.randn(4, 8, requires_grad=True)
+    out = whole(y)
+    out.square().sum().backward()
+    right = {"output": out.detach(), "grad_input": y.grad.clone(), "param_grad": whole.down.bias.grad.clone()}
+    roles = ("input", "output", "grad_input", "grad_output", "param", "param_grad")
+    with lt.record(split, sites=["**"], what=roles, keep="tensor") as rec:
+        z = y.detach().clone().requires_grad_()
+        split(z).square().sum().backward()
+    assert torch.allclose(z.grad, right["grad_input"], atol=1e-5), "the training itself"
+    del x
+    return {"right": right, "found": recorded(rec), "receipt": str(rec.receipt)}
+
+
+@scenario
+def gradients(job):
+    """Megatron's way: what every rank gets a copy of on the way in is reduced over the ranks on the way back."""
+    import torch
+    import torch.distributed._functional_collectives as funcol
+    from torch import nn
+
+    import layertap as lt
+
+    class Copy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            job.late()
+            return funcol.all_reduce(grad, "sum", job.mesh)
+
+    class Part(nn.Linear):
+        def forward(self, x):
+            return super().forward(Copy.apply(x))
+
+    model = nn.Sequential(nn.Linear(8, 8), Part(8, 8))
+    roles = ("grad_input", "grad_output", "param_grad")
+    with lt.record(model, sites=["0", "1"], what=roles, keep="tensor") as rec:
+        model(torch.ones(2, 8)).sum().backward()
+    grad = model[1].weight.detach().sum(0).expand(2, 8) * 2
+    return {"found": recorded(rec), "right": grad, "bias": grad.sum(0)}
+
+
+@scenario
+def one_rank_records(job):
+    """The others run bare: nobody may wait for a collective that only the recording rank calls."""
+    import contextlib
+
+    import torch
+
+    import layertap as lt
+
+    whole, split = parallel(job)
+    x = torch.randn(4, 8)
+    recording = lt.record(split, sites=["**"], what=("input", "output", "param"), keep="tensor")
+    with torch.no_grad(), recording if job.rank == 0 else contextlib.nullcontext() as rec:
+        split(x)
+    return {"right": whole(x).detach(), "found": recorded(rec) if job.rank == 0 else {}}
+
+
+@scenario
+def not_due(job):
+    """On a step that is not recorded the program does not wait for its peers in the module."""
+    import torch
+
+    import layertap as lt
+
+    _, split = parallel(job)
+    pending = []
+    with torch.no_grad(), lt.record(split, sites="down", keep="tensor", schedule="every 2") as rec:
+        for _ in range(2):
+            out = split(torch.ones(4, 8))
+            pending.append(torch._C._distributed_c10d._get_work_registry_size())
+            out.trigger_wait()
+            rec.step()
+    return pending
+
+
+@scenario
+def nested(job):
+    """Pending tensors inside a DTensor, a cache object, a dictionary, and without any wrapper."""
+    import torch
+    import torch.distributed._functional_collectives as funcol
+    from torch import nn
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    import layertap as lt
+
+    class Cache:
+        def __init__(self, keys):
+            self.keys = [keys]
+
+    class Made(nn.Module):
+        def __init__(self, make):
+            super().__init__()
+            self.make = make
+
+        def forward(self, x):
+            job.late()
+            return self.make(x)
+
+    def distributed(x):
+        local = DTensor.from_local(x.clone(), job.mesh, [Partial()], run_check=False)
+        return local.redistribute(placements=[Replicate()], async_op=True)
+
+    def unwrapped(x):
+        return torch.ops._c10d_functional.all_reduce(x, "sum", job.mesh.get_group().group_name)
+
+    reduce = lambda x: funcol.all_reduce(x, "sum", job.mesh)  # noqa: E731
+    cases = {
+        "DTensor": distributed,
+        "a cache": lambda x: (x, Cache(reduce(x))),
+        "a view in a dictionary": lambda x: {"state": reduce(x).view(8, 4)},
+        "no wrapper": unwrapped,
+    }
+    found = {}
+    for name, make in cases.items():
+        model = nn.Sequential(Made(make))
+        x = torch.arange(32.0).reshape(4, 8) * (job.rank + 1)
+        with torch.no_grad(), lt.record(model, sites="0", keep="tensor") as rec:
+            out = model(x)
+        found[name] = recorded(rec)
+        if name == "no wrapper":
+            torch.ops._c10d_functional.wait_tensor(out)
+    return {"right": torch.arange(32.0).reshape(4, 8) * 3, "found": found}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,51 @@
+"""Recording while a collective is under way: the values are those after it, whoever is late."""
+
+import pytest
+import torch
+
+from capture import ranks
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    return ranks.run(tmp_path_factory.mktemp("ranks"))
+
+
+def test_what_a_rank_records_is_what_the_collective_gives_and_not_its_own_part(job):
+    for rank in (0, 1):
+        found, right = job(rank, "forward_and_back")["found"], job(rank, "forward_and_back")["right"]
+        assert torch.allclose(found["down"], right["output"], atol=1e-6)
+        assert torch.allclose(found[":output"], right["output"], atol=1e-6)
+
+
+def test_gradients_too(job):
+    for rank in (0, 1):
+        found, right = job(rank, "forward_and_back")["found"], job(rank, "forward_and_back")["right"]
+        assert torch.allclose(found["up:grad_input"], right["grad_input"], atol=1e-5)
+        assert torch.allclose(found[":grad_input"], right["grad_input"], atol=1e-5)
+        assert torch.allclose(found["down:param_grad.bias"], right["param_grad"], atol=1e-5)
+
+
+def test_a_gradient_that_a_function_of_the_users_own_reduces(job):
+    for rank in (0, 1):
+        made = job(rank, "gradients")
+        assert torch.allclose(made["found"]["1:grad_input"], made["right"], atol=1e-6)
+        assert torch.allclose(made["found"]["0:grad_output"], made["right"], atol=1e-6)
+        assert torch.allclose(made["found"]["0:param_grad.bias"], made["bias"], atol=1e-5)
+
+
+def test_one_rank_may_record_alone(job):
+    found = job(0, "one_rank_records")
+    assert torch.allclose(found["found"]["down"], found["right"], atol=1e-6)
+
+
+def test_a_step_that_is_not_recorded_waits_for_nobody(job):
+    assert job(0, "not_due") == [0, 1], "collectives under way after a recorded step, and after one that was not"
+
+
+@pytest.mark.parametrize("name", ["DTensor", "a cache", "a view in a dictionary", "no wrapper"])
+def test_wherever_the_pending_tensor_lies(job, name):
+    for rank in (0, 1):
+        found, right = job(rank, "nested")["found"][name], job(rank, "nested")["right"]
+        value = next(tensor for site, tensor in found.items() if site.startswith("0") and site[1:] != ":output.0")
+        assert torch.equal(value.reshape(4, 8), right), found.keys()
