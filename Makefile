@@ -2,21 +2,36 @@
 PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
+CORE := .venv/.core
 READY := .venv/.ready
+PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
+# What the inner loop needs: no compiler, no transformers, no training library.
+QUICK := tests/measure tests/select tests/store tests/compare tests/report tests/test_package.py tests/test_select.py
 
-.PHONY: demo test lint format bench faultbench routes test-xla clean
+.PHONY: demo test slow quick lint format docs bench faultbench routes core-tests test-xla clean
 
-demo: $(READY)
+demo: $(CORE)
 	$(BIN)/layertap demo
 
+# `test` and `slow` together are the whole suite; CI runs both.
 test: $(READY)
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) -m "not slow"
+
+slow: $(READY)
+	$(BIN)/pytest -n $(WORKERS) -m slow
+
+quick: $(READY)
+	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(wildcard $(QUICK))
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The API reference, from the docstrings, into build/docs.
+docs: $(READY)
+	$(BIN)/python docs/reference.py
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -34,6 +49,13 @@ faultbench: $(READY)
 routes: $(READY)
 	$(BIN)/python -W ignore -m benchmarks.routes
 
+# The core on another Python or torch, without pins: make core-tests PYTHON=python3.10 TORCH='torch==2.6.*'
+TORCH ?= torch
+core-tests:
+	test -x .venv-core/bin/python || $(PYTHON) -m venv .venv-core
+	.venv-core/bin/python -m pip install --quiet '$(TORCH)' pytest pytest-timeout hypothesis pandas hatchling -e .
+	.venv-core/bin/python -m pytest -m "not slow" $(wildcard $(QUICK)) tests/capture
+
 # torch_xla wants a torch of its own version: 7 GB in an environment of its own, so neither `test` nor CI does this.
 test-xla:
 	test -x .venv-xla/bin/python || $(PYTHON) -m venv .venv-xla
@@ -42,11 +64,16 @@ test-xla:
 
 # torch goes first and alone: where the configured index offers a CPU build it is taken, and what is installed next is
 # content with it, so no CUDA packages come.
-$(READY): pyproject.toml constraints.txt $(wildcard hatch_build.py src/layertap/measure/*.c)
+$(CORE): pyproject.toml constraints.txt $(wildcard hatch_build.py src/layertap/measure/*.c)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(PIP) torch==2.13.0
+	$(PIP) -e .
+	touch $@
+
+# Compilers, training libraries, linters: several times as much as the core.
+$(READY): $(CORE)
+	$(PIP) -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv .venv-xla .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf .venv .venv-core .venv-xla build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import torch
 
+from layertap.measure import native
 from layertap.measure.result import Measurement
 
 REAL = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
+    *native.FLOAT8,
     *(torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool),
 ]
