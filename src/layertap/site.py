@@ -155,6 +155,22 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How a distributed tensor is cut up; what is recorded of it is this rank's part."""
+
+    placements: tuple[str, ...]
+    """torch's words, one for each dimension of the mesh: `Shard(dim=1)`, `Replicate()`, `Partial(sum)`."""
+    global_shape: tuple[int, ...] = ()
+    """The shape of the whole tensor."""
+    offset: tuple[int, ...] = ()
+    """Where this part begins in the whole, an index for each dimension; empty when it is not known."""
+    mesh_shape: tuple[int, ...] = ()
+    """How many ranks each dimension of the device mesh has."""
+    mesh_names: tuple[str, ...] = ()
+    """The names of those dimensions, for instance `dp`, `tp`; empty when they have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One tensor at one moment."""
 
@@ -173,8 +189,8 @@ class Record:
     dtype: str
     """torch's name without the prefix: `bfloat16`."""
     device: str
-    placements: str = ""
-    """How a distributed tensor is sharded; what is recorded is this rank's part."""
+    sharding: Sharding | None = None
+    """Of a distributed tensor; `shape`, statistics and so on are those of this rank's part."""
     statistics: Statistics
     fingerprint: int
     """64 bits; equal fingerprints, dtypes and shapes mean bit-identical tensors."""
@@ -185,6 +201,8 @@ class Record:
     kept_shape: tuple[int, ...] = ()
     kept_dtype: str = ""
     """Shape and dtype of what was kept; a reduction's differ from the tensor's own."""
+    kept_fingerprint: int | None = None
+    """The fingerprint of the kept bytes, by which they are checked; None if nothing was kept, or in format 1."""
     asked: bool = True
     """False for the model's own inputs, which are recorded unasked: they make two runs comparable."""
     file: str = ""

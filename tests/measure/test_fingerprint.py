@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from layertap.measure import measure
+from layertap.measure import fingerprint as bytewise
+from layertap.measure import measure, pair_native
 from layertap.measure.definition import LANES
-from measure.dtypes import REAL, some
+from measure.dtypes import COMPLEX, REAL, every_bit, some
 from measure.reference import reference
 
 GOLDEN = {
@@ -89,3 +90,33 @@ def test_no_two_of_many_changes_collide():
             seen.add(fingerprint(torch.from_numpy(x)))
         x[place] = 0
     assert len(seen) == 3 * len(range(0, len(x), 7))
+
+
+@pytest.mark.parametrize("dtype", [*REAL, *COMPLEX], ids=str)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_bytes_have_the_fingerprint_of_their_tensor(dtype, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(pair_native, "available", lambda: False)
+        monkeypatch.setattr(bytewise, "BLOCK", 4096)
+    name = str(dtype).removeprefix("torch.")
+    for count in (0, 1, 9, LANES - 1, 3 * LANES + 5):
+        raw = every_bit(dtype, count).reshape(-1).view(torch.uint8).numpy() if count else np.empty(0, np.uint8)
+        whole = fingerprint(torch.from_numpy(raw.copy()).view(dtype) if count else torch.empty(0, dtype=dtype))
+        assert bytewise.fingerprint(raw, name) == whole
+        cut = count // 3 * dtype.itemsize
+        parts = (
+            bytewise.fingerprint(raw[:cut], name),
+            bytewise.fingerprint(raw[cut:], name, offset=cut // bytewise.word_size(name)),
+        )
+        assert sum(parts) % 2**64 == whole
+
+
+def test_several_threads_give_the_same_fingerprint(monkeypatch):
+    raw = np.random.default_rng(0).integers(0, 256, 5_000_003 * 2, np.uint8)
+    monkeypatch.setattr(pair_native, "threads", lambda: 4)
+    assert bytewise.fingerprint(raw, "bfloat16") == bytewise.plain(raw, "bfloat16")
+
+
+def test_words_that_are_cut_are_refused():
+    with pytest.raises(ValueError, match="7 bytes are not a whole number of contiguous words of 4 bytes"):
+        bytewise.fingerprint(np.zeros(7, np.uint8), "float32")

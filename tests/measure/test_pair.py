@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from layertap.errors import BadArgument
 from layertap.measure import pair_lines, pair_native, pair_plain
 from layertap.measure.difference import Difference
+from layertap.measure.fingerprint import fingerprint
 from layertap.measure.pair import Array, compare
 from measure.dtypes import COMPLEX, REAL, every_bit, some
 
@@ -457,6 +459,7 @@ def test_a_memory_map_is_read_in_place_and_torch_stays_out(tmp_path):
     script = """
 import sys
 import numpy as np
+from layertap.measure.fingerprint import fingerprint
 from layertap.measure.pair import Array, compare
 raw = np.memmap(sys.argv[1], np.uint8, "r")
 mapped = Array(raw=raw, dtype="float32", shape=(3000, 1000))
@@ -470,3 +473,19 @@ assert "torch" not in sys.modules
 def test_the_kept_lines_and_blocks_are_bounded():
     assert pair_lines.LINES * 16 < 2**24
     assert pair_plain.BLOCK * 8 < 2**24
+
+
+@pytest.mark.parametrize("dtype", [*REAL, *COMPLEX], ids=str)
+@pytest.mark.parametrize("shape", [(0,), (), (3, 5), (301, 997), (2, 300_000)], ids=str)
+def test_the_pass_gives_the_fingerprint_of_both_sides(way, dtype, shape):
+    count = int(np.prod(shape))
+    pair, found = [], {}
+    for seed, side in enumerate(("reference", "candidate")):
+        one = array(every_bit(dtype, count, seed))
+        check = functools.partial(found.__setitem__, side)
+        pair.append(Array(raw=one.raw, dtype=one.dtype, shape=shape, check=check))
+    compare(*pair)
+    assert found == {
+        "reference": fingerprint(pair[0].raw, name(dtype)),
+        "candidate": fingerprint(pair[1].raw, name(dtype)),
+    }

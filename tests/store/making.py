@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record, Site, SiteReceipt, Statistics
 
 
@@ -29,8 +30,9 @@ def kept(
 ) -> tuple[Record, npt.NDArray[np.uint8]]:
     """A record that keeps the array, and the array's bytes."""
     shape, dtype = array.shape, changed.pop("dtype", str(array.dtype))
-    given = {"shape": shape, "dtype": dtype, "kept": "tensor", "kept_shape": shape, "kept_dtype": dtype, **changed}
-    return record(site, step, **given), np.frombuffer(array.tobytes(), np.uint8)
+    raw = np.frombuffer(array.tobytes(), np.uint8)
+    given = {"shape": shape, "dtype": dtype, "kept": "tensor", "kept_shape": shape, "kept_dtype": dtype}
+    return record(site, step, **{**given, "kept_fingerprint": fingerprint(raw, dtype), **changed}), raw
 
 
 def receipt() -> Receipt:

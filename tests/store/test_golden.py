@@ -17,12 +17,22 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import layertap.store.writer as writer_module
+from layertap.measure.definition import fingerprint_of
+from layertap.site import Sharding
 from layertap.store import Run, RunWriter
+from layertap.store.schema import SCHEMA
 from store.making import kept, receipt, record, statistics
 
 GOLDEN = Path(__file__).with_name("golden")
 SESSION = "20260102T030405000006Z-0badcafe"
 STEM = f"0-{SESSION}-000000"
+SHARDING = Sharding(
+    placements=("Replicate()", "Shard(dim=0)"),
+    global_shape=(2,),
+    offset=(1,),
+    mesh_shape=(1, 2),
+    mesh_names=("dp", "tp"),
+)
 
 
 def write(folder: Path) -> None:
@@ -34,7 +44,9 @@ def write(folder: Path) -> None:
     extreme = statistics(mean=math.nan, min=-math.inf, nan=1, neg_inf=1, first=(1.0, math.nan, -math.inf))
     row, data = kept(wide, "größe:output.äh@2", 1, order=2, dtype="bfloat16", sketch=sketch, statistics=extreme)
     writer.add(row, data)
-    writer.add(*kept(np.array([1 + 2j]), "complex", 1, order=3, fingerprint=0, placements="Shard(0)", device="cuda:1"))
+    writer.add(*kept(np.array([1 + 2j]), "complex", 1, order=3, fingerprint=0, sharding=SHARDING, device="cuda:1"))
+    cut, data = kept(np.arange(2, dtype=np.float32), "cut", 1, order=4, shape=(6,), kept="[0:2]", kept_fingerprint=None)
+    writer.add(cut, data)
     writer.close(receipt())
 
 
@@ -72,15 +84,30 @@ def test_records_to_the_byte_or_to_the_value(written: Path) -> None:
 def test_the_golden_run_is_read_right() -> None:
     run = Run(GOLDEN)
     assert (run.partial, run.info["floor"], run.receipt) == (False, "Infinity", receipt())
-    assert run.sites == ("odd", "größe:output.äh@2", "complex")
+    assert run.sites == ("odd", "größe:output.äh@2", "complex", "cut")
     assert run["odd"].numpy().tolist() == [0, 1, 2]
     assert (run["odd"].record.epoch, run["odd"].record.batch, run["odd"].record.phase) == (2, 3, "train")
     one, nan, infinite = run["größe:output.äh@2"].numpy()[0]
     assert (one, math.isnan(nan), infinite) == (1, True, -math.inf)
     assert run["complex"].numpy().tolist() == [1 + 2j]
-    assert run["complex"].record.placements == "Shard(0)"
+    assert run["complex"].record.sharding == SHARDING
+    assert run["cut"].record.kept_fingerprint == fingerprint_of(np.array([0, 0x3F800000], np.uint32))
     assert np.frombuffer(run["größe:output.äh@2"].record.sketch, "<f4")[250] == 250
     assert run.inputs[0].sketch == b""
+
+
+def test_a_run_of_format_1_is_still_read() -> None:
+    """Written by the last layertap that wrote format 1."""
+    run = Run(Path(__file__).with_name("golden_v1"))
+    assert (run.info["format"], run.partial, run.problems) == (1, False, ())
+    assert run.sites == ("odd", "größe:output.äh@2", "complex", "cut")
+    assert [run[site].numpy().size for site in run.sites] == [3, 3, 1, 2]
+    assert run["complex"].numpy().tolist() == [1 + 2j]
+    assert run["complex"].record.sharding == Sharding(placements=("(Shard(dim=0),)",))
+    assert run["cut"].record.kept_fingerprint is None
+    assert run.table().schema.equals(SCHEMA)
+    assert run.table(["mesh_shape", "step"]).to_pylist()[1] == {"mesh_shape": [], "step": 1}
+    assert {record.kept for record in run.records()} == {"stats", "tensor", "[0:2]"}
 
 
 if __name__ == "__main__":

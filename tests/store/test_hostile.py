@@ -139,7 +139,7 @@ PARQUET: dict[str, tuple[bytes | Callable[[Any], Any], str]] = {
     "huge footer": (b"PAR1" + bytes(20) + b"\xff\xff\xff\x7fPAR1", r"damaged, or not parquet \("),
     "no format": (lambda table: table.replace_schema_metadata({}), "no layertap format in its metadata"),
     "format no number": (with_format(b"one"), "no layertap format in its metadata"),
-    "newer": (with_format(b"7"), "written in format 7; this layertap reads up to 1. Upgrade it"),
+    "newer": (with_format(b"7"), "written in format 7; this layertap reads up to 2. Upgrade it"),
     "missing column": (lambda table: table.drop_columns(["step"]), "column 'step' is missing"),
     "mistyped column": (with_column("step", ["0", "0"], pa.string()), "column 'step' is string, expected int64"),
     "empty values": (with_column("step", [0, None], pa.int64()), "column 'step' has empty values"),
@@ -264,7 +264,7 @@ def test_a_newer_format_says_both_versions(folder: Path) -> None:
     with pytest.raises(NewerFormat) as caught:
         Run(folder)
     assert str(caught.value) == (
-        f"{folder}/run.json: written in format 12; this layertap reads up to 1. Upgrade it: pip install -U layertap"
+        f"{folder}/run.json: written in format 12; this layertap reads up to 2. Upgrade it: pip install -U layertap"
     )
 
 

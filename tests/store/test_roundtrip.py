@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from layertap.site import Record, Site
+from layertap.measure.fingerprint import fingerprint
+from layertap.site import Record, Sharding, Site
 from layertap.store import MemoryWriter, Run, RunWriter
 from layertap.store.dtype import SAFETENSORS, SIZES
 from store.making import kept, receipt, record, statistics
@@ -43,8 +44,9 @@ def example(dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
 
 def put(writer: Any, tensor: torch.Tensor, **changed: Any) -> None:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    given = {"kept": "tensor", "kept_shape": tuple(tensor.shape), "kept_dtype": dtype, "dtype": dtype, **changed}
-    writer.add(record(**given), raw(tensor))
+    given = {"kept": "tensor", "kept_shape": tuple(tensor.shape), "kept_dtype": dtype, "dtype": dtype}
+    given |= {"kept_fingerprint": fingerprint(raw(tensor), dtype)}
+    writer.add(record(**{**given, **changed}), raw(tensor))
 
 
 @pytest.fixture(params=["disk", "memory"])
@@ -134,7 +136,15 @@ records = st.builds(
     batch=st.none() | st.integers(0, 1000),
     phase=st.sampled_from(["train", "eval"]),
     kind=texts,
-    placements=texts,
+    sharding=st.none()
+    | st.builds(
+        Sharding,
+        placements=st.lists(texts, min_size=1, max_size=2).map(tuple),
+        global_shape=st.lists(st.integers(0, 9), max_size=2).map(tuple),
+        offset=st.lists(st.integers(0, 9), max_size=2).map(tuple),
+        mesh_shape=st.lists(st.integers(0, 9), max_size=2).map(tuple),
+        mesh_names=st.lists(texts, max_size=2).map(tuple),
+    ),
     rank=st.integers(0, 2**31 - 1),
     shape=st.lists(st.integers(0, 2**40), max_size=5).map(tuple),
     fingerprint=st.integers(0, 2**64 - 1),

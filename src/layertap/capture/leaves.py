@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from layertap.capture import collectives
+from layertap.site import Sharding
 
 DEPTH = 8
 """How deep a value is searched; deeper nests are counted as skipped, not walked forever."""
@@ -129,6 +130,20 @@ def parts(tensor: torch.Tensor, *, wait: bool = True) -> Iterator[tuple[str, tor
                 yield _join(name.lstrip("_"), below), inner
     else:
         yield "", tensor
+
+
+def sharding_of(tensor: torch.Tensor) -> Sharding | None:
+    """How a distributed tensor is cut up; None of a plain one."""
+    placements = getattr(tensor, "placements", None)
+    if placements is None:
+        return None
+    mesh = getattr(tensor, "device_mesh", None)
+    return Sharding(
+        placements=tuple(map(str, placements)),
+        global_shape=tuple(tensor.shape),
+        mesh_shape=tuple(getattr(mesh, "shape", ())),
+        mesh_names=tuple(getattr(mesh, "mesh_dim_names", None) or ()),
+    )
 
 
 def _layout_parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors, parts
+from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors, parts, sharding_of
 from layertap.capture.parcel import Tally
 from layertap.capture.taps import Args, Kwargs
 from layertap.measure import supported
@@ -159,14 +159,14 @@ class ModuleTap:
         asked = tally is not self._unasked
         if asked and not recorder.selection.wants(self.path, role, leaf.path):
             return
-        placements = str(getattr(leaf.tensor, "placements", ""))
+        sharding = sharding_of(leaf.tensor)
         for below, part in parts(leaf.tensor.detach()):
             reason = supported(part)
             if reason:
                 tally.skip(reason)
                 continue
             name = f"{leaf.path}.{below}" if leaf.path and below else leaf.path or below
-            recorder.put(self, role, name, part.resolve_conj().resolve_neg(), moment, tally, placements, asked)
+            recorder.put(self, role, name, part.resolve_conj().resolve_neg(), moment, tally, sharding, asked)
 
     def _watch_inputs(self, args: Args, kwargs: Kwargs, moment: Moment) -> tuple[Args, Kwargs]:
         # The gradient of an input tensor also holds what flows around this module. A view of it, handed to this module

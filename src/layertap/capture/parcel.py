@@ -9,7 +9,7 @@ import torch
 
 from layertap.capture.keep import STATS, Level
 from layertap.measure.result import Measurement
-from layertap.site import Record, Site
+from layertap.site import Record, Sharding, Site
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Draft:
     shape: tuple[int, ...]
     dtype: str
     device: str
-    placements: str
+    sharding: Sharding | None
     asked: bool
     tally: Tally
 
@@ -69,7 +69,7 @@ class Draft:
             shape=self.shape,
             dtype=self.dtype,
             device=self.device,
-            placements=self.placements,
+            sharding=self.sharding,
             asked=self.asked,
             statistics=measured.statistics,
             fingerprint=measured.fingerprint,

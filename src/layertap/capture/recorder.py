@@ -21,7 +21,7 @@ from layertap.capture.ending import keep_interrupts
 from layertap.capture.guard import Inside
 from layertap.capture.info import rank, run_info
 from layertap.capture.keep import STATS, TENSOR, Keeper
-from layertap.capture.leaves import parts
+from layertap.capture.leaves import parts, sharding_of
 from layertap.capture.ledger import receipt_of, why_nothing
 from layertap.capture.module_tap import Call, ModuleTap, Moment
 from layertap.capture.parcel import Draft, Source, Tally, dtype_name
@@ -30,7 +30,7 @@ from layertap.capture.sink import POLICIES, Sink, Writer
 from layertap.errors import BadArgument, NothingCaptured
 from layertap.measure import supported
 from layertap.select import Selection, select
-from layertap.site import ROLES, Receipt, Site
+from layertap.site import ROLES, Receipt, Sharding, Site
 from layertap.store import MemoryWriter, Run, RunWriter
 
 log = logging.getLogger("layertap")
@@ -259,11 +259,11 @@ class Recorder:
         tensor: torch.Tensor,
         moment: Moment,
         tally: Tally,
-        placements: str,
+        sharding: Sharding | None,
         asked: bool,
     ) -> None:
         """Takes one tensor of one call."""
-        draft = self.draft(tap, role, leaf, moment, tally, tensor, placements, asked)
+        draft = self.draft(tap, role, leaf, moment, tally, tensor, sharding, asked)
         if asked:
             level = self.keeper.level(tap.path, role, leaf)
         else:
@@ -284,7 +284,7 @@ class Recorder:
         moment: Moment,
         tally: Tally,
         tensor: Any,
-        placements: str = "",
+        sharding: Sharding | None = None,
         asked: bool = True,
     ) -> Draft:
         """All that is known of a tensor (or of what has the shape, dtype and device of one) before it is measured."""
@@ -302,7 +302,7 @@ class Recorder:
             shape=tuple(tensor.shape),
             dtype=dtype_name(tensor.dtype),
             device=str(tensor.device),
-            placements=placements,
+            sharding=sharding,
             asked=asked,
             tally=tally,
         )
@@ -315,14 +315,14 @@ class Recorder:
             source = self._sources.setdefault((path, role, kind), Source(path, kind))
             source.tally.fired += 1
             moment = Moment(call, self.step_number, self.epoch, self.batch, self.phase, False)
-            placements = str(getattr(tensor, "placements", ""))
+            sharding = sharding_of(tensor)
             for below, part in parts(tensor.detach()):
                 reason = supported(part)
                 if reason:
                     source.tally.skip(reason)
                     continue
                 name = f"{leaf}.{below}" if leaf and below else leaf or below
-                self.put(source, role, name, part, moment, source.tally, placements, True)
+                self.put(source, role, name, part, moment, source.tally, sharding, True)
 
     def inside(self, path: str) -> Inside:
         """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""

@@ -8,6 +8,8 @@ tensor with any usual width visits all buckets, while kernels still read rows in
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -39,3 +41,14 @@ def row_hash(rows: UInt32) -> UInt32:
 
 def lane_hash(lanes: UInt32) -> UInt32:
     return mix(lanes.astype(np.uint32) + np.uint32(LANE_SEED)) | np.uint32(1)
+
+
+def fingerprint_of(words: npt.NDArray[np.unsignedinteger[Any]], offset: int = 0) -> int:
+    """The fingerprint of words, the first of which has the index `offset`; it widens them all, so give it blocks.
+
+    >>> fingerprint_of(np.array([1, 2], np.uint32)) == fingerprint_of(np.array([1, 2], np.uint16))
+    True
+    """
+    index = np.arange(offset, offset + len(words))
+    weights = row_hash((index // LANES).astype(np.uint32)) * lane_hash((index % LANES).astype(np.uint32))
+    return int((weights * words.astype(np.uint64)).sum(dtype=np.uint64))

@@ -23,6 +23,7 @@
 #endif
 
 enum { BUCKETS = 251, LANES = 16 * BUCKETS, FIRST = 10, ROWS = 8, CHUNK_ROWS = 32, MAX_CHUNKS = 512, SAMPLES = 32 };
+enum { PRINT_WORDS = 256 * LANES }; /* that a thread takes at a time */
 /* The first eight are exact in a float, the rest need a double. The same numbers stand in native.py. */
 enum kind { F32, F16, BF16, TABLE8, INT8, UINT8, INT16, UINT16, F64, INT32, UINT32, INT64, UINT64 };
 static const int SIZE[] = {4, 2, 2, 1, 1, 1, 2, 2, 8, 4, 4, 8, 8};
@@ -215,6 +216,23 @@ void layertap_measure(const char *x, int64_t n, int64_t offset, int kind, const 
         chunk_any((enum kind)kind, table, start, begin, end, full, &results[i]);
     }
     restore(mode);
+}
+
+static uint64_t print_of(int size, const char *x, int64_t begin, int64_t end) {
+#ifdef HAVE_AVX2
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return print_avx2(size, x, begin, end);
+#endif
+    return print_any(size, x, begin, end);
+}
+
+/* Adds to `sum` the fingerprint of `n` words of `size` bytes that begin at index `offset`, block by block off the
+ * shared counter `next`; any number of threads may be in here at once, since sums of integers have no order. */
+void layertap_fingerprint(const char *x, int64_t n, int64_t offset, int size, int64_t *next, uint64_t *sum) {
+    int64_t i;
+    while ((i = __atomic_fetch_add(next, PRINT_WORDS, __ATOMIC_RELAXED)) < n) {
+        int64_t end = i + PRINT_WORDS < n ? i + PRINT_WORDS : n;
+        __atomic_fetch_add(sum, print_of(size, x + i * size, offset + i, offset + end), __ATOMIC_RELAXED);
+    }
 }
 
 /* Merges `count` results, in order, into the first, and rounds its sketch to floats unless `sketch` is null. */
@@ -456,6 +474,35 @@ static void NAME(vector_tile)(enum kind kind, Tile t, Sums *s, double *part) {
 #undef TILE
 #undef NARROW
 #undef WIDE
+}
+
+/* The fingerprint alone, of words of `size` bytes; `x` points at word `begin`. */
+INLINE uint64_t NAME(print_words)(int size, const char *x, int64_t begin, int64_t end) {
+    Q4 sum = {0};
+    uint64_t rest = 0;
+    while (begin < end) {
+        int64_t lane = begin % LANES, n = end - begin < LANES - lane ? end - begin : LANES - lane, i = 0;
+        uint32_t row = row_hash(begin / LANES);
+#pragma GCC unroll 4
+        for (; i + 8 <= n; i += 8) {
+            const char *p = x + i * size;
+            U8 w = size == 1 ? NAME(words8)(p) : size == 2 ? NAME(words16)(p) : NAME(words32)(p);
+            sum += NAME(products)(NAME(words32)(lane_hashes + lane + i) * row, w);
+        }
+        for (; i < n; i++) {
+            uint32_t w = 0;
+            memcpy(&w, x + i * size, (size_t)size);
+            rest += (uint64_t)(row * lane_hashes[lane + i]) * w;
+        }
+        begin += n, x += n * size;
+    }
+    return sum[0] + sum[1] + sum[2] + sum[3] + rest;
+}
+
+static uint64_t NAME(print)(int size, const char *x, int64_t begin, int64_t end) {
+    if (size == 1) return NAME(print_words)(1, x, begin, end);
+    if (size == 2) return NAME(print_words)(2, x, begin, end);
+    return NAME(print_words)(4, x, begin, end);
 }
 
 static void NAME(chunk)(enum kind kind, const float *table, const char *x, int64_t begin, int64_t end, int full,

@@ -22,6 +22,7 @@ typedef struct { /* about the means: aa, bb, ab */
     int64_t finite, close, nan_mismatch, inf_mismatch, nonfinite;
     double max_abs, sum_abs, max_relative, sum_relative, max_ulp, error, reference, reference_abs;
     double mean_a, mean_b, aa, bb, ab;
+    uint64_t fingerprint_a, fingerprint_b; /* of each side's bytes, complex parts taken for elements */
 } Totals;
 
 typedef struct { /* the same as in pair_native.py */
@@ -59,6 +60,13 @@ static void merge_totals(Totals *to, const Totals *t) {
     to->reference += t->reference, to->reference_abs += t->reference_abs;
     to->max_abs = fmax(to->max_abs, t->max_abs), to->max_relative = fmax(to->max_relative, t->max_relative);
     to->max_ulp = fmax(to->max_ulp, t->max_ulp);
+    to->fingerprint_a += t->fingerprint_a, to->fingerprint_b += t->fingerprint_b;
+}
+
+/* The fingerprint of elements [begin, end) of one side: a chunk's bytes are read here, and are in the cache after it. */
+static uint64_t print_side(int64_t kind, const char *x, int64_t begin, int64_t end) {
+    int64_t size = SIZE[kind], words = size == 8 ? 2 : 1;
+    return print_of(size == 8 ? 4 : (int)size, x + begin * size, begin * words, end * words);
 }
 
 /* Counts add up to the same in any order. One copy may have wrapped below zero (see `piece`), their sum has not. */
@@ -131,7 +139,9 @@ int layertap_pair(Pair *p) {
     while (!failed && (i = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) < chunks) {
         int64_t row = i / across * rows, last_row = row + rows < p->rows ? row + rows : p->rows;
         int64_t from = i % across * columns, to = from + columns < p->columns ? from + columns : p->columns;
-        Totals t = {0};
+        int64_t begin = row * p->columns + from, end = (last_row - 1) * p->columns + to; /* a chunk has no gaps */
+        Totals t = {.fingerprint_a = print_side(p->kind_a, p->a, begin, end),
+                    .fingerprint_b = print_side(p->kind_b, p->b, begin, end)};
         memset(column, 0, 2 * (size_t)room * sizeof *column);
 #ifdef HAVE_AVX2
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {

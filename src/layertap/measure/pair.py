@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +33,8 @@ class Array:
     dtype: str
     """By torch's name: float32, bfloat16, float8_e4m3fn, int64, bool, ..."""
     shape: tuple[int, ...]
+    check: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
+    """Is given the fingerprint that the pass over the bytes found, and raises if they are not what they were."""
 
     @classmethod
     def of(cls, array: npt.NDArray[np.generic]) -> Array:
@@ -67,6 +70,9 @@ def compare(
         raise BadArgument(f"expected rtol and atol of at least 0 and eps of at least 1e-30, got {rtol}, {atol}, {eps}")
     task = _task(reference, candidate, rtol, atol, eps, 1.0)
     totals = _measure(task)
+    for side, found in ((reference, totals.fingerprint_a), (candidate, totals.fingerprint_b)):
+        if side.check is not None:
+            side.check(found)
     scale = _better_scale(task, totals)
     if scale != 1.0:
         task = _task(reference, candidate, rtol, atol, eps, scale)

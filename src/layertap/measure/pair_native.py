@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from layertap.measure.float8 import float8_values
 from layertap.measure.pair_plain import Task, Totals
@@ -24,11 +28,13 @@ _TABLE = 3
 _SAME = ("rows", "columns", "row_group", "column_group", "rtol", "atol", "eps", "scale")
 _COUNTS = 5
 """So many fields of Totals, the first, are counts."""
+_WORDS = ("fingerprint_a", "fingerprint_b")
 
 
 class _Totals(ctypes.Structure):
     _fields_ = [
-        (field.name, ctypes.c_int64 if i < _COUNTS else ctypes.c_double) for i, field in enumerate(fields(Totals))
+        (field.name, ctypes.c_uint64 if field.name in _WORDS else ctypes.c_int64 if i < _COUNTS else ctypes.c_double)
+        for i, field in enumerate(fields(Totals))
     ]
 
 
@@ -68,7 +74,7 @@ def measure(task: Task) -> Totals:
         pair.row[k], pair.column[k] = task.row[k].ctypes.data, task.column[k].ctypes.data
     helpers = []
     if task.rows * task.columns >= THREADED:
-        helpers = [_submit(library, pair) for _ in range(threads() - 1)]
+        helpers = [_submit(library.layertap_pair, ctypes.byref(pair)) for _ in range(threads() - 1)]
     failed = library.layertap_pair(ctypes.byref(pair)) != 0
     for helper in helpers:
         # A helper that the system did not get round to finds no work left, so there is nothing to wait for.
@@ -79,6 +85,22 @@ def measure(task: Task) -> Totals:
     totals = Totals(**{field.name: getattr(pair.totals, field.name) for field in fields(Totals)})
     totals.max_ulp *= 2.0**task.mantissa
     return totals
+
+
+def fingerprint(raw: npt.NDArray[np.uint8], size: int, offset: int) -> int:
+    """The sum of fingerprint.py over contiguous words of `size` bytes, the first of which has the index `offset`."""
+    library = _library()
+    assert library is not None, "ask available() first"
+    count, total = ctypes.c_int64(0), ctypes.c_uint64(0)
+    arguments = (raw.ctypes.data, raw.size // size, offset, size, ctypes.byref(count), ctypes.byref(total))
+    helpers = []
+    if raw.size // size >= THREADED:
+        helpers = [_submit(library.layertap_fingerprint, *arguments) for _ in range(threads() - 1)]
+    library.layertap_fingerprint(*arguments)
+    for helper in helpers:
+        if helper is not None and not helper.cancel():
+            helper.result()
+    return total.value
 
 
 def threads() -> int:
@@ -94,8 +116,12 @@ def _library() -> ctypes.CDLL | None:
     library.layertap_pair.argtypes = (ctypes.c_void_p,)
     library.layertap_pair.restype = ctypes.c_int
     library.layertap_pair_size.restype = ctypes.c_int64
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    library.layertap_fingerprint.argtypes = (pointer, number, number, ctypes.c_int, pointer, pointer)
+    library.layertap_fingerprint.restype = None
     if library.layertap_pair_size() != ctypes.sizeof(_Pair):
         raise ImportError(f"{LIBRARY} was built from another pair.c; run `pip install -e .` again")
+    library.layertap_init()
     return library
 
 
@@ -104,10 +130,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.clear)  # a child inherits the pool but none of its threads
 
 
-def _submit(library: ctypes.CDLL, pair: _Pair) -> Future[int] | None:
+def _submit(work: Callable[..., int], *arguments: object) -> Future[int] | None:
     if not _pool:
         _pool.append(ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="layertap-pair"))
     try:
-        return _pool[0].submit(library.layertap_pair, ctypes.byref(pair))
+        return _pool[0].submit(work, *arguments)
     except RuntimeError:  # the interpreter is shutting down and takes no more work: the caller does it alone
         return None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from layertap.measure.definition import fingerprint_of
 from layertap.measure.float8 import float8_values
 
 Floats = npt.NDArray[np.float64]
@@ -51,6 +52,9 @@ class Totals:
     """Sums of products about the means: aa, bb, ab."""
     bb: float = 0.0
     ab: float = 0.0
+    fingerprint_a: int = 0
+    fingerprint_b: int = 0
+    """Of each side's bytes (fingerprint.py), modulo 2^64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +91,19 @@ def measure(task: Task) -> Totals:
     itemsizes = task.a.size // (task.rows * task.columns), task.b.size // (task.rows * task.columns)
     for begin in range(0, task.rows * task.columns, BLOCK):
         end = min(begin + BLOCK, task.rows * task.columns)
-        a = values(task.a[begin * itemsizes[0] : end * itemsizes[0]], task.dtype_a)
-        b = values(task.b[begin * itemsizes[1] : end * itemsizes[1]], task.dtype_b)
+        raw_a = task.a[begin * itemsizes[0] : end * itemsizes[0]]
+        raw_b = task.b[begin * itemsizes[1] : end * itemsizes[1]]
+        totals.fingerprint_a = (totals.fingerprint_a + _fingerprint(raw_a, itemsizes[0], begin)) % 2**64
+        totals.fingerprint_b = (totals.fingerprint_b + _fingerprint(raw_b, itemsizes[1], begin)) % 2**64
+        a, b = values(raw_a, task.dtype_a), values(raw_b, task.dtype_b)
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             _block(task, totals, a * task.scale, b * task.scale, begin)
     return totals
+
+
+def _fingerprint(raw: npt.NDArray[np.uint8], itemsize: int, begin: int) -> int:
+    size = min(itemsize, 4)
+    return fingerprint_of(raw.view(f"<u{size}"), begin * (itemsize // size))
 
 
 def _block(task: Task, totals: Totals, a: Floats, b: Floats, begin: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from layertap.site import Record, Site, Statistics
+from layertap.site import Record, Sharding, Site, Statistics
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format that this layertap writes, and the newest that it reads. See FORMAT.md."""
 
 FORMAT_KEY = b"layertap_format"
@@ -18,6 +18,7 @@ FORMAT_KEY = b"layertap_format"
 
 _NUMBERS = ("mean", "std", "min", "max", "abs_mean", "abs_max", "l2")
 _COUNTS = ("nan", "pos_inf", "neg_inf", "zero")
+_SHARDING = ("placements", "global_shape", "offset", "mesh_shape", "mesh_names")
 
 
 def _field(name: str, kind: Any, nullable: bool = False) -> Any:
@@ -41,7 +42,9 @@ SCHEMA = pa.schema(
         _field("shape", pa.list_(pa.int64())),
         _field("dtype", pa.string()),
         _field("device", pa.string()),
-        _field("placements", pa.string()),
+        _field("placements", pa.list_(pa.string())),
+        *(_field(name, pa.list_(pa.int64())) for name in ("global_shape", "offset", "mesh_shape")),
+        _field("mesh_names", pa.list_(pa.string())),
         _field("count", pa.int64()),
         *(_field(name, pa.float64()) for name in _NUMBERS),
         *(_field(name, pa.int64()) for name in _COUNTS),
@@ -51,6 +54,7 @@ SCHEMA = pa.schema(
         _field("kept", pa.string()),
         _field("kept_shape", pa.list_(pa.int64())),
         _field("kept_dtype", pa.string()),
+        _field("kept_fingerprint", pa.uint64(), nullable=True),
         _field("asked", pa.bool_()),
         _field("file", pa.string()),
         _field("key", pa.string()),
@@ -59,11 +63,39 @@ SCHEMA = pa.schema(
     metadata={FORMAT_KEY: str(FORMAT).encode()},
 )
 
+_NEW = ("kept_fingerprint", *_SHARDING[1:])
+_FORMAT_1 = pa.schema(
+    [
+        _field("placements", pa.string()) if field.name == "placements" else field
+        for field in SCHEMA
+        if field.name not in _NEW
+    ]
+)
+
 REPETITIVE = [
-    *("site", "path", "role", "leaf", "kind", "phase", "dtype", "device", "placements", "kept", "kept_dtype", "file"),
-    *("shape.list.element", "kept_shape.list.element"),
+    *("site", "path", "role", "leaf", "kind", "phase", "dtype", "device", "kept", "kept_dtype", "file"),
+    *(f"{name}.list.element" for name in ("shape", "kept_shape", *_SHARDING)),
 ]
 """Columns (as parquet paths) worth a dictionary; a sketch never repeats, and numbers are small enough."""
+
+
+def schema_of(version: int) -> Any:
+    """The columns that a file of this version of the format has."""
+    return _FORMAT_1 if version == 1 else SCHEMA
+
+
+def upgrade(table: Any, columns: Sequence[str]) -> Any:
+    """A table of format 1 with the given columns as this version has them."""
+    for name in columns:
+        if name == "placements":
+            texts = table.column(name).to_pylist()
+            lists = pa.array([[text] if text else [] for text in texts], SCHEMA.field(name).type)
+            table = table.set_column(table.column_names.index(name), name, lists)
+        elif name in _NEW:
+            kind = SCHEMA.field(name).type
+            empty: list[Any] = [None if name == "kept_fingerprint" else []] * table.num_rows
+            table = table.append_column(SCHEMA.field(name), pa.array(empty, kind))
+    return table.select(list(columns))
 
 
 def to_table(records: Sequence[tuple[Record, int]]) -> Any:
@@ -81,6 +113,8 @@ def to_table(records: Sequence[tuple[Record, int]]) -> Any:
             source = sites
         elif name in ("count", "first", *_NUMBERS, *_COUNTS):
             source = statistics
+        elif name in _SHARDING:
+            source = [record.sharding or _WHOLE for record in rows]
         columns[name] = [getattr(item, name) for item in source]
     arrays = [pa.array(columns[field.name], type=field.type) for field in SCHEMA]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
@@ -106,18 +140,20 @@ def to_records(table: Any) -> Iterator[Record]:
             statistics=statistics,
             shape=tuple(row["shape"]),
             kept_shape=tuple(row["kept_shape"]),
+            sharding=Sharding(**{name: tuple(row[name]) for name in _SHARDING}) if row["placements"] else None,
             **{name: row[name] for name in _PLAIN},
         )
 
 
 _PLAIN = (
-    *("kind", "order", "step", "epoch", "batch", "phase", "rank", "dtype", "device", "placements"),
-    *("fingerprint", "sketch", "kept", "kept_dtype", "asked", "file", "key"),
+    *("kind", "order", "step", "epoch", "batch", "phase", "rank", "dtype", "device"),
+    *("fingerprint", "sketch", "kept", "kept_dtype", "kept_fingerprint", "asked", "file", "key"),
 )
+_WHOLE = Sharding(placements=())
 
 
 def kept_nothing(record: Record) -> Record:
     """The record without its tensor, whatever was hoped for."""
     if record.kept == "stats" and not record.file:
         return record
-    return replace(record, kept="stats", kept_shape=(), kept_dtype="", file="", key="")
+    return replace(record, kept="stats", kept_shape=(), kept_dtype="", kept_fingerprint=None, file="", key="")

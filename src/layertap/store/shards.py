@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from layertap.errors import CorruptRun, NewerFormat
-from layertap.store.schema import FORMAT, FORMAT_KEY, SCHEMA
+from layertap.store.schema import FORMAT, FORMAT_KEY, SCHEMA, schema_of, upgrade
 
 _NAME = re.compile(r"(\d{1,9})-([0-9A-Za-z]+-[0-9a-f]+)-(\d{6,9})\.parquet")
 _TENSOR_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]*\.safetensors")
@@ -32,7 +32,7 @@ class Shard:
         self._path = inside(folder, "records", name)
         metadata = self._guarded(lambda: pq.read_metadata(self._path))
         schema = self._guarded(metadata.schema.to_arrow_schema)
-        self._check(schema)
+        self._version = self._check(schema)
         self._metadata = metadata
         self.groups: tuple[int, ...] = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         """Rows of each row group."""
@@ -54,18 +54,20 @@ class Shard:
         return table
 
     def _read(self, columns: list[str], group: int | None, encoded: list[str]) -> Any:
+        here = [name for name in columns if name in schema_of(self._version).names]
         with open(self._path, "rb") as source:
             file = pq.ParquetFile(
                 source, metadata=self._metadata, read_dictionary=encoded, page_checksum_verification=True
             )
-            table = file.read(columns) if group is None else file.read_row_group(group, columns)
+            table = file.read(here) if group is None else file.read_row_group(group, here)
         expected = self.rows if group is None else self.groups[group]
         if table.num_rows != expected:
             raise ValueError(f"{table.num_rows} rows where {expected} were promised")
         table.validate(full=True)  # offsets and UTF-8 too: what arrow trusts later must be checked once
-        return table.select(columns)
+        return table.select(columns) if self._version == FORMAT else upgrade(table, columns)
 
-    def _check(self, schema: Any) -> None:
+    def _check(self, schema: Any) -> int:
+        """The version of the format, if all of its columns are there."""
         version = (schema.metadata or {}).get(FORMAT_KEY)
         if version is None or not version.isdigit() or len(version) > 9:
             raise CorruptRun(f"{self.name}: no layertap format in its metadata; layertap did not write this file")
@@ -74,12 +76,13 @@ class Shard:
                 f"{self.name}: written in format {int(version)}; this layertap reads up to {FORMAT}. "
                 f"Upgrade it: pip install -U layertap"
             )
-        for field in SCHEMA:
+        for field in schema_of(int(version)):
             if schema.names.count(field.name) != 1:
                 raise CorruptRun(f"{self.name}: column {field.name!r} is missing")
             found = schema.field(field.name).type
             if found != field.type:
                 raise CorruptRun(f"{self.name}: column {field.name!r} is {found}, expected {field.type}")
+        return int(version)
 
     def _guarded(self, work: Any) -> Any:
         try:

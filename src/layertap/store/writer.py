@@ -12,9 +12,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from layertap.errors import BadArgument, RunError
+from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record
 from layertap.store.dtype import size_of, stored_as
 from layertap.store.folder import prepare, temporary_name
@@ -115,7 +117,7 @@ class RunWriter:
             view = as_bytes(record, data)
             size = len(view)
             try:
-                record = self._append(record, view)
+                record = self._append(with_fingerprint(record, view), view)
             except RunError:  # the shard before this record could not be committed
                 self.lost += 1
                 raise
@@ -263,6 +265,15 @@ def as_bytes(record: Record, data: Any) -> memoryview:
             + (f", which is {expected} bytes" if expected is not None else "")
         )
     return view
+
+
+def with_fingerprint(record: Record, data: memoryview) -> Record:
+    """The record with the fingerprint of its kept bytes, which a whole tensor's own measure has given already."""
+    if record.kept_fingerprint is not None:
+        return record
+    if record.kept == "tensor" and record.sketch:
+        return replace(record, kept_fingerprint=record.fingerprint)
+    return replace(record, kept_fingerprint=fingerprint(np.frombuffer(data, np.uint8), record.kept_dtype))
 
 
 def _session_name(now: float) -> str:

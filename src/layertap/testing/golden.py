@@ -23,7 +23,7 @@ from typing import Any
 
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, RunError
 from layertap.measure.definition import BUCKETS
-from layertap.site import Record, Site, Statistics
+from layertap.site import Record, Sharding, Site, Statistics
 from layertap.store import MemoryWriter, Run
 from layertap.store.foreign import open_run
 from layertap.store.runfile import plain
@@ -40,7 +40,7 @@ _USUAL: dict[str, Any] = {
     "placements": "",
     "asked": True,
 }
-_TEXTS = ("kind", "phase", "dtype", "device", "placements")
+_TEXTS = ("kind", "phase", "dtype", "device")
 _REALS = ("mean", "std", "min", "max", "abs_mean", "l2")
 _COUNTS = ("count", "nan", "pos_inf", "neg_inf", "zero")
 _INFO = ("model", "parameter_dtypes", "torch")
@@ -131,7 +131,7 @@ def _row(record: Record) -> dict[str, Any]:
     row: dict[str, Any] = {"site": str(record.site), "kind": record.kind, "order": record.order}
     row |= {name: getattr(record, name) for name in ("step", "rank", "epoch", "batch", "asked")}
     row |= {"phase": record.phase, "shape": record.shape, "dtype": record.dtype}
-    row |= {"device": record.device, "placements": record.placements}
+    row |= {"device": record.device, "placements": ", ".join(record.sharding.placements) if record.sharding else ""}
     row |= {name: getattr(statistics, name) for name in (*_COUNTS, *_REALS)}
     row |= {"first": statistics.first, "fingerprint": f"{record.fingerprint:016x}"}
     row["sketch"] = base64.b64encode(record.sketch).decode("ascii")
@@ -204,6 +204,7 @@ def _record(row: Mapping[str, Any]) -> Record:
     statistics: dict[str, Any] = {name: _whole(name, row[name], 0) for name in _COUNTS}
     statistics |= {name: _real(name, row[name]) for name in _REALS}
     values: dict[str, Any] = {name: _text(row, name) for name in _TEXTS}
+    placements = _text(row, "placements")
     values |= {name: _whole(name, row[name]) for name in ("order", "step")}
     values |= {name: None if row[name] is None else _whole(name, row[name]) for name in ("epoch", "batch")}
     return Record(
@@ -211,6 +212,7 @@ def _record(row: Mapping[str, Any]) -> Record:
         rank=_whole("rank", row["rank"], 0, 1 << 31),
         shape=tuple(_whole("shape", size, 0) for size in _list(row, "shape")),
         asked=row["asked"],
+        sharding=Sharding(placements=(placements,)) if placements else None,
         fingerprint=int(fingerprint, 16),
         sketch=sketch,
         statistics=Statistics(first=tuple(_real("first", value) for value in _list(row, "first")), **statistics),

@@ -136,9 +136,9 @@ class MonitorRecorder(Recorder):
         if self._identified == call:
             return  # the first tensor that the model is given stands for its samples
         self._identified = call
-        self.put(source, "input", FINGERPRINTS, row_fingerprints(tensor.detach()), moment, tally, "", False)
+        self.put(source, "input", FINGERPRINTS, row_fingerprints(tensor.detach()), moment, tally, None, False)
         if self.samples is not None:
-            super().put(source, "input", INDICES, self.samples, moment, tally, "", False)
+            super().put(source, "input", INDICES, self.samples, moment, tally, None, False)
 
 
 def _the_model(path: str, module: nn.Module) -> bool:
