@@ -197,6 +197,10 @@ _CHINESE = {
     "the candidate's runtime says that it computes in {dtype}": "候选模型的运行时自称以 {dtype} 计算",
     "the candidate's parameters are {dtype}, the reference's are not": "候选模型的参数是 {dtype}，参考模型的不是",
     "every value of the candidate's {site} fits into {dtype}": "候选侧 {site} 的每个值都可以用 {dtype} 表示",
+    "precision: {told}; that explains part of the errors, and only what is beyond it counts": (
+        "精度：{told}；这解释了部分误差，只有超出的部分才算"
+    ),
+    "precision: {told}, which explains every error": "精度：{told}，这解释了全部误差",
     "nothing proves it: any error of that size and spread looks so": "但没有证据：任何这样大小和分布的误差都会如此",
 }
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from layertap import open_target
 from layertap.fault import find_fault
-from targets.artefacts import SUFFIXES, make
+from targets.artefacts import SUFFIXES, make, opened
 
 # What inductor and jit.trace use inside torch warns against itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -87,7 +86,7 @@ def test_a_compiled_file_is_seen_by_its_totals(net, kind, tmp_path):
     wrong, right = (tmp_path / f"{name}{SUFFIXES[kind]}" for name in ("wrong", "right"))
     make(kind, candidate, (X,), wrong)
     make(kind, net, (X,), right)
-    found = find_fault(net, open_target(wrong), (X,))
+    found = find_fault(net, opened(wrong), (X,))
     assert (found.verdict, found.site) == ("fault", "layers.1.2"), str(found)
     if kind in ("torchscript", "exported"):  # the others keep their weights to themselves
         assert (found.cause, found.evidence[0]) == ("weights", "weight: scaled by 1.1")
@@ -98,7 +97,7 @@ def test_a_compiled_file_is_seen_by_its_totals(net, kind, tmp_path):
     assert "NaN" not in page
     assert "<tr class='fault'><td>layers.1.2</td>" in page
     assert "<tr class='inconclusive'><td>head</td>" in page, "a total may come from further up"
-    assert find_fault(net, open_target(right), (X,)).verdict in ("identical", "noise")
+    assert find_fault(net, opened(right), (X,)).verdict in ("identical", "noise")
 
 
 class Named(Net):
@@ -114,7 +113,7 @@ class Sorry(Net):
 def test_an_output_that_has_lost_its_name_is_known_by_its_shape(net, tmp_path):
     named = Named().eval()
     make("openvino", named, (X,), tmp_path / "net.xml")
-    found = find_fault(named, open_target(tmp_path / "net.xml"), X)
+    found = find_fault(named, opened(tmp_path / "net.xml"), X)
     assert found.verdict == "noise"
     assert 0 < found.total < 1e-6
 

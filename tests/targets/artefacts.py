@@ -8,6 +8,8 @@ import warnings
 import torch
 from torch import nn
 
+import layertap as lt
+
 
 class Pair(nn.Module):
     """Returns several values; the model uses the second first, and one not at all."""
@@ -73,6 +75,15 @@ def make(kind, model, args, path):
             made = openvino.convert_model(model, example_input=kwargs or args)
             openvino.save_model(made, path, compress_to_fp16=False)
     return path
+
+
+FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32"}
+"""OpenVINO's config where a test is of the values: on some CPUs it computes in bfloat16 unless told otherwise."""
+
+
+def opened(path):
+    """The file as a target that computes in float32 on every CPU."""
+    return lt.open_target(path, config=FLOAT32 if path.suffix == ".xml" else None)
 
 
 SUFFIXES = {"torchscript": ".pt", "exported": ".pt2", "onnx": ".onnx", "openvino": ".xml"}

@@ -14,7 +14,7 @@ import models
 from layertap import cli
 from layertap.errors import BadArgument, TargetError
 from layertap.targets import make_inputs
-from targets.artefacts import SUFFIXES, inputs, make, net, quiet
+from targets.artefacts import SUFFIXES, inputs, make, net, opened, quiet
 
 
 def recorded(target, given, **options):
@@ -35,7 +35,7 @@ def test_a6_every_module_of_a_real_model_is_what_eager_gives_on_a_second_input(n
         second = {**given, "input_ids": given["input_ids"].flip(0) // 2 + 3}
     else:
         second = {"pixel_values": given["pixel_values"].flip(0) * 0.7}
-    target = lt.open_target(make(kind, model, given, tmp_path / f"{name}{SUFFIXES[kind]}"))
+    target = opened(make(kind, model, given, tmp_path / f"{name}{SUFFIXES[kind]}"))
     rec = recorded(target, second, sites="**")
     reference = recorded(model, second, sites="**")
     report = lt.diff(reference.run, rec.run)
@@ -116,9 +116,7 @@ def test_a_scripted_module_that_returns_a_dictionary_is_told_and_what_it_calls_i
 
 
 def test_a_trace_puts_outputs_in_order_of_use_and_we_in_order_of_computation(tmp_path):
-    rec = recorded(
-        lt.open_target(make("torchscript", net(), inputs(0), tmp_path / "net.pt")), inputs(2), sites="pair.*"
-    )
+    rec = recorded(opened(make("torchscript", net(), inputs(0), tmp_path / "net.pt")), inputs(2), sites="pair.*")
     both = recorded(lt.open_target(tmp_path / "net.pt"), inputs(2), sites="pair")
     assert torch.equal(both.run["pair:output.v0"].tensor(), rec.run["pair.one"].tensor())
     assert torch.equal(both.run["pair:output.v1"].tensor(), rec.run["pair.two"].tensor().tanh())
@@ -158,14 +156,14 @@ def test_openvino_makes_one_of_a_module_s_weight_and_a_factor_after_it_and_that_
 
     model, given = Scaled().eval(), (torch.randn(3, 6),)
     nn.init.normal_(model.norm.weight)
-    target = lt.open_target(make("openvino", model, given, tmp_path / "scaled.xml"))
+    target = opened(make("openvino", model, given, tmp_path / "scaled.xml"))
     assert "norm" not in [site.path for site in target.sites]
     assert "merged into a later one by the exporter's rule LinOpSequenceFusion" in target.describe().lost["norm"]
     assert "folding: OpenVINO makes one of constant factors" in str(target.describe())
 
 
 def test_onnx_runtime_without_optimisations_is_the_cross_check(tmp_path):
-    target = lt.open_target(make("onnx", net(), inputs(0), tmp_path / "net.onnx"))
+    target = opened(make("onnx", net(), inputs(0), tmp_path / "net.onnx"))
     rec = recorded(target, inputs(2), sites="blocks.*")
     assert any(note.startswith("ORT_DISABLE_ALL: ") for note in rec.receipt.notes)
 
@@ -195,7 +193,7 @@ class Folded(nn.Module):
 
 @pytest.mark.parametrize("kind", ["exported", "openvino"])
 def test_a_tap_that_no_input_reaches_is_called_constant(kind, tmp_path):
-    target = lt.open_target(make(kind, Folded().eval(), (torch.randn(5, 4),), tmp_path / f"f{SUFFIXES[kind]}"))
+    target = opened(make(kind, Folded().eval(), (torch.randn(5, 4),), tmp_path / f"f{SUFFIXES[kind]}"))
     rec = recorded(target, (torch.randn(5, 4),), sites="**")
     if kind == "exported":
         assert any(note.startswith("constant: no input reaches table") for note in rec.receipt.notes)
@@ -205,7 +203,7 @@ def test_a_tap_that_no_input_reaches_is_called_constant(kind, tmp_path):
 
 def test_an_input_that_cannot_be_varied_leaves_freshness_untested(tmp_path):
     model = nn.Sequential(nn.Linear(1, 2)).eval()
-    rec = recorded(lt.open_target(make("exported", model, (torch.ones(1),), tmp_path / "one.pt2")), (torch.ones(1),))
+    rec = recorded(opened(make("exported", model, (torch.ones(1),), tmp_path / "one.pt2")), (torch.ones(1),))
     assert any(note.startswith("freshness: not tested") for note in rec.receipt.notes)
 
 
@@ -223,9 +221,7 @@ def test_a_stale_capture_is_called_unmoved(tmp_path):
 
     model = Stale().eval()
     model(torch.ones(2, 4))
-    rec = recorded(
-        lt.open_target(make("torchscript", model, (torch.ones(2, 4),), tmp_path / "s.pt")), (torch.randn(2, 4),)
-    )
+    rec = recorded(opened(make("torchscript", model, (torch.ones(2, 4),), tmp_path / "s.pt")), (torch.randn(2, 4),))
     assert any(note.startswith("unmoved: kept gave the same values on a second input") for note in rec.receipt.notes)
 
 
@@ -350,9 +346,9 @@ def test_record_show_and_diff_from_the_command_line(tmp_path):
 
 
 def test_inputs_that_came_with_the_file_are_used_and_others_are_asked_for(tmp_path):
-    exported = lt.open_target(make("exported", net(), inputs(0), tmp_path / "net.pt2"))
+    exported = opened(make("exported", net(), inputs(0), tmp_path / "net.pt2"))
     assert torch.equal(make_inputs(exported)[0], inputs(0)[0])
-    traced = lt.open_target(make("onnx", net(), inputs(0), tmp_path / "net.onnx"))
+    traced = opened(make("onnx", net(), inputs(0), tmp_path / "net.onnx"))
     with pytest.raises(TargetError, match=r"nothing to run it on; give an input file .* with x: float32\[3, 6\]"):
         make_inputs(traced)
     np.savez(tmp_path / "y.npz", y=inputs(2)[0].numpy())

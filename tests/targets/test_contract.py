@@ -7,7 +7,7 @@ import torch
 import layertap as lt
 from layertap.capture.leaves import leaves
 from layertap.errors import BadArgument, NoMatch, TargetError
-from targets.artefacts import SUFFIXES, inputs, make, net, quiet
+from targets.artefacts import SUFFIXES, inputs, make, net, opened, quiet
 
 
 class Contract:
@@ -125,7 +125,7 @@ def path(request, tmp_path_factory):
 class TestArtefact(Contract):
     @pytest.fixture
     def target(self, path):
-        return lt.open_target(path)
+        return opened(path)
 
     def test_it_says_what_its_format_has_lost(self, target):
         assert "nothing" not in {site.path for site in target.sites}
@@ -158,7 +158,7 @@ class TestArtefact(Contract):
     def test_a_tapped_file_is_saved_and_runs_elsewhere(self, target, path, tmp_path):
         said = target.save(tmp_path / f"tapped{path.suffix}", "blocks.[0,2]")
         assert "tap" in said
-        again = lt.open_target(tmp_path / f"tapped{path.suffix}")
+        again = opened(tmp_path / f"tapped{path.suffix}")
         output = again.run(inputs(2))
         tensors = [leaf.tensor for leaf in leaves(output) if leaf.tensor is not None]
         with torch.inference_mode(), lt.record(net(), sites="blocks.[0,2]", keep="tensor") as rec:

@@ -4,10 +4,11 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 import layertap as lt
 import models
-from targets.artefacts import quiet
+from targets.artefacts import inputs, net, quiet
 
 SITES = ["model.embed_tokens", "model.layers.*", "model.norm", "lm_head"]
 
@@ -154,3 +155,103 @@ def test_the_word_of_a_runtime_is_proof(case, says_so):
     assert report.cause == ("precision" if says_so else "")
     proof = "the candidate's runtime says that it computes in bfloat16" if says_so else "nothing proves it"
     assert proof in report.notes[0]
+
+
+@pytest.fixture(scope="module")
+def baked(tmp_path_factory):
+    """The same baked network, its weights kept in float32 and, as OpenVINO does by default, in float16."""
+    openvino = pytest.importorskip("openvino")
+    tapped = lt.bake(net(), sites="**")
+    folder = tmp_path_factory.mktemp("baked")
+    with quiet():
+        made = openvino.convert_model(tapped, example_input=inputs(0))
+    for name, half in (("float32", False), ("float16", True)):
+        openvino.save_model(made, folder / f"{name}.xml", compress_to_fp16=half)
+        tapped.layout.save(folder / f"{name}.xml")
+    return folder
+
+
+def recorded(model, target=None):
+    with torch.inference_mode(), lt.record(target or model, sites="**", keep="tensor") as rec:
+        (target.run if target else model)(inputs(2) if target else inputs(2)[0])
+    return rec
+
+
+def test_a_baked_file_says_what_its_runtime_computes_in(baked, monkeypatch):
+    from layertap.targets import openvino_ir
+
+    note = "precision: OpenVINO computes 9 operations in bf16"
+    monkeypatch.setattr(openvino_ir, "computed_in", lambda compiled, config: (frozenset({"bfloat16"}), [note]))
+    rec = recorded(net(), lt.open_target(baked / "float32.xml"))
+    assert rec.run.info["computes_in"] == ["bfloat16"]
+    assert note in rec.receipt.notes
+
+
+def test_a_baked_file_in_bfloat16_is_silent_precision_where_the_cpu_has_it(baked):
+    import openvino
+
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("this CPU has no bf16; the test before this one has the runtime's word alone")
+    target = lt.open_target(baked / "float32.xml")
+    report = lt.diff(recorded(net()).run, recorded(net(), target).run)
+    assert (report.verdict, report.cause) == ("fault", "precision")
+    assert "the candidate's runtime says that it computes in bfloat16" in report.notes[0]
+    found = lt.find_fault(net(), target, inputs(2))
+    assert (found.verdict, found.cause) == ("fault", "precision")
+    exact = lt.open_target(baked / "float32.xml", config={"INFERENCE_PRECISION_HINT": "f32"})
+    assert lt.diff(recorded(net()).run, recorded(net(), exact).run).verdict == "noise"
+
+
+def test_the_dtype_of_a_baked_file_s_weights_is_known(baked):
+    exactly = {"INFERENCE_PRECISION_HINT": "f32"}
+    half = recorded(net(), lt.open_target(baked / "float16.xml", config=exactly))
+    assert half.run.info["parameter_dtypes"] == ["float16"]
+    assert not [row for row in lt.diff(recorded(net()).run, half.run).rows if row.verdict == "fault"]
+
+
+def test_what_is_beyond_the_rounding_of_the_runtime_s_dtype_is_the_first_departure(case):
+    given, reference = case[3], case[4]
+    runs = []
+    for broken in (False, True):
+        model, _ = models.qwen3(layers=4)
+        model.config.use_cache = False
+        model.layertap_computes = {"bfloat16"}
+        if broken:
+            with torch.no_grad():
+                model.model.layers[2].mlp.down_proj.weight.mul_(-200)
+        recording = lt.record(model, sites=SITES[:-1], keep="tensor")
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), recording as rec:
+            model(**given)
+        runs.append(rec.run)
+    report = lt.diff(reference, runs[1])
+    assert (report.verdict, report.cause, str(report.first.site)) == ("fault", "", "model.layers.2")
+    assert "that explains part of the errors" in report.notes[0]
+    both = lt.diff(*runs)
+    assert (both.verdict, str(both.first.site)) == ("fault", "model.layers.2"), "both compute in bfloat16"
+
+
+class Deep(nn.Module):
+    """Layers that lie beside each other, so that their roundings do not add up."""
+
+    def __init__(self, rounded):
+        super().__init__()
+        self.rounded = rounded
+        self.layers = nn.ModuleList(nn.Identity() for _ in range(30))
+
+    def forward(self, x):
+        return sum(
+            layer((x * (n + 1)).bfloat16().float() if self.rounded else x * (n + 1))
+            for n, layer in enumerate(self.layers)
+        )
+
+
+def test_where_float16_and_bfloat16_both_fit_bfloat16_is_meant():
+    runs = []
+    for rounded in (False, True):
+        with lt.record(Deep(rounded), sites="layers.*", keep="tensor") as rec:
+            rec.model(torch.rand(16, 16, generator=torch.Generator().manual_seed(0)) + 0.5)
+        runs.append(rec.run)
+    report = lt.diff(*runs)
+    assert report.cause == "precision"
+    assert "fits into bfloat16" in report.notes[0]
+    assert "the size of bfloat16 rounding" in report.notes[0]

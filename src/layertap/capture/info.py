@@ -25,6 +25,11 @@ def run_info(model: nn.Module, *, kind: str, arguments: Mapping[str, Any], meta:
     }
 
 
+def computes_of(model: Any) -> list[str]:
+    """The coarser dtypes in which the runtimes of compiled files in a model said that they compute, once they ran."""
+    return sorted({dtype for module in model.modules() for dtype in getattr(module, "layertap_computes", ())})
+
+
 def rank() -> int:
     """This process among those that run the model together."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -19,7 +19,7 @@ from layertap.capture import taps
 from layertap.capture.compiled import Uncompiled, doors_of
 from layertap.capture.ending import keep_interrupts
 from layertap.capture.guard import Inside
-from layertap.capture.info import rank, run_info
+from layertap.capture.info import computes_of, rank, run_info
 from layertap.capture.keep import STATS, TENSOR, Keeper
 from layertap.capture.leaves import parts, sharding_of
 from layertap.capture.ledger import receipt_of, why_nothing
@@ -194,7 +194,7 @@ class Recorder:
         atexit.unregister(self.close)
         self.sink.close()
         self._receipt = self._make_receipt()
-        computes = sorted(getattr(self.model, "layertap_computes", ()))  # known only when it has run
+        computes = computes_of(self.model)  # known only when it has run
         self._writer.close(self._receipt, **({"computes_in": computes} if computes else {}))
 
     def __enter__(self) -> Recorder:

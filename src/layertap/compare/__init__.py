@@ -20,10 +20,10 @@ from typing import Any
 
 from layertap.compare.align import align
 from layertap.compare.comparable import Comparability, comparable
-from layertap.compare.floor import key_of, measured_floors, modelled_floor, roundoff_of
+from layertap.compare.floor import Floor, Key, key_of, measured_floors, modelled_floor, roundoff_of
 from layertap.compare.judge import judge
-from layertap.compare.measuring import measure_pair
-from layertap.compare.precision import silent_precision
+from layertap.compare.measuring import Measured, measure_pair
+from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
 from layertap.compare.result import Alignment, Pair, Report, Row, Verdict
 from layertap.compare.training import TrainingReport, diff_training
 from layertap.errors import BadArgument
@@ -53,10 +53,39 @@ def diff(
     alignment = align(reference, candidate, mapping)
     proof = comparable(reference, candidate, alignment)
     floors = _floors(reference, floor)
-    roundoff = roundoff_of(reference, candidate)
-    rows: list[Row] = []
+    found: list[tuple[Pair, Measured]] = []
     for done, pair in enumerate(alignment.pairs, start=1):
-        measured = measure_pair(reference, candidate, pair, proof.trim)
+        found.append((pair, measure_pair(reference, candidate, pair, proof.trim)))
+        if progress is not None:
+            progress(done, len(alignment.pairs))
+    rows = _judged(found, floors, roundoff_of(reference, candidate, computing=[reference]))
+    coarse = silent_precision(reference, candidate, alignment.pairs, rows)
+    told = told_precision(reference, candidate)
+    if told and any(row.verdict in ("fault", "inconclusive") for row in rows):
+        roundoff = roundoff_of(reference, candidate, computing=[reference, candidate])
+        rows, coarse = by_the_runtime(told, rows, _judged(found, floors, roundoff), coarse)
+    verdict, reasons = _whole(rows, alignment, proof)
+    return Report(
+        reference=runs[0].name,
+        candidate=runs[1].name,
+        verdict=verdict,
+        reasons=reasons,
+        rows=tuple(rows),
+        unmatched=(
+            *(("reference", str(record.site)) for record in alignment.reference_only),
+            *(("candidate", str(record.site)) for record in alignment.candidate_only),
+        ),
+        cause=coarse[0] if coarse else "",
+        notes=(*((coarse[1],) if coarse else ()), *proof.notes, *alignment.shifted),
+        plan=alignment.plan,
+        floor_kind="measured" if floors else "modelled",
+        placebo=proof.placebo,
+    )
+
+
+def _judged(found: Iterable[tuple[Pair, Measured]], floors: Mapping[Key, Floor], roundoff: float) -> list[Row]:
+    rows: list[Row] = []
+    for pair, measured in found:
         line = floors.get(key_of(pair.reference)) or modelled_floor(pair, roundoff)
         judged = judge(pair, measured, line)
         rows.append(
@@ -78,26 +107,7 @@ def diff(
                 rung=pair.rung,
             )
         )
-        if progress is not None:
-            progress(done, len(alignment.pairs))
-    verdict, reasons = _whole(rows, alignment, proof)
-    coarse = silent_precision(reference, candidate, alignment.pairs, rows)
-    return Report(
-        reference=runs[0].name,
-        candidate=runs[1].name,
-        verdict=verdict,
-        reasons=reasons,
-        rows=tuple(rows),
-        unmatched=(
-            *(("reference", str(record.site)) for record in alignment.reference_only),
-            *(("candidate", str(record.site)) for record in alignment.candidate_only),
-        ),
-        cause=coarse[0] if coarse else "",
-        notes=(*((coarse[1],) if coarse else ()), *proof.notes, *alignment.shifted),
-        plan=alignment.plan,
-        floor_kind="measured" if floors else "modelled",
-        placebo=proof.placebo,
-    )
+    return rows
 
 
 def _whole(rows: list[Row], alignment: Alignment, proof: Comparability) -> tuple[Verdict, tuple[str, ...]]:

@@ -85,16 +85,24 @@ def modelled_floor(pair: Pair, roundoff: float) -> Floor:
     return Floor(error=error, row=SPREAD * error, column=SPREAD * error, kind="modelled", least=SPREAD * roundoff)
 
 
-def roundoff_of(*runs: Run) -> float:
+def roundoff_of(*runs: Run, computing: Sequence[Run] = ()) -> float:
     """The unit roundoff of the coarsest dtype in any of the runs, of tensors or of parameters.
 
     Not the dtype at the site: a residual stream or a router kept in float32 still carries what bfloat16 layers wrote.
+    Of the runs in `computing`, what their runtimes say that they compute in counts as well.
     """
     dtypes = set()
     for run in runs:
         dtypes |= set(run.table(["dtype"]).column("dtype").unique().to_pylist())
         dtypes |= set(run.info.get("parameter_dtypes") or ())
+    for run in computing:
+        dtypes |= set(computes_in(run))
     return max((ROUNDOFF[dtype] for dtype in dtypes if dtype in ROUNDOFF), default=ROUNDOFF["float32"])
+
+
+def computes_in(run: Run) -> tuple[str, ...]:
+    """The dtypes, coarser than its tensors', in which the runtime of a run said that it computes."""
+    return tuple(run.info.get("computes_in") or ())
 
 
 def depth(record: Record) -> int:

@@ -3,7 +3,11 @@
 Runtimes do this unasked: OpenVINO computes in bfloat16 where a CPU has it, and saves weights as float16 by default. It
 shows as an error at nearly every site, of the size that the coarser rounding makes, without a direction, and spread
 evenly. That much other faults can imitate; so it is called by its name only with proof: the runtime's own word, the
-coarser dtype among the parameters, or a float32 tensor all of whose values fit into it.
+coarser dtype among the parameters, or a float32 tensor all of whose values fit into it. What bfloat16 holds mostly fits
+into float16 as well: where both do, bfloat16 is meant.
+
+The runtime's own word is also a floor: what is above the rounding of that dtype is a departure of its own, and the
+first of those is the one to show.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from statistics import median
 
 import numpy as np
 
-from layertap.compare.floor import PER_LAYER, ROUNDOFF, SPREAD, depth
+from layertap.compare.floor import PER_LAYER, ROUNDOFF, SPREAD, computes_in, depth
 from layertap.compare.judge import LIMIT
 from layertap.compare.measuring import array_of
 from layertap.compare.result import Pair, Row
@@ -42,10 +46,13 @@ def silent_precision(
     above = [(pair, row) for pair, row in found if row.error > LIMIT * PER_LAYER * _scale("float32", pair)]
     if len(above) < FEWEST or len(above) < EVERYWHERE * len(found) or not _without_form([row for _, row in above]):
         return None
-    size = {dtype: median(row.error / _scale(dtype, pair) for pair, row in above) for dtype in COARSER}
-    dtype = min(size, key=lambda name: abs(math.log(size[name] / TYPICAL)))
-    if not 1 / RANGE < size[dtype] / TYPICAL < RANGE:
+    size = {dtype: median(row.error / _scale(dtype, pair) for pair, row in above) / TYPICAL for dtype in COARSER}
+    nearest = min(size, key=lambda name: abs(math.log(size[name])))
+    if not 1 / RANGE < size[nearest] < RANGE:
         return None
+    # Smaller than its rounding usually is, an error may be; larger it may not.
+    possible = [dtype for dtype in COARSER if size[dtype] < RANGE]
+    dtype, proof = _proof(reference, candidate, [pair for pair, _ in above], possible) or (nearest, "")
     seen = say(
         "precision: at {count} of {total} sites the error has the size of {dtype} rounding, though the tensors say "
         "float32",
@@ -53,24 +60,51 @@ def silent_precision(
         total=len(found),
         dtype=dtype,
     )
-    proof = _proof(reference, candidate, [pair for pair, _ in above], dtype)
     if proof:
         return "precision", f"{seen}; {proof}"
     return "", f"{seen}; {say('nothing proves it: any error of that size and spread looks so')}"
 
 
-def _proof(reference: Run, candidate: Run, pairs: Sequence[Pair], dtype: str) -> str:
-    ours, theirs = (set(run.info.get("computes_in") or ()) for run in (reference, candidate))
-    if dtype in theirs - ours:
-        return say("the candidate's runtime says that it computes in {dtype}", dtype=dtype)
+def told_precision(reference: Run, candidate: Run) -> str:
+    """The coarsest dtype in which only the candidate's runtime says that it computes; empty where there is none."""
+    told = set(computes_in(candidate)) - set(computes_in(reference))
+    return max(told & set(ROUNDOFF), key=lambda dtype: ROUNDOFF[dtype], default="")
+
+
+def by_the_runtime(
+    dtype: str, rows: list[Row], coarse: list[Row], seen: tuple[str, str] | None
+) -> tuple[list[Row], tuple[str, str]]:
+    """Which rows count, and ("precision" or "", why), where a candidate's runtime says that it computes in `dtype`.
+
+    `coarse` are the rows judged by the rounding of that dtype, `seen` is what `silent_precision` found.
+    """
+    told = say("the candidate's runtime says that it computes in {dtype}", dtype=dtype)
+    if any(row.verdict == "fault" for row in coarse):
+        beyond = say(
+            "precision: {told}; that explains part of the errors, and only what is beyond it counts", told=told
+        )
+        return coarse, ("", beyond)
+    if not any(row.verdict == "fault" for row in rows):
+        rows = coarse  # what could not be decided is, by the runtime's word
+    if seen is not None and seen[0]:
+        return rows, seen
+    return rows, ("precision", say("precision: {told}, which explains every error", told=told))
+
+
+def _proof(reference: Run, candidate: Run, pairs: Sequence[Pair], dtypes: Sequence[str]) -> tuple[str, str] | None:
+    told = told_precision(reference, candidate)
+    if told in dtypes:
+        return told, say("the candidate's runtime says that it computes in {dtype}", dtype=told)
     ours, theirs = (set(run.info.get("parameter_dtypes") or ()) for run in (reference, candidate))
-    if dtype in theirs - ours:
-        return say("the candidate's parameters are {dtype}, the reference's are not", dtype=dtype)
-    for pair in pairs:
-        if _fits(candidate, pair.candidate, dtype) and not _fits(reference, pair.reference, dtype):
-            site = str(pair.candidate.site)
-            return say("every value of the candidate's {site} fits into {dtype}", site=site, dtype=dtype)
-    return ""
+    for dtype in dtypes:
+        if dtype in theirs - ours:
+            return dtype, say("the candidate's parameters are {dtype}, the reference's are not", dtype=dtype)
+    for dtype in dtypes:
+        for pair in pairs:
+            if _fits(candidate, pair.candidate, dtype) and not _fits(reference, pair.reference, dtype):
+                site = str(pair.candidate.site)
+                return dtype, say("every value of the candidate's {site} fits into {dtype}", site=site, dtype=dtype)
+    return None
 
 
 def _fits(run: Run, record: Record, dtype: str) -> bool:

@@ -100,7 +100,7 @@ def diff_training(
         *_alone(ours, theirs, shared),
         *(f"{run.name}: {text}" for run in (ours.run, theirs.run) for text in run.problems),
     ]
-    roundoff = roundoff_of(ours.run, theirs.run)
+    roundoff = roundoff_of(ours.run, theirs.run, computing=(ours.run, theirs.run))
     first: Parting | None = None
     above: Parting | None = None
     compared = 0

@@ -18,6 +18,8 @@ from torch import nn
 
 from layertap.capture import record
 from layertap.capture.compiled import is_compiled
+from layertap.capture.info import computes_of
+from layertap.compare.floor import ROUNDOFF
 from layertap.compare.result import Verdict
 from layertap.errors import NothingCaptured
 from layertap.fault.book import Book, Event, Key, Played
@@ -62,11 +64,21 @@ class UnheldSearch(Search):
         if total <= LIMIT * max(rounding, least_of(self.dtype)) and not guilty:
             exact = total == 0 and all(event.found.exact for event in seen.events)
             return self._told("identical" if exact else "noise", table, total, rounding)
-        coarse = self._coarser(seen, book, total)
         site = guilty[0].path if guilty else ""
+        said = self._said()
+        if said:
+            told = f"the candidate's runtime says that it computes in {said}"
+            beyond, reach, _ = self._in_dtype(getattr(torch, said), seen, book)
+            guilty = [row for row in beyond if row.ratio > LIMIT]
+            if not guilty and total <= LIMIT * max(reach, least_of(said)):
+                why = (told, f"no error is larger than that makes, although the parameters are {self.dtype}")
+                return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=why)
+            self.notes.append(f"precision: {told}: rounding is taken to be that dtype's")
+            table, rounding = beyond, max(rounding, reach)
+        coarse = "" if said else self._coarser(seen, book, total)
         if coarse:
-            why = (f"every error is what {coarse} arithmetic makes, although the parameters are {self.dtype}",)
-            return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=why)
+            text = f"every error is what {coarse} arithmetic makes, although the parameters are {self.dtype}"
+            return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=(text,))
         if not guilty:
             further = "the output is further off than rounding explains, and no module that can be seen is"
             self.doubts.append(APART if math.isnan(total) else further)
@@ -105,22 +117,35 @@ class UnheldSearch(Search):
                     played.events.append(Event(key=key, caller=None, found=found))
         return played
 
+    def _said(self) -> str:
+        """The coarsest dtype in which the candidate's runtime says that it computes, if coarser than the parameters."""
+        said = max(set(computes_of(self.theirs.model)) & set(ROUNDOFF), key=lambda name: ROUNDOFF[name], default="")
+        return said if said and ROUNDOFF[said] > ROUNDOFF.get(self.dtype, 0.0) else ""
+
     def _coarser(self, seen: Played, book: Book, total: float) -> str:
         """A dtype in which the reference is as far off everywhere as the candidate is."""
         for dtype in (torch.bfloat16, torch.float16):
-            model = lowered(self.ours.model, self.pairing, self.theirs, dtype)
-            if model is None or dtype == self.theirs.dtype:
+            if dtype == self.theirs.dtype:
                 continue
-            side = self.ours.like(model)
-            drift = self.play(side, dict(model.named_modules()), book, hold=False)
-            self.more += side.forwards
-            name = str(dtype).removeprefix("torch.")
-            rows = judge_totals(seen, floors_of([drift]), self.pairing, name, self.total(book, drift))
+            rows, reach, measured = self._in_dtype(dtype, seen, book)
             alike = [row.total / row.floor for row in rows if row.floor > 0 and row.total > 0]
-            within = all(row.ratio <= LIMIT for row in rows) and total <= LIMIT * self.total(book, drift)
-            if within and alike and statistics.median(alike) > 0.2:
-                return name
+            within = all(row.ratio <= LIMIT for row in rows) and total <= LIMIT * reach
+            if measured and within and alike and statistics.median(alike) > 0.2:
+                return str(dtype).removeprefix("torch.")
         return ""
+
+    def _in_dtype(self, dtype: torch.dtype, seen: Played, book: Book) -> tuple[list[ModuleRow], float, bool]:
+        """What was seen against the reference in another dtype: the rows, what that does to the output, and whether
+        the reference could be copied to measure it; else one rounding of the dtype is the floor of all."""
+        name = str(dtype).removeprefix("torch.")
+        model = lowered(self.ours.model, self.pairing, self.theirs, dtype)
+        if model is None:
+            return judge_totals(seen, {}, self.pairing, name, least_of(name)), least_of(name), False
+        side = self.ours.like(model)
+        drift = self.play(side, dict(model.named_modules()), book, hold=False)
+        self.more += side.forwards
+        reach = self.total(book, drift)
+        return judge_totals(seen, floors_of([drift]), self.pairing, name, reach), reach, True
 
 
 def judge_totals(

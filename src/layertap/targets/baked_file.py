@@ -7,7 +7,8 @@ model's source.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,22 @@ from layertap.targets.reader import Contents, Ran, Reader
 from layertap.targets.target import told
 
 _ABSENT = "it has no tap: of such a file only what was baked in can be seen"
-Runner = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+_WRAPPER = "model."
+"""What stands before the names of the weights: the model is a child of what was compiled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """A loaded file of one format."""
+
+    format: str
+    run: Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
+    """Inputs → the flat outputs."""
+    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """As the file names them; on the meta device where the runtime holds the data."""
+    computes: frozenset[str] = frozenset()
+    """The coarser dtypes in which the runtime says that it computes."""
+    notes: tuple[str, ...] = ()
 
 
 class Baked(Reader):
@@ -32,28 +48,43 @@ class Baked(Reader):
     def __init__(self, path: Path, name: str, layout: Layout, config: Mapping[str, Any]) -> None:
         self._layout = layout
         try:
-            kind, self._run = _runner(path, name, config)
+            self._runner = _runner(path, name, config)
         except LayertapError:
             raise
         except Exception as error:
             raise TargetError(f"{name} has a layout of baked taps, but cannot be loaded: {told(error)}") from error
-        self.format = f"{kind} with baked taps"
+        self.format = f"{self._runner.format} with baked taps"
         self.contents = Contents(kind=layout.model, modules={"": layout.model}, lost=_lost(layout), absent=_ABSENT)
         for tap in layout.taps:
             self.contents.modules.setdefault(Site.parse(tap.site).path, tap.kind)
         for path_ in self.contents.lost:
             self.contents.modules.setdefault(path_, "Module")
+        for weight, tensor in self._runner.parameters.items():
+            self._know(weight.removeprefix(_WRAPPER), tensor)
         self.contents.remarks.append(
             "baked: the taps are part of the file, so its drift against a file without them is not known"
         )
 
+    def _know(self, weight: str, tensor: torch.Tensor) -> None:
+        """A weight's dtype belongs to the floor, also where its module has no tap."""
+        module = weight.rpartition(".")[0]
+        if module not in self.contents.modules:
+            self.contents.modules[module] = "Module"
+            self.contents.lost[module] = _ABSENT
+        self.contents.parameters = {**self.contents.parameters, weight: tensor}
+
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
-        output, taps = self._layout.split(self._run(args, kwargs))
+        output, taps = self._layout.split(self._runner.run(args, kwargs))
         calls: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
         for site, value in taps.items():
             if site.path in wanted and site.role == "output" and isinstance(value, torch.Tensor):
                 calls.setdefault((site.path, site.call), {})[site.leaf] = value
-        return Ran(output=output, calls=[(path, values) for (path, _), values in calls.items()])
+        return Ran(
+            output=output,
+            calls=[(path, values) for (path, _), values in calls.items()],
+            notes=list(self._runner.notes),
+            computes=self._runner.computes,
+        )
 
     def save(self, path: Path, wanted: frozenset[str]) -> str:
         raise TargetError("this file has its taps already; to have others, bake and compile the model again")
@@ -76,24 +107,28 @@ def _shown(tap: Any) -> bool:
     return bool(tap.level == "tensor" and Site.parse(tap.site).role == "output")
 
 
-def _runner(path: Path, name: str, config: Mapping[str, Any]) -> tuple[str, Runner]:
+def _runner(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
     if path.suffix == ".onnx":
-        return "ONNX", _onnx(path, name)
+        return _onnx(path, name)
     if path.suffix == ".xml":
-        return "OpenVINO", _openvino(path, name, config)
+        return _openvino(path, name, config)
     if path.suffix == ".vmfb":
-        return "IREE", _iree(path, name)
+        return _iree(path, name)
     records = [f"/{record}" for record in records_of(path)]
     if any("/data/aotinductor/" in record for record in records):
         package = torch._inductor.aoti_load_package(str(path))
-        return "AOTInductor", lambda args, kwargs: package(*args, **kwargs)
+        return Runner(format="AOTInductor", run=lambda args, kwargs: package(*args, **kwargs))
     if any("/code/" in record for record in records):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
             loaded = torch.jit.load(path, map_location="cpu")
-        return "TorchScript", lambda args, kwargs: loaded(*args, **kwargs)
+        return Runner(
+            format="TorchScript",
+            run=lambda args, kwargs: loaded(*args, **kwargs),
+            parameters=_data(loaded.named_parameters()),
+        )
     if any("/models/" in record for record in records):
-        return "torch.export", _exported(path)
+        return _exported(path)
     raise no_program(path, name)
 
 
@@ -107,13 +142,14 @@ def _exported(path: Path) -> Runner:
         by_place, by_name = as_exported(program, args, kwargs)
         return module(*by_place, **by_name)
 
-    return run
+    return Runner(format="torch.export", run=run, parameters=_data(program.named_parameters()))
 
 
 def _onnx(path: Path, name: str) -> Runner:
-    from layertap.targets.onnx_file import libraries, ort_value, tensor_of
+    from layertap.targets.onnx_file import libraries, ort_value, tensor_of, weights_of
 
-    _, runtime = libraries(name)
+    onnx, runtime = libraries(name)
+    weights = weights_of(onnx, onnx.load(str(path), load_external_data=False).graph)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
 
@@ -122,14 +158,17 @@ def _onnx(path: Path, name: str) -> Runner:
         feeds = {key: ort_value(runtime, value) for key, value in given.items()}
         return [tensor_of(value) for value in session.run_with_ort_values(None, feeds)]
 
-    return run
+    return Runner(format="ONNX", run=run, parameters=weights)
 
 
 def _openvino(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
-    from layertap.targets.openvino_ir import check_ir, library
+    from layertap.targets.openvino_ir import check_ir, computed_in, library, weights_of
 
     check_ir(path, name)
-    compiled = library(name).Core().compile_model(path, "CPU", dict(config))
+    core = library(name).Core()
+    model = core.read_model(path)
+    compiled = core.compile_model(model, "CPU", dict(config))
+    computes, notes = computed_in(compiled, config)
 
     def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         feeds: dict[int | str, Any] = {place: _numpy(value) for place, value in enumerate(args)}
@@ -137,7 +176,7 @@ def _openvino(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
         result = compiled(feeds)
         return [torch.from_numpy(result[port].copy()) for port in compiled.outputs]
 
-    return run
+    return Runner(format="OpenVINO", run=run, parameters=dict(weights_of(model)), computes=computes, notes=tuple(notes))
 
 
 def _iree(path: Path, name: str) -> Runner:
@@ -158,7 +197,11 @@ def _iree(path: Path, name: str) -> Runner:
         several = result if isinstance(result, (tuple, list)) else (result,)
         return [torch.from_numpy(value.to_host().copy()) for value in several]
 
-    return run
+    return Runner(format="IREE", run=run)
+
+
+def _data(parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach() for name, tensor in parameters}
 
 
 def _numpy(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,8 +77,18 @@ class Trust:
         return "\n".join(lines)
 
 
-def check_baked(tapped: Tapped, run: Run, first: Inputs, second: Inputs, *, untapped: Run | None = None) -> Trust:
+def check_baked(
+    tapped: Tapped,
+    run: Run,
+    first: Inputs,
+    second: Inputs,
+    *,
+    untapped: Run | None = None,
+    computes: AbstractSet[str] = frozenset(),
+) -> Trust:
     """Runs a compiled form of a tapped model on both inputs; `untapped` is the same without taps, for the drift.
+
+    `computes` are dtypes coarser than the tensors', in which the runtime says that it computes: `{"bfloat16"}`.
 
     >>> from torch import nn
     >>> import layertap as lt
@@ -110,7 +121,7 @@ def check_baked(tapped: Tapped, run: Run, first: Inputs, second: Inputs, *, unta
         structure=_form(right_two[0]) == _form(two[0]),
         error=errors[worst],
         worst=worst,
-        floor=floor_of(right_two[0], layers=len(errors)) or math.ulp(1.0),
+        floor=floor_of(right_two[0], len(errors), computes) or math.ulp(1.0),
         drift=drift,
     )
 

@@ -16,7 +16,7 @@ from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
 from layertap.targets.scopes import Node, Scopes
 
 _NAME = re.compile(r"__module\.(?P<path>[^/]+)/")
-_WEIGHT = re.compile(r"(?:self|__module)\.(?P<path>.+)\.[^.]+")
+_WEIGHT = re.compile(r"(?:self|__module)\.(?P<path>[^/]+)\.[^./]+")
 _SHAPES = frozenset({"ShapeOf"})
 _SHAPE_ARITHMETIC = frozenset(
     {
@@ -63,7 +63,7 @@ class OpenVino(Reader):
             kind=self.model.get_friendly_name() or "Model",
             modules={"": "", **{path: _kind_by_name(path) for path in sorted(paths, key=_natural)}},
             arguments=tuple(arguments),
-            parameters=dict(_weights(self.model)),
+            parameters=dict(weights_of(self.model)),
         )
         for weight in self.contents.parameters:
             self.contents.modules.setdefault(weight.rpartition(".")[0], "Module")
@@ -80,7 +80,7 @@ class OpenVino(Reader):
             model = self._tapped(wanted) if wanted else self.model
             self._compiled[wanted] = self._core.compile_model(model, "CPU", self._config)
         compiled = self._compiled[wanted]
-        computes, notes = self._computes(compiled)
+        computes, notes = computed_in(compiled, self._config)
         given = bind(self.contents.arguments, args, kwargs)
         feeds = {
             place: _numpy(given[argument.name])
@@ -99,19 +99,6 @@ class OpenVino(Reader):
             if call.path in wanted
         ]
         return Ran(output=output, calls=calls, notes=notes, computes=computes)
-
-    def _computes(self, compiled: Any) -> tuple[frozenset[str], list[str]]:
-        """The coarser precision in which it really computes, by its own account, asked or not; and that in words."""
-        kind = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        ops = [op.get_rt_info() for op in compiled.get_runtime_model().get_ordered_ops()]
-        count = sum(str(op["runtimePrecision"].astype(str)).lower() == kind for op in ops if "runtimePrecision" in op)
-        asked = self._config.get("INFERENCE_PRECISION_HINT")
-        if kind in _COARSE and count:
-            told = f"precision: OpenVINO computes {count} operations in {kind}, whatever the dtype of its tensors says"
-            return frozenset([_COARSE[kind]]), [f"{told}; config={{'INFERENCE_PRECISION_HINT': 'f32'}} turns that off"]
-        if asked in _COARSE:
-            return frozenset(), [f"precision: {asked} was asked for, but on this CPU OpenVINO computes in f32"]
-        return frozenset(), []
 
     def save(self, path: Path, wanted: frozenset[str]) -> str:
         model = self._tapped(wanted)
@@ -144,6 +131,20 @@ class OpenVino(Reader):
                 model.add_results([self._openvino.opset13.result(ports[value])])
         model.validate_nodes_and_infer_types()
         return model
+
+
+def computed_in(compiled: Any, config: Mapping[str, Any]) -> tuple[frozenset[str], list[str]]:
+    """The coarser precision in which it really computes, by its own account, asked or not; and that in words."""
+    kind = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    ops = [op.get_rt_info() for op in compiled.get_runtime_model().get_ordered_ops()]
+    count = sum(str(op["runtimePrecision"].astype(str)).lower() == kind for op in ops if "runtimePrecision" in op)
+    asked = config.get("INFERENCE_PRECISION_HINT")
+    if kind in _COARSE and count:
+        told = f"precision: OpenVINO computes {count} operations in {kind}, whatever the dtype of its tensors says"
+        return frozenset([_COARSE[kind]]), [f"{told}; config={{'INFERENCE_PRECISION_HINT': 'f32'}} turns that off"]
+    if asked in _COARSE:
+        return frozenset(), [f"precision: {asked} was asked for, but on this CPU OpenVINO computes in f32"]
+    return frozenset(), []
 
 
 def _nodes(model: Any) -> Iterator[Node]:
@@ -199,7 +200,7 @@ def _prefixes(path: str) -> tuple[str, ...]:
     return tuple(".".join(parts[:end]) for end in ends)
 
 
-def _weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def weights_of(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for op in model.get_ordered_ops():
         name = op.get_friendly_name()
         if op.get_type_name() == "Constant" and _WEIGHT.fullmatch(name):
