@@ -169,6 +169,28 @@ class Sharding:
     mesh_names: tuple[str, ...] = ()
     """The names of those dimensions, for instance `dp`, `tp`; empty when they have none."""
 
+    @property
+    def partial(self) -> bool:
+        """Whether the ranks hold summands, and not slices, of the whole.
+
+        >>> Sharding(placements=("Partial(sum)",), mesh_shape=(2,)).partial
+        True
+        """
+        sizes = self.mesh_shape or (2,) * len(self.placements)
+        return any("Partial" in text and size > 1 for text, size in zip(self.placements, sizes, strict=False))
+
+    def is_whole(self, shape: tuple[int, ...]) -> bool:
+        """Whether what a rank holds, of this shape, is the whole value.
+
+        >>> Sharding(placements=("Shard(dim=0)",), global_shape=(4, 2), mesh_shape=(2,)).is_whole((2, 2))
+        False
+        """
+        if self.partial:
+            return False
+        if self.global_shape:
+            return self.global_shape == shape
+        return all(text == "Replicate()" for text in self.placements)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:

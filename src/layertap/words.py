@@ -106,6 +106,17 @@ _CHINESE = {
         "（keep、预算或磁盘已满所致）；参见 monitor.receipt"
     ),
     "lost: {count} records could not be written": "丢失：{count} 条记录无法写入",
+    "{sites}: recorded is the part on rank {rank} of {ranks}, {placements}: {part}": (
+        "{sites}：只记录了第 {rank} 号进程（共 {ranks} 个）上的部分，{placements}：{part}"
+    ),
+    "{part} of global {whole}": "整体 {whole} 中的 {part}",
+    "a larger tensor": "更大的张量",
+    " and {count} more": " 等另外 {count} 个",
+    "{sites}: sharded parameters and a plain output: it may be the whole or only the part on rank {rank}; "
+    "use_local_output=False has the layout recorded too": (
+        "{sites}：参数是分片的，而输出是普通张量：它可能是整体，也可能只是第 {rank} 号进程上的部分；"
+        "使用 use_local_output=False 即可同时记录分片方式"
+    ),
     "dropped for the budget: {count} tensors": "因预算限制未保存：{count} 个张量",
     "silent: {count} of {total} sites": "没有数据的位置：{total} 个中的 {count} 个",
     # watching a training

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from layertap.capture import collectives
+from layertap.capture.sharding import sharding_of
 from layertap.site import Sharding
 
 DEPTH = 8
@@ -107,43 +108,40 @@ def fill(outlined: Any, tensor: Callable[[str], Any]) -> Any:
     return outlined
 
 
-def parts(tensor: torch.Tensor, *, wait: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+class Part(NamedTuple):
+    """One of the plain tensors that a tensor is made of."""
+
+    name: str
+    """Empty where there is only one."""
+    tensor: torch.Tensor
+    sharding: Sharding | None = None
+    """How the tensor that it is a part of is spread over ranks."""
+
+
+def parts(tensor: torch.Tensor, *, wait: bool = True) -> Iterator[Part]:
     """The plain tensors of one tensor: itself, or what a sparse tensor, a shard or a quantised subclass is made of.
 
     A collective that still writes one of them is waited for; without `wait` only shapes may be read.
 
-    >>> [name for name, _ in parts(torch.eye(2).to_sparse())]
+    >>> [part.name for part in parts(torch.eye(2).to_sparse())]
     ['indices', 'values']
     """
     kind = type(tensor)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
-        for name, part in _layout_parts(tensor):
-            yield name, collectives.complete(part) if wait else part
+        for name, plain in _layout_parts(tensor):
+            yield Part(name, collectives.complete(plain) if wait else plain)
     elif collectives.in_flight(kind):
         yield from parts(collectives.result_of(tensor, wait=wait), wait=wait)
     elif hasattr(tensor, "placements") and hasattr(tensor, "to_local"):
-        yield from parts(tensor.to_local(), wait=wait)
+        for part in parts(tensor.to_local(), wait=wait):
+            yield part._replace(sharding=sharding_of(tensor, None if part.name else part.tensor))
     elif hasattr(kind, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         for name in names:
-            for below, inner in parts(getattr(tensor, name), wait=wait):
-                yield _join(name.lstrip("_"), below), inner
+            for part in parts(getattr(tensor, name), wait=wait):
+                yield part._replace(name=_join(name.lstrip("_"), part.name))
     else:
-        yield "", tensor
-
-
-def sharding_of(tensor: torch.Tensor) -> Sharding | None:
-    """How a distributed tensor is cut up; None of a plain one."""
-    placements = getattr(tensor, "placements", None)
-    if placements is None:
-        return None
-    mesh = getattr(tensor, "device_mesh", None)
-    return Sharding(
-        placements=tuple(map(str, placements)),
-        global_shape=tuple(tensor.shape),
-        mesh_shape=tuple(getattr(mesh, "shape", ())),
-        mesh_names=tuple(getattr(mesh, "mesh_dim_names", None) or ()),
-    )
+        yield Part("", tensor)
 
 
 def _layout_parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors, parts, sharding_of
+from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors, parts
 from layertap.capture.parcel import Tally
 from layertap.capture.taps import Args, Kwargs
 from layertap.measure import supported
@@ -94,6 +94,8 @@ class ModuleTap:
                     seen = recorder.seen(self, token, output)
                     if seen is not UNWANTED:
                         self._take("output", leaves(seen), moment)
+                        if self.tallies["output"].fired == 1:
+                            recorder.parts.unknown(self.path, self.module, leaves(seen))
                 if "grad_output" in self.tallies:
                     for leaf in leaves(output):
                         if leaf.tensor is not None and leaf.tensor.requires_grad:
@@ -159,8 +161,7 @@ class ModuleTap:
         asked = tally is not self._unasked
         if asked and not recorder.selection.wants(self.path, role, leaf.path):
             return
-        sharding = sharding_of(leaf.tensor)
-        for below, part in parts(leaf.tensor.detach()):
+        for below, part, sharding in parts(leaf.tensor.detach()):
             reason = supported(part)
             if reason:
                 tally.skip(reason)

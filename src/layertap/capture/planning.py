@@ -57,5 +57,5 @@ class _Sizes:
         for leaf in found:
             if leaf.tensor is None or not self._selection.wants(self._path, role, leaf.path):
                 continue
-            nbytes = sum(part.numel() * part.element_size() for _, part in parts(leaf.tensor, wait=False))
+            nbytes = sum(part.tensor.numel() * part.tensor.element_size() for part in parts(leaf.tensor, wait=False))
             self._found[str(Site(path=self._path, role=role, leaf=leaf.path, call=call))] = nbytes

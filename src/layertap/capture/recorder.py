@@ -21,11 +21,12 @@ from layertap.capture.ending import keep_interrupts
 from layertap.capture.guard import Inside
 from layertap.capture.info import computes_of, rank, run_info
 from layertap.capture.keep import STATS, TENSOR, Keeper
-from layertap.capture.leaves import parts, sharding_of
+from layertap.capture.leaves import parts
 from layertap.capture.ledger import receipt_of, why_nothing
 from layertap.capture.module_tap import Call, ModuleTap, Moment
 from layertap.capture.parcel import Draft, Source, Tally, dtype_name
 from layertap.capture.schedule import parse_bytes, parse_schedule
+from layertap.capture.sharding import Parts
 from layertap.capture.sink import POLICIES, Sink, Writer
 from layertap.errors import BadArgument, NothingCaptured
 from layertap.measure import supported
@@ -100,6 +101,8 @@ class Recorder:
         self._doors, self._regions = doors_of(self, model, self._taps)
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
         self._rank = rank()
+        self.parts = Parts()
+        """The sites of which a rank holds only a part."""
         self._order = itertools.count()
         self._steps = 0
         self._last_step = -1
@@ -270,6 +273,7 @@ class Recorder:
             exact = not (tensor.is_floating_point() or tensor.is_complex())
             level = TENSOR if self.keep_inputs or (exact and tensor.numel() * tensor.element_size() <= SMALL) else STATS
         self.sink.put(draft, tensor, level)
+        self.parts.add(draft)
         if not asked:
             self.met(tap, tensor, moment, tally)
 
@@ -315,8 +319,7 @@ class Recorder:
             source = self._sources.setdefault((path, role, kind), Source(path, kind))
             source.tally.fired += 1
             moment = Moment(call, self.step_number, self.epoch, self.batch, self.phase, False)
-            sharding = sharding_of(tensor)
-            for below, part in parts(tensor.detach()):
+            for below, part, sharding in parts(tensor.detach()):
                 reason = supported(part)
                 if reason:
                     source.tally.skip(reason)
@@ -387,5 +390,5 @@ class Recorder:
             lost=self.sink.taken - self._writer.records - getattr(self.sink.writer, "let_go", 0),
             error=self._error or self.sink.error,
             sources=[(role, source) for (_, role, _), source in self._sources.items()],
-            notes=(*getattr(self.model, "layertap_notes", ()), *self.notes),
+            notes=(*getattr(self.model, "layertap_notes", ()), *self.parts.notes(self._rank), *self.notes),
         )

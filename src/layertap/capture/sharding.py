@@ -1,0 +1,123 @@
+"""How a distributed tensor is cut up, and which part of it is here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from layertap.site import Sharding
+from layertap.words import say
+
+if TYPE_CHECKING:
+    from layertap.capture.leaves import Leaf
+    from layertap.capture.parcel import Draft
+
+NAMED = 4
+
+
+def sharding_of(tensor: Any, local: torch.Tensor | None) -> Sharding:
+    """The layout of a DTensor, whose part on this rank is `local`; None if that part is no plain tensor."""
+    mesh, placements = tensor.device_mesh, tensor.placements
+    shape, sizes = tuple(map(int, tensor.shape)), tuple(map(int, mesh.shape))
+    here = mesh.get_coordinate()
+    found = None if here is None or local is None else region(shape, sizes, here, placements)
+    # A layout that torch cuts otherwise than `region` says, a ragged one for instance, has no known offset.
+    known = found is not None and local is not None and found[1] == tuple(local.shape)
+    return Sharding(
+        placements=tuple(map(repr, placements)),
+        global_shape=shape if local is not None else (),
+        offset=found[0] if found is not None and known else (),
+        mesh_shape=sizes,
+        mesh_names=tuple(mesh.mesh_dim_names or ()),
+    )
+
+
+def region(
+    shape: Sequence[int], mesh: Sequence[int], here: Sequence[int], placements: Sequence[Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Where the part at the coordinate `here` of the mesh begins in the whole, and its shape; None if it has gaps.
+
+    >>> from torch.distributed.tensor import Replicate, Shard
+    >>> region((10, 4), (2, 4), (1, 3), [Replicate(), Shard(0)])
+    ((9, 0), (1, 4))
+    """
+    begin, size = [0] * len(shape), list(shape)
+    cuts = [(axis, placement) for axis, placement in enumerate(placements) if hasattr(placement, "dim")]
+    for axis, placement in sorted(cuts, key=lambda cut: _turn(*cut)):
+        dim, chunks = placement.dim, mesh[axis]
+        if type(placement).__name__ == "_StridedShard":
+            later = math.prod(mesh[other] for other, cut in cuts if other > axis and cut.dim == dim)
+            if placement.split_factor != later or size[dim] % chunks:
+                return None
+        elif type(placement).__name__ != "Shard":
+            return None
+        step = -(-size[dim] // chunks)  # as torch.chunk does it: the last parts may be smaller, or empty
+        start = min(here[axis] * step, size[dim])
+        begin[dim], size[dim] = begin[dim] + start, min(step, size[dim] - start)
+    return tuple(begin), tuple(size)
+
+
+def _turn(axis: int, placement: Any) -> tuple[bool, int]:
+    # FSDP cuts what tensor parallelism has cut already, and says so by a strided shard on the earlier mesh dimension.
+    return type(placement).__name__ == "_StridedShard", axis
+
+
+class Parts:
+    """The sites of which only a rank's part is recorded, for the receipt."""
+
+    def __init__(self) -> None:
+        self._sites: dict[tuple[tuple[str, ...], tuple[int, ...]], dict[str, str]] = {}
+        self._unknown: dict[str, None] = {}
+
+    def add(self, draft: Draft) -> None:
+        """Notes a tensor, if it is not a whole one."""
+        sharding = draft.sharding
+        if sharding is None or sharding.is_whole(draft.shape):
+            return
+        sites = self._sites.setdefault((sharding.placements, sharding.mesh_shape), {})
+        site = str(replace(draft.site, call=0))
+        if site not in sites:
+            whole = list(sharding.global_shape) if sharding.global_shape else say("a larger tensor")
+            sites[site] = say("{part} of global {whole}", part=list(draft.shape), whole=whole)
+
+    def unknown(self, path: str, module: nn.Module, output: Iterable[Leaf]) -> None:
+        """Notes a module that computes with parts of its parameters and returns plain tensors, which say nothing."""
+        if any(_cut(parameter) for parameter in module._parameters.values()) and not any(
+            hasattr(leaf.tensor, "placements") for leaf in output
+        ):
+            self._unknown[path] = None
+
+    def notes(self, rank: int) -> list[str]:
+        """One sentence for each layout."""
+        told = [
+            say(
+                "{sites}: recorded is the part on rank {rank} of {ranks}, {placements}: {part}",
+                sites=_named(list(sites)),
+                rank=rank,
+                ranks=math.prod(mesh),
+                placements=", ".join(placements),
+                part=next(iter(sites.values())),
+            )
+            for (placements, mesh), sites in self._sites.items()
+        ]
+        if self._unknown:
+            template = (
+                "{sites}: sharded parameters and a plain output: it may be the whole or only the part on rank {rank}; "
+                "use_local_output=False has the layout recorded too"
+            )
+            told.append(say(template, sites=_named(list(self._unknown)), rank=rank))
+        return told
+
+
+def _cut(parameter: Any) -> bool:
+    return any(type(placement).__name__ != "Replicate" for placement in getattr(parameter, "placements", ()))
+
+
+def _named(sites: Sequence[str]) -> str:
+    more = say(" and {count} more", count=len(sites) - NAMED) if len(sites) > NAMED else ""
+    return ", ".join(sites[:NAMED]) + more
