@@ -72,7 +72,7 @@ TENSOR_FILES: dict[str, tuple[bytes | Callable[[bytes], bytes], str]] = {
     "a list": (header(b"[1, 2]"), "the header is not JSON"),
     "deep": (header(b'{"a":' + b"[" * 200_000), "the header is not JSON"),
     "duplicate": (header(entry()[:-1] + b"," + entry()[1:]), "the header is not JSON"),
-    "no entry": (header(b"{}", data=b""), "no tensor '0/first', which belongs to first"),
+    "no entry": (header(b"{}", data=b""), "no tensor '0/first', which is that of first at step 0"),
     "entry no object": (header(b'{"0/first": 7}'), "tensor '0/first' has a malformed header entry"),
     "negative": (header(entry(data_offsets=[-48, 0])), "malformed header entry"),
     "fraction": (header(entry(data_offsets=[0, 48.0])), "malformed header entry"),
@@ -81,8 +81,14 @@ TENSOR_FILES: dict[str, tuple[bytes | Callable[[bytes], bytes], str]] = {
     "gap": (header(entry(data_offsets=[8, 48], shape=[5])), "begins at 8, expected 0"),
     "wrong size": (header(entry(shape=[2, 2])), r"of F64 \[2, 2\] has data_offsets \[0, 48\]"),
     "overlap": (header(entry()[:-1] + b',"b":' + OTHER + b"}"), "begins at 24, expected 48"),
-    "other dtype": (header(entry(dtype="I64")), r"is I64 \[2, 3\], its record says float64 \[2, 3\]"),
-    "other shape": (header(entry(shape=[3, 2])), r"is F64 \[3, 2\], its record says float64 \[2, 3\]"),
+    "other dtype": (
+        header(entry(dtype="I64")),
+        r"is I64 \[2, 3\], the record of first at step 0 says float64 \[2, 3\]",
+    ),
+    "other shape": (
+        header(entry(shape=[3, 2])),
+        r"is F64 \[3, 2\], the record of first at step 0 says float64 \[2, 3\]",
+    ),
 }
 
 

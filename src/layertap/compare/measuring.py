@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from layertap.compare.padding import Trim
 from layertap.compare.result import Pair
+from layertap.errors import CorruptRun
 from layertap.measure.difference import Difference
 from layertap.measure.pair import Array, compare
 from layertap.measure.sketch import relative_l2
@@ -34,10 +36,16 @@ class Measured:
 def measure_pair(reference: Run, candidate: Run, pair: Pair, trim: Trim | None = None) -> Measured:
     """Measures one pair in one pass, streaming from disk; memory stays bounded by a block."""
     a, b = pair.reference, pair.candidate
-    if trim is None and pair.layout is None and _same(a, b):
-        return Measured(identical=True, error=0.0, how="exact")
-    if a.kept == b.kept != "stats":
-        return _exact(reference, candidate, pair, trim)
+    try:
+        if trim is None and pair.layout is None and _same(a, b):
+            for run, record in ((reference, a), (candidate, b)):
+                if run.checks(record):
+                    run.kept_bytes(record, mapped=True)
+            return Measured(identical=True, error=0.0, how="exact")
+        if a.kept == b.kept != "stats":
+            return _exact(reference, candidate, pair, trim)
+    except CorruptRun as error:  # a bad disk is not the model's fault
+        return Measured(how=str(error))
     if a.shape != b.shape:
         return Measured(how=f"shapes differ: {_shape(a)} against {_shape(b)}, and no tensors were kept to trim")
     if a.sketch and b.sketch and a.statistics.l2 > 0:
@@ -48,13 +56,17 @@ def measure_pair(reference: Run, candidate: Run, pair: Pair, trim: Trim | None =
     return Measured(how="neither tensors nor sketches were kept")
 
 
-def array_of(run: Run, record: Record) -> Array:
-    """What was kept of a record, mapped and not read."""
-    return Array(raw=np.asarray(run.kept_bytes(record)), dtype=record.kept_dtype, shape=record.kept_shape)
+def array_of(run: Run, record: Record, *, later: bool = False) -> Array:
+    """What was kept of a record, checked; if `later`, by the pass over the pair, which reads the bytes anyway."""
+    raw = np.asarray(run.kept_bytes(record, verify=False if later else None, mapped=True))
+    check = partial(run.check, record) if later and run.checks(record) else None
+    return Array(raw=raw, dtype=record.kept_dtype, shape=record.kept_shape, check=check)
 
 
 def _exact(reference: Run, candidate: Run, pair: Pair, trim: Trim | None) -> Measured:
-    a, b = array_of(reference, pair.reference), array_of(candidate, pair.candidate)
+    # What is cut or turned before the pass is no longer what was recorded, so it is checked at once.
+    later = trim is None and pair.layout is None and pair.reference.kept_shape == pair.candidate.kept_shape
+    a, b = array_of(reference, pair.reference, later=later), array_of(candidate, pair.candidate, later=later)
     if pair.layout is not None:
         b = _changed(b, pair.layout.apply(_elements(b)))
     if trim is not None and not pair.reference.site.role.startswith("param"):

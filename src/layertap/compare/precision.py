@@ -22,6 +22,7 @@ from layertap.compare.floor import PER_LAYER, ROUNDOFF, SPREAD, computes_in, dep
 from layertap.compare.judge import LIMIT
 from layertap.compare.measuring import array_of
 from layertap.compare.result import Pair, Row
+from layertap.errors import CorruptRun
 from layertap.site import Record
 from layertap.store import Run
 from layertap.words import say
@@ -110,7 +111,10 @@ def _proof(reference: Run, candidate: Run, pairs: Sequence[Pair], dtypes: Sequen
 def _fits(run: Run, record: Record, dtype: str) -> bool:
     if record.kept != "tensor" or not 64 <= record.statistics.count <= LARGEST:
         return False
-    array = array_of(run, record)
+    try:
+        array = array_of(run, record)
+    except CorruptRun:  # the row says so
+        return False
     values = np.frombuffer(np.ascontiguousarray(array.raw), np.float32)
     if dtype == "bfloat16":
         return not np.any(values.view(np.uint32) & 0xFFFF)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from layertap.errors import CorruptRun, NoTensor, RunError, SiteNotFound
+from layertap.errors import NoTensor, RunError, SiteNotFound
 from layertap.site import Record, Site, Statistics
 from layertap.store.dtype import SIZES, Bytes, to_numpy
 from layertap.store.index import NONE
@@ -75,11 +75,11 @@ class SiteRecords(Sequence[Record]):
     def fingerprint(self) -> int:
         return self.record.fingerprint
 
-    def tensor(self) -> torch.Tensor:
-        """The kept tensor, memory-mapped, in its own dtype. Changing it changes no file."""
+    def tensor(self, *, verify: bool | None = None) -> torch.Tensor:
+        """The kept tensor in its own dtype, its bytes checked (see `Run`). Changing it changes no file."""
         import torch
 
-        record, raw = self._kept()
+        record, raw = self._kept(verify)
         dtype = getattr(torch, record.kept_dtype, None)
         if not isinstance(dtype, torch.dtype):
             raise RunError(f"{self.site}: torch {torch.__version__} has no dtype {record.kept_dtype}")
@@ -93,24 +93,17 @@ class SiteRecords(Sequence[Record]):
                 f"{list(record.kept_shape)} ({str(error).splitlines()[0]})"
             ) from None
 
-    def numpy(self) -> npt.NDArray[Any]:
-        """The kept tensor without torch; bfloat16 and fp8 are widened to float32."""
-        record, raw = self._kept()
+    def numpy(self, *, verify: bool | None = None) -> npt.NDArray[Any]:
+        """The kept tensor without torch, its bytes checked (see `Run`); bfloat16 and fp8 are widened to float32."""
+        record, raw = self._kept(verify)
         return to_numpy(raw, record.kept_dtype, record.kept_shape)
 
     def verify(self) -> bool:
         """Whether the bytes on disk are still those that were recorded; if not, a CorruptRun says so."""
         record = self.record
-        if record.kept != "tensor":
-            raise NoTensor(f"{self.site}: kept is {record.kept!r}, so the tensor that was fingerprinted is not here")
-        from layertap.measure import measure
-
-        found = measure(self.tensor()).fingerprint
-        if found != record.fingerprint:
-            raise CorruptRun(
-                f"{self.site}: the bytes of {record.key!r} in tensors/{record.file} have fingerprint {found:016x}, "
-                f"recorded was {record.fingerprint:016x}"
-            )
+        if self._run.checksum(record) is None and record.kept != "stats":
+            raise NoTensor(f"{self.site}: kept is {record.kept!r}, and no checksum of it is known")
+        self._run.kept_bytes(record, verify=True)
         return True
 
     def __len__(self) -> int:
@@ -131,10 +124,10 @@ class SiteRecords(Sequence[Record]):
     def __repr__(self) -> str:
         return f"<{self.site}: {len(self)} record(s); {self._choices()}>"
 
-    def _kept(self) -> tuple[Record, Bytes]:
+    def _kept(self, verify: bool | None) -> tuple[Record, Bytes]:
         record = self.record
-        raw = self._run.kept_bytes(record)
-        # Tensors follow each other without gaps, so one after an odd number of bytes is not aligned: torch needs it so.
+        raw = self._run.kept_bytes(record, verify=verify)
+        # Mapped tensors follow each other without gaps, so one after an odd number of bytes is not aligned for torch.
         if len(raw) and raw.ctypes.data % SIZES.get(record.kept_dtype, 1):
             raw = raw.copy()
         return record, raw

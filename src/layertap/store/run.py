@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, NoTensor, SiteNotFound
+from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record, Site
 from layertap.store.dtype import Bytes, size_of, stored_as
 from layertap.store.index import Index
@@ -21,7 +22,7 @@ from layertap.store.records import SiteRecords
 from layertap.store.runfile import read_run_file, run_files
 from layertap.store.schema import SCHEMA, to_records
 from layertap.store.shards import MemoryShard, Shard, inside, list_shards, tensor_path
-from layertap.store.tensorfile import Entry, map_bytes, read_header
+from layertap.store.tensorfile import Entry, is_empty, read_bytes, read_header
 
 T = TypeVar("T")
 
@@ -41,11 +42,16 @@ class Run:
     Opening reads run.json and the footers of the parquet files. It is a snapshot: of a run that is still being written,
     it shows what was committed at that moment. Damaged parquet files are left out and told in `problems`. `since`, the
     name of a shard, opens only that one and what its writer wrote after it: the newest part of a long run.
+
+    A tensor's bytes are checked against their fingerprint whenever they are handed out, and `diff` checks what it
+    reads; a CorruptRun names file, site and step. `verify=False` hands out damaged tensors too.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | MemoryWriter, *, since: str = "") -> None:
+    def __init__(self, source: str | os.PathLike[str] | MemoryWriter, *, since: str = "", verify: bool = True) -> None:
         self.path: Path | None = None
         """The folder; None for a run in memory."""
+        self.verify = verify
+        """Whether the bytes of tensors are checked when they are handed out."""
         self._memory: MemoryWriter | None = None
         self._whole = not since
         self._problems: list[str] = []
@@ -86,7 +92,23 @@ class Run:
             told += map(str, problems) if isinstance(problems, list) else []
         if self._whole and not self._problems and (wrote := self._receipted()) > self.count:
             told.append(f"{self.name}: {wrote} records were written, {self.count} are here: files of records/ are gone")
-        return (*told, *self._problems)
+        return (*told, *self._problems, *self._without_tensors)
+
+    @cached_property
+    def _without_tensors(self) -> tuple[str, ...]:
+        # By the footers alone: their statistics say which shards kept something; a tensor file has its shard's name.
+        told = []
+        for shard in self._shards:
+            if isinstance(shard, Shard) and self.path is not None and shard.keeps_tensors:
+                name = f"{shard.stem}.safetensors"
+                try:
+                    if is_empty(tensor_path(self.path, name)):
+                        told.append(
+                            f"{self.path}/tensors/{name}: empty; the tensors of {shard.rows} record(s) are lost"
+                        )
+                except CorruptRun as error:
+                    told.append(f"{error}; the tensors of {shard.rows} record(s) are lost")
+        return tuple(told)
 
     def _receipted(self) -> int:
         receipts = (session.get("receipt") for session in self.sessions)
@@ -192,8 +214,40 @@ class Run:
                 self._groups.popitem(last=False)
         return _decode(shard, group, table.slice(place, 1))[0]
 
-    def kept_bytes(self, record: Record) -> Bytes:
-        """The bytes of what was kept of a record, checked against what the record says of them."""
+    def kept_bytes(self, record: Record, *, verify: bool | None = None, mapped: bool = False) -> Bytes:
+        """The bytes of what was kept of a record, checked against what the record says of them.
+
+        With `verify=False` (by default: as the run was opened) only shape and dtype are checked, not the bytes. `mapped`
+        is for one pass over bytes that are then let go.
+        """
+        raw = self._kept_bytes(record, mapped)
+        if (self.checks(record) if verify is None else verify) and self.checksum(record) is not None:
+            self.check(record, fingerprint(raw, record.kept_dtype))
+        return raw
+
+    def checks(self, record: Record) -> bool:
+        """Whether the kept bytes of a record are to be checked when they are read; what lies in memory is not."""
+        return self.verify and self._memory is None and self.checksum(record) is not None
+
+    def checksum(self, record: Record) -> int | None:
+        """The fingerprint that the kept bytes of a record must have; None where none is known."""
+        if record.kept == "stats":
+            return None
+        if record.kept_fingerprint is None and record.kept == "tensor" and record.sketch:
+            return record.fingerprint  # format 1
+        return record.kept_fingerprint
+
+    def check(self, record: Record, found: int) -> None:
+        """Raises a CorruptRun unless `found` is the fingerprint that the kept bytes must have."""
+        expected = self.checksum(record)
+        if expected is not None and found != expected:
+            raise CorruptRun(
+                f"{self.name}/tensors/{record.file}: the tensor of {record.site} at step {record.step} is damaged: its "
+                f"bytes have fingerprint {found:016x}, recorded was {expected:016x}. Restore the file, or open the run "
+                f"with Run(path, verify=False) to read it as it is"
+            )
+
+    def _kept_bytes(self, record: Record, mapped: bool) -> Bytes:
         if record.kept == "stats" or not record.file:
             raise NoTensor(
                 f"{record.site}: only statistics were kept at step {record.step}; "
@@ -211,7 +265,7 @@ class Run:
                 self._headers.popitem(last=False)
         entry = header.get(record.key)
         if entry is None:
-            raise CorruptRun(f"{name}: no tensor {record.key!r}, which belongs to {record.site}")
+            raise CorruptRun(f"{name}: no tensor {record.key!r}, which is that of {record.site} at step {record.step}")
         nbytes = entry.end - entry.begin
         expected = size_of(record.kept_dtype, record.kept_shape)
         stored = stored_as(record.kept_dtype, record.kept_shape, nbytes)
@@ -222,9 +276,9 @@ class Run:
         ):
             raise CorruptRun(
                 f"{name}: tensor {record.key!r} is {entry.dtype} {list(entry.shape)}, "
-                f"its record says {record.kept_dtype} {list(record.kept_shape)}"
+                f"the record of {record.site} at step {record.step} says {record.kept_dtype} {list(record.kept_shape)}"
             )
-        return map_bytes(path, name, entry.begin, entry.end)
+        return read_bytes(path, name, entry.begin, entry.end, mapped=mapped)
 
     @property
     def name(self) -> str:

@@ -29,6 +29,7 @@ class Shard:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = f"{folder}/records/{name}"
+        self.stem = name.removesuffix(".parquet")
         self._path = inside(folder, "records", name)
         metadata = self._guarded(lambda: pq.read_metadata(self._path))
         schema = self._guarded(metadata.schema.to_arrow_schema)
@@ -42,6 +43,16 @@ class Shard:
     @property
     def rows(self) -> int:
         return sum(self.groups)
+
+    @property
+    def keeps_tensors(self) -> bool:
+        """Whether a record in it has bytes in a tensor file, by the footer's statistics; False where it has none."""
+        metadata = self._metadata
+        if not metadata.num_row_groups:
+            return False
+        column = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == "nbytes")
+        found = [metadata.row_group(i).column(column).statistics for i in range(metadata.num_row_groups)]
+        return any(one is not None and one.has_min_max and one.max > 0 for one in found)
 
     def read(self, columns: Sequence[str], group: int | None = None, encoded: Sequence[str] = ()) -> Any:
         """Columns of the whole shard or of one row group; those in `encoded` come as dictionaries."""

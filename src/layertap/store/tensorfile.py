@@ -1,4 +1,4 @@
-"""safetensors files: written as a stream into reserved header room, read by a memory map. No pickle anywhere.
+"""safetensors files: written as a stream into reserved header room, read with suspicion. No pickle anywhere.
 
 The safetensors library wants all tensors of a file in memory before it writes; a run is larger than memory. So the room
 for the header is reserved at the start (the format allows a header to be padded with spaces), tensors are appended as
@@ -24,6 +24,9 @@ from layertap.store.dtype import SAFETENSORS, SIZES, Bytes
 
 MAX_HEADER = 100_000_000
 """The longest header that safetensors allows."""
+
+MAPPED = 1 << 30
+"""Tensors of more bytes are mapped, not read: two of them may not fit into memory."""
 
 _ITEM_SIZES = {name: SIZES[dtype] for dtype, name in SAFETENSORS.items()}
 
@@ -140,17 +143,43 @@ def read_header(path: Path, name: str) -> dict[str, Entry]:
     return entries
 
 
-def map_bytes(path: Path, name: str, begin: int, end: int) -> Bytes:
-    """The bytes from `begin` to `end`, as a private map of the file: writing to the array never reaches the disk."""
-    if begin == end:
-        return np.empty(0, np.uint8)
-    page = begin - begin % mmap.ALLOCATIONGRANULARITY
+def is_empty(path: Path) -> bool:
+    """Whether not even a header is there: nothing but zeros, or nothing at all, is what a power cut may leave."""
     try:
-        with open(path, "rb") as file:
-            mapped = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
+        with open(path, "rb", buffering=0) as file:
+            return not any(file.read(8))
+    except OSError as error:
+        raise _damaged(str(path), f"cannot be read ({error})") from None
+
+
+def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = False) -> Bytes:
+    """The bytes from `begin` to `end`, in memory of their own: what was checked stays, whatever becomes of the file.
+
+    A map would be read from the disk later, and kill the process (SIGBUS) if another program had cut the file by then.
+    What is larger than MAPPED is mapped all the same, and so is what one quick pass reads (`mapped`), since that is half
+    the work; privately: writing to the array never reaches the disk.
+    """
+    size = end - begin
+    try:
+        with open(path, "rb", buffering=0) as file:
+            there = os.fstat(file.fileno()).st_size
+            if there < end:
+                raise _damaged(name, f"{there} bytes, expected at least {end}; it was cut")
+            if size and (mapped or size > MAPPED):
+                page = begin - begin % mmap.ALLOCATIONGRANULARITY
+                mapped = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
+                return np.frombuffer(mapped, np.uint8, count=size, offset=begin - page)
+            raw = np.empty(size, np.uint8)
+            room = memoryview(raw.data)
+            file.seek(begin)
+            while room:
+                count = file.readinto(room)
+                if not count:
+                    raise _damaged(name, f"ends {len(room)} bytes before byte {end}; it was cut while it was read")
+                room = room[count:]
     except (OSError, ValueError) as error:
         raise _damaged(name, f"cannot be read ({error})") from None
-    return np.frombuffer(mapped, np.uint8, count=end - begin, offset=begin - page)
+    return raw
 
 
 def create_locked(path: Path) -> int:
