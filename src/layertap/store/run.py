@@ -217,8 +217,8 @@ class Run:
     def kept_bytes(self, record: Record, *, verify: bool | None = None, mapped: bool = False) -> Bytes:
         """The bytes of what was kept of a record, checked against what the record says of them.
 
-        With `verify=False` (by default: as the run was opened) only shape and dtype are checked, not the bytes. `mapped`
-        is for one pass over bytes that are then let go.
+        With `verify=False` (by default: as the run was opened) only shape and dtype are checked, not the bytes.
+        `mapped` is for one pass over bytes that are then let go.
         """
         raw = self._kept_bytes(record, mapped)
         if (self.checks(record) if verify is None else verify) and self.checksum(record) is not None:

@@ -156,8 +156,8 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
     """The bytes from `begin` to `end`, in memory of their own: what was checked stays, whatever becomes of the file.
 
     A map would be read from the disk later, and kill the process (SIGBUS) if another program had cut the file by then.
-    What is larger than MAPPED is mapped all the same, and so is what one quick pass reads (`mapped`), since that is half
-    the work; privately: writing to the array never reaches the disk.
+    What is larger than MAPPED is mapped all the same, and so is what one quick pass reads (`mapped`), since that is
+    half the work; privately: writing to the array never reaches the disk.
     """
     size = end - begin
     try:
@@ -167,8 +167,8 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
                 raise _damaged(name, f"{there} bytes, expected at least {end}; it was cut")
             if size and (mapped or size > MAPPED):
                 page = begin - begin % mmap.ALLOCATIONGRANULARITY
-                mapped = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
-                return np.frombuffer(mapped, np.uint8, count=size, offset=begin - page)
+                pages = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
+                return np.frombuffer(pages, np.uint8, count=size, offset=begin - page)
             raw = np.empty(size, np.uint8)
             room = memoryview(raw.data)
             file.seek(begin)
