@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import safetensors.numpy
@@ -66,25 +67,36 @@ def speed(folder: Path) -> list[Line]:
     as_torch = {name: torch.from_numpy(array) for name, array in tensors.items()}
     rows = [(kept(array, name)[0], array) for name, array in tensors.items()]
 
-    def ours(path: Path) -> None:
-        writer = RunWriter(path, info={})
+    def ours(path: Path, durability: Literal["fsync", "none"]) -> None:
+        writer = RunWriter(path, info={}, durability=durability)
         for row, array in rows:
             writer.add(row, array)
         writer.close()
 
+    def synced(path: Path) -> None:
+        safetensors.numpy.save_file(tensors, path)
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+
     ways: dict[str, Callable[[Path], None]] = {
         "numpy": lambda path: safetensors.numpy.save_file(tensors, path),
         "torch": lambda path: safetensors.torch.save_file(as_torch, path),
-        "ours": ours,
+        "ours": lambda path: ours(path, "none"),
+        "ours synced": lambda path: ours(path, "fsync"),
+        "numpy synced": synced,
     }
-    seconds = take_turns(ways, folder, rounds=12)
+    seconds = take_turns(ways, folder, rounds=8)
     ratio = min(seconds["numpy"], seconds["torch"]) / seconds["ours"]
     size = 512 / 1024
     return [
         ("writing 512 MiB: layertap", size / seconds["ours"], "GiB/s", None, True),
         ("writing 512 MiB: safetensors.numpy.save_file", size / seconds["numpy"], "GiB/s", None, True),
         ("writing 512 MiB: safetensors.torch.save_file", size / seconds["torch"], "GiB/s", None, True),
-        ("speed, layertap / the faster save_file", ratio, "", 0.8, True),
+        ("speed, layertap / the faster save_file, neither synced", ratio, "", 0.8, True),
+        ("writing 512 MiB: layertap, synced", size / seconds["ours synced"], "GiB/s", None, True),
+        ("speed, layertap / save_file, both synced", seconds["numpy synced"] / seconds["ours synced"], "", 0.8, True),
+        ("cost of durability: synced / not synced", seconds["ours synced"] / seconds["ours"], "x time", None, True),
     ]
 
 
@@ -92,12 +104,37 @@ def small_tensors(folder: Path) -> list[Line]:
     """Many small tensors, where the rows cost more than the bytes."""
     array = np.ones(1024, np.float32)
     rows = [kept(array, f"layers.{i % 300}", i // 300, order=i % 300) for i in range(20_000)]
-    writer = RunWriter(folder / "small", info={})
-    start = time.perf_counter()
-    for row, data in rows:
-        writer.add(row, data)
+
+    def write(path: Path, durability: Literal["fsync", "none"]) -> None:
+        writer = RunWriter(path, info={}, durability=durability)
+        for row, data in rows:
+            writer.add(row, data)
+        writer.close()
+
+    ways: dict[str, Callable[[Path], None]] = {
+        "fsync": lambda path: write(path, "fsync"),
+        "none": lambda path: write(path, "none"),
+    }
+    seconds = take_turns(ways, folder, rounds=4)
+    return [
+        ("records with a tensor of 4 KiB", 20_000 / seconds["fsync"], "/s", None, True),
+        ("cost of durability: synced / not synced", seconds["fsync"] / seconds["none"], "x time", 1.5, False),
+        ("milliseconds of one commit, synced", 1000 * commit_seconds(folder, "fsync"), "ms", None, False),
+        ("milliseconds of one commit, not synced", 1000 * commit_seconds(folder, "none"), "ms", None, False),
+    ]
+
+
+def commit_seconds(folder: Path, durability: Literal["fsync", "none"]) -> float:
+    """One record with a small tensor, again and again: what a commit costs besides its bytes."""
+    writer = RunWriter(folder / f"commits-{durability}", info={}, durability=durability)
+    array, seconds = np.ones(1024, np.float32), []
+    for step in range(40):
+        writer.add(*kept(array, "a", step))
+        start = time.perf_counter()
+        writer.commit()
+        seconds.append(time.perf_counter() - start)
     writer.close()
-    return [("records with a tensor of 4 KiB", 20_000 / (time.perf_counter() - start), "/s", None, True)]
+    return statistics.median(seconds)
 
 
 def memory(folder: Path) -> list[Line]:

@@ -182,11 +182,106 @@ def test_append_continues_a_run_and_keeps_its_sessions(tmp_path: Path) -> None:
     )
 
 
-def test_append_to_a_damaged_run_json_is_refused_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b"", bytes(300)], ids=["cut", "empty", "zeros"])
+def test_append_to_a_damaged_run_json(tmp_path: Path, content: bytes) -> None:
     write(tmp_path, range(1))
-    (tmp_path / "run.json").write_text("{")
+    (tmp_path / "run.json").write_bytes(content)
+    write(tmp_path, range(1, 2), exists="append")
+    run = Run(tmp_path)
+    assert values(tmp_path) == [0, 1]
+    (problem,) = run.problems
+    assert problem == (
+        f"{tmp_path}/run.json: not JSON; expected the description of a run; it is now run.json.damaged, and what it "
+        f"said of earlier sessions is lost"
+    )
+    assert (tmp_path / "run.json.damaged").read_bytes() == content
+    assert run.receipt == receipt()
+
+
+def test_a_run_json_that_is_damaged_while_it_is_written(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, info={})
+    writer.add(*kept(np.full(3, 0), "a", 0))
+    (tmp_path / "run.json").write_bytes(b"")
+    writer.close(receipt())
+    assert Run(tmp_path).receipt == receipt()
+    assert "run.json.damaged" in Run(tmp_path).problems[0]
+
+
+def test_a_damaged_run_json_without_records_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(b"")
     with pytest.raises(CorruptRun, match=r"run\.json: not JSON"):
-        RunWriter(tmp_path, info={}, exists="append")
+        Run(tmp_path)
+
+
+def test_each_file_is_synced_before_it_gets_its_name_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.replace
+
+    def name(path: Path | str) -> str:
+        return os.path.relpath(path, tmp_path).replace(writer.session, "S") if "writer" in known else ""
+
+    def syncing(fd: int) -> None:
+        done.append(("sync", name(os.readlink(f"/proc/self/fd/{fd}"))))
+        fsync(fd)
+
+    def renaming(source: Path, target: Path) -> None:
+        done.append(("rename", name(source)))
+        rename(source, target)
+
+    known: set[str] = set()
+    writer = RunWriter(tmp_path / "runs" / "a", info={})
+    known.add("writer")
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(os, "replace", renaming)
+    writer.add(*kept(np.ones(3)))
+    writer.close()
+    tensors, records = "runs/a/tensors", "runs/a/records"
+    assert done == [
+        ("sync", f"{tensors}/.0-S-000000.safetensors.tmp"),
+        ("rename", f"{tensors}/.0-S-000000.safetensors.tmp"),
+        ("sync", tensors),
+        ("sync", f"{records}/.0-S-000000.parquet.tmp"),
+        ("rename", f"{records}/.0-S-000000.parquet.tmp"),
+        ("sync", records),
+        ("sync", "runs/a/.run.json.S.tmp"),
+        ("rename", "runs/a/.run.json.S.tmp"),
+        ("sync", "runs/a"),
+    ]
+    done.clear()
+    made = RunWriter(tmp_path / "new" / "b", info={})
+    assert done == [("sync", "."), ("sync", "new"), *[("sync", "new/b")] * 2, *done[4:]]
+    made.close()
+    done.clear()
+    scratch = RunWriter(tmp_path / "scratch", info={}, durability="none")
+    scratch.add(*kept(np.ones(3)))
+    scratch.close()
+    assert [what for what, _ in done] == ["rename"] * 4
+    with pytest.raises(BadArgument, match="durability='disk': expected 'fsync' or 'none'"):
+        RunWriter(tmp_path / "c", info={}, durability="disk")  # type: ignore[arg-type]
+
+
+def test_a_disk_that_cannot_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = RunWriter(tmp_path, info={})
+    writer.add(*kept(np.full(3, 0), "a", 0))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", broken)
+        with pytest.raises(RunError, match="Input/output error"):
+            writer.commit()
+    writer.add(*kept(np.full(3, 1), "a", 1))
+    writer.close()
+    assert (values(tmp_path), writer.lost, Run(tmp_path).partial) == ([1], 1, True)
+
+
+def test_a_file_system_without_sync_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EINVAL, "Invalid argument")))
+    write(tmp_path, range(2))
+    assert (values(tmp_path), Run(tmp_path).partial) == ([0, 1], False)
+
+
+def broken(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
 
 
 def test_append_clears_leftovers_of_the_dead_only(tmp_path: Path) -> None:

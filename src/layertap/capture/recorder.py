@@ -33,6 +33,7 @@ from layertap.measure import supported
 from layertap.select import Selection, select
 from layertap.site import ROLES, Receipt, Sharding, Site
 from layertap.store import MemoryWriter, Run, RunWriter
+from layertap.store.writer import DURABILITIES
 
 log = logging.getLogger("layertap")
 
@@ -60,6 +61,7 @@ class Recorder:
         strict: bool,
         exists: Literal["error", "append", "replace"],
         meta: Mapping[str, Any] | None,
+        durability: Literal["fsync", "none"] = "fsync",
     ) -> None:
         if not isinstance(model, nn.Module):
             raise BadArgument(f"record takes an nn.Module or an opened target, got {type(model).__name__}")
@@ -68,6 +70,8 @@ class Recorder:
             raise BadArgument(f"what={what!r}: choose from {', '.join(ROLES)}")
         if policy not in POLICIES:
             raise BadArgument(f"policy={policy!r}: choose from {', '.join(POLICIES)}")
+        if durability not in DURABILITIES:
+            raise BadArgument(f"durability={durability!r}: choose from {', '.join(DURABILITIES)}")
         self.model: nn.Module = model
         self.path = None if path is None else Path(path)
         named = Uncompiled(model)
@@ -89,6 +93,7 @@ class Recorder:
         self.schedule = parse_schedule(schedule)
         self.keeper = Keeper(named, keep)
         self._budget, self._policy, self._exists = parse_bytes(budget), policy, exists
+        self._durability: Literal["fsync", "none"] = durability
         self.strict = strict
         arguments = {"sites": sites, "exclude": exclude, "what": list(roles), "keep": keep}
         arguments |= {"schedule": str(self.schedule), "budget": budget, "policy": policy}
@@ -126,7 +131,9 @@ class Recorder:
         if self.path is None:
             self._writer = MemoryWriter(info=self._info, rank=self._rank)
         else:
-            self._writer = RunWriter(self.path, info=self._info, rank=self._rank, exists=self._exists)
+            self._writer = RunWriter(
+                self.path, info=self._info, rank=self._rank, exists=self._exists, durability=self._durability
+            )
         between = self.between(self._writer)
         self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None)
         self._pid = os.getpid()

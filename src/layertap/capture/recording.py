@@ -33,6 +33,7 @@ def record(
     policy: Literal["block", "stats", "drop"] = "block",
     strict: bool = False,
     exists: Literal["error", "append", "replace"] = "error",
+    durability: Literal["fsync", "none"] = "fsync",
     meta: Mapping[str, Any] | None = None,
 ) -> Recorder:
     """Records what flows through a model while the `with` block runs.
@@ -48,7 +49,8 @@ def record(
 
     `sites` and `exclude` are patterns (see `layertap.select`), `what` any of the six roles, `keep` is `"stats"`,
     `"tensor"`, a slice, a function, or `{pattern: level}`. Without a `path` the run stays in memory. `budget` bounds
-    the bytes under way to disk (or held in memory), `policy` says what happens past it. An opened target may stand in
+    the bytes under way to disk (or held in memory), `policy` says what happens past it. What was committed
+    survives a power cut, unless `durability="none"` spares the disk the work. An opened target may stand in
     place of the model: `with record(target, …): target.run(inputs)`.
     """
     if not isinstance(model, nn.Module) and isinstance(getattr(model, "model", None), nn.Module):
@@ -65,5 +67,6 @@ def record(
         policy=policy,
         strict=strict,
         exists=exists,
+        durability=durability,
         meta=meta,
     )

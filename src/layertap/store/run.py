@@ -299,10 +299,14 @@ class Run:
             raise NotARun(f"{folder}: {there}; a run is the folder that was given to layertap.record")
         files: dict[int, dict[str, Any]] = {}
         for rank, path in paths.items():
-            # Without the first file nothing is known of the run, and who opens it must hear that; not so the others.
-            file = _run_file(folder, path) if not files else self._attempt(_run_file, folder, path)
-            if file is not None:
-                files[rank] = file
+            try:
+                files[rank] = _run_file(folder, path)
+            except (CorruptRun, NewerFormat) as error:
+                # What a newer layertap wrote is not to be guessed at. A damaged file is like a missing one: the records
+                # are readable. With neither there is nothing to open.
+                if not files and (isinstance(error, NewerFormat) or not names):
+                    raise
+                self._problems.append(f"{error}; the records are readable")
         if not paths:
             self._problems.append(f"{folder}/run.json: missing; the records are readable, what made them is not known")
         shards = [self._attempt(Shard, folder, name) for name in names]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import CorruptRun, NewerFormat
+from layertap.store.durable import sync, sync_folder
 from layertap.store.schema import FORMAT
 
 MAX_BYTES = 64 << 20
@@ -67,16 +68,24 @@ def read_run_file(path: Path, name: str = "") -> dict[str, Any]:
     return data
 
 
-def write_session(path: Path, session: Mapping[str, Any], *, keep: bool = True) -> None:
+def write_session(path: Path, session: Mapping[str, Any], *, keep: bool = True, durable: bool = True) -> str:
     """Puts a session into a run file, in place of its own older version, atomically.
 
     A new session goes to the top level and the one that was there joins `sessions`; `keep=False` forgets the others.
+    A file that is damaged is put aside under another name; what is lost with it is returned, and told in the session.
     """
     with _one_at_a_time(path.parent):
         others: list[dict[str, Any]] = []
+        lost = ""
         if keep and path.exists():
-            old = read_run_file(path)
-            others = [*old.pop("sessions"), old]
+            try:
+                old = read_run_file(path)
+                others = [*old.pop("sessions"), old]
+            except CorruptRun as error:
+                aside = path.with_name(f"{path.name}.damaged")
+                os.replace(path, aside)
+                lost = f"{error}; it is now {aside.name}, and what it said of earlier sessions is lost"
+                session = {**session, "problems": [*session.get("problems", ()), lost]}
         names = [other.get("session") for other in others]
         mine = dict(plain(session))
         if mine["session"] in names:
@@ -87,12 +96,19 @@ def write_session(path: Path, session: Mapping[str, Any], *, keep: bool = True) 
         text = json.dumps({**newest, "sessions": earlier}, indent=1, allow_nan=False)
         temporary = path.with_name(f".{path.name}.{mine['session']}.tmp")
         try:
-            temporary.write_text(text + "\n", encoding="utf-8")
+            with open(temporary, "wb") as file:
+                file.write(text.encode() + b"\n")
+                file.flush()
+                if durable:
+                    sync(file.fileno())
             os.replace(temporary, path)
+            if durable:
+                sync_folder(path.parent)
         except OSError:
             with suppress(OSError):
                 temporary.unlink()
             raise
+    return lost
 
 
 def plain(value: Any) -> Any:

@@ -21,6 +21,7 @@ import numpy as np
 
 from layertap.errors import CorruptRun
 from layertap.store.dtype import SAFETENSORS, SIZES, Bytes
+from layertap.store.durable import sync, sync_folder
 
 MAX_HEADER = 100_000_000
 """The longest header that safetensors allows."""
@@ -50,8 +51,9 @@ class TensorFileWriter:
     taken back by truncating, because no buffer still holds a part of it.
     """
 
-    def __init__(self, path: Path, *, room: int, metadata: dict[str, str]) -> None:
+    def __init__(self, path: Path, *, room: int, metadata: dict[str, str], durable: bool = True) -> None:
         self.path = path
+        self._durable = durable
         self.nbytes = 0
         self._broken = False
         self._header = json.dumps({"__metadata__": metadata}, separators=(",", ":"))[:-1].encode()
@@ -93,10 +95,14 @@ class TensorFileWriter:
             room = self._start - 8
             os.lseek(self._fd, 0, os.SEEK_SET)
             _write_all(self._fd, memoryview(room.to_bytes(8, "little") + header.ljust(room)))
+            if self._durable:
+                sync(self._fd)
             self._close()
         if self.path != path:
             os.replace(self.path, path)
             self.path = path
+        if self._durable:
+            sync_folder(path.parent)
 
     def abandon(self) -> None:
         """Removes the file; what cannot be removed is left, since nothing refers to it."""

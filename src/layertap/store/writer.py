@@ -19,6 +19,7 @@ from layertap.errors import BadArgument, RunError
 from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record
 from layertap.store.dtype import size_of, stored_as
+from layertap.store.durable import make_folder, sync, sync_folder
 from layertap.store.folder import prepare, temporary_name
 from layertap.store.runfile import run_file, write_session
 from layertap.store.schema import FORMAT, REPETITIVE, kept_nothing, to_table
@@ -30,6 +31,9 @@ SHARD_SECONDS = (10.0, 60.0)
 """A shard is committed at this age: the first at the start of a run, the second when the run is long."""
 ROW_GROUP = 2048
 """Rows that a reader must decode to get at one record."""
+DURABILITIES = ("fsync", "none")
+"""`fsync`: what is committed survives a power cut. `none`: only the death of the process."""
+_METADATA = {"layertap_format": str(FORMAT)}
 HEADER_ROOM = ((64 << 10) - 8, (4 << 20) - 8)
 """Room reserved for a tensor file's header: at first, and at most, growing when a shard ends because it was full.
 With the 8 bytes before it a whole number of pages, so that the tensors begin on one."""
@@ -44,7 +48,8 @@ class RunWriter:
 
     Tensors go to disk at once; a record is safe when its shard is committed, which happens by itself (see the constants
     above) and in `commit()`. An OSError (disk full) surfaces as a RunError; shards already committed are untouched, and
-    the writer can be used on: what was lost is counted in `lost` and told in `problems`.
+    the writer can be used on: what was lost is counted in `lost` and told in `problems`. A commit waits for the disk,
+    so that it outlives a power cut; with `durability="none"` it does not, for runs that are not worth it.
     """
 
     def __init__(
@@ -56,8 +61,11 @@ class RunWriter:
         exists: Literal["error", "append", "replace"] = "error",
         world_size: int | None = None,
         session: str | None = None,
+        durability: Literal["fsync", "none"] = "fsync",
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if durability not in DURABILITIES:
+            raise BadArgument(f"durability={durability!r}: expected {' or '.join(map(repr, DURABILITIES))}")
         if exists not in ("error", "append", "replace"):
             raise BadArgument(f"exists={exists!r}: expected 'error', 'append' or 'replace'")
         self.path = Path(path)
@@ -72,6 +80,7 @@ class RunWriter:
         self.bytes = 0
         """Bytes of tensors committed."""
         self._clock = clock
+        self._durable = durability == "fsync"
         self._started = time.monotonic()
         self._number = 0
         self._room = HEADER_ROOM[0]
@@ -91,11 +100,11 @@ class RunWriter:
             "finished": None,
         }
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path, durable=self._durable)
             prepare(self.path, rank, world_size, exists)
             for name in ("records", "tensors"):
-                (self.path / name).mkdir(exist_ok=True)
-            write_session(run_file(self.path, rank), self._info, keep=exists == "append")
+                make_folder(self.path / name, durable=self._durable)
+            self._write_session(keep=exists == "append")
         except OSError as error:
             if isinstance(error, RunError):
                 raise
@@ -150,6 +159,9 @@ class RunWriter:
                     use_dictionary=REPETITIVE,
                     write_page_checksum=True,
                 )
+                file.flush()
+                if self._durable:
+                    sync(file.fileno())
             os.replace(temporary, parquet)
         except Exception as error:
             # Not only OSError: whatever pyarrow makes of a bad value must not leave half a shard that the next commit
@@ -163,6 +175,12 @@ class RunWriter:
         self.records += len(self._pending)
         self.bytes += nbytes
         self._next_shard()
+        if self._durable:
+            try:
+                sync_folder(parquet.parent)
+            except OSError as error:
+                # The shard is there and can be read; only whether it would survive a power cut is not known.
+                self.problems.append(f"{parquet}: not known to be on the disk: {error}")
 
     def close(self, receipt: Receipt | None = None, **more_info: Any) -> None:
         """Commits, and writes into run.json that the run is complete, with the receipt and whatever else is known."""
@@ -185,7 +203,7 @@ class RunWriter:
             receipt=None if receipt is None else receipt.to_dict(),
         )
         try:
-            write_session(run_file(self.path, self.rank), self._info)
+            self._write_session()
         except OSError as error:
             raise RunError(
                 f"{run_file(self.path, self.rank)}: cannot be written ({error.strerror or error})"
@@ -193,6 +211,11 @@ class RunWriter:
         self._closed = True
         if failure is not None:
             raise failure
+
+    def _write_session(self, keep: bool = True) -> None:
+        lost = write_session(run_file(self.path, self.rank), self._info, keep=keep, durable=self._durable)
+        if lost:
+            self.problems.append(lost)
 
     def _append(self, record: Record, data: memoryview) -> Record:
         shape, dtype = record.kept_shape, record.kept_dtype
@@ -203,7 +226,7 @@ class RunWriter:
                 # An entry longer than the usual room (a very long path) makes its own.
                 room = max(self._room, 512 + len(TensorFileWriter.entry(key, name, stored, 0, len(data))))
                 path = temporary_name(self.path / "tensors" / f"{self._stem()}.safetensors")
-                self._tensors = TensorFileWriter(path, room=room, metadata={"layertap_format": str(FORMAT)})
+                self._tensors = TensorFileWriter(path, room=room, metadata=_METADATA, durable=self._durable)
             entry = TensorFileWriter.entry(key, name, stored, self._tensors.nbytes, len(data))
             if self._tensors.append(entry, data):
                 break
