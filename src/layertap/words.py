@@ -106,11 +106,10 @@ _CHINESE = {
         "（keep、预算或磁盘已满所致）；参见 monitor.receipt"
     ),
     "lost: {count} records could not be written": "丢失：{count} 条记录无法写入",
-    "{sites}: recorded is the part on rank {rank} of {ranks}, {placements}: {part}": (
-        "{sites}：只记录了第 {rank} 号进程（共 {ranks} 个）上的部分，{placements}：{part}"
+    "{sites}: recorded is the part on rank {rank} of {ranks}, {placements}: {part} of global {whole}": (
+        "{sites}：只记录了第 {rank} 号进程（共 {ranks} 个）上的部分，{placements}：整体 {whole} 中的 {part}"
     ),
-    "{part} of global {whole}": "整体 {whole} 中的 {part}",
-    "a larger tensor": "更大的张量",
+    "unknown shape": "形状未知",
     " and {count} more": " 等另外 {count} 个",
     "{sites}: sharded parameters and a plain output: it may be the whole or only the part on rank {rank}; "
     "use_local_output=False has the layout recorded too": (

@@ -13,7 +13,7 @@ import types
 from datetime import timedelta
 from pathlib import Path
 
-LATE = 0.3
+LATE = 0.1
 """Seconds by which rank 1 comes later to its collectives."""
 SCENARIOS = []
 
@@ -66,8 +66,11 @@ def main(rank, world, folder):
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timedelta(seconds=60)
     )
-    job = types.SimpleNamespace(rank=rank, mesh=init_device_mesh("cpu", (world,), mesh_dim_names=("tp",)))
-    job.late = lambda: time.sleep(LATE if rank == 1 else 0.0)
+    job = types.SimpleNamespace(
+        rank=rank, mesh=init_device_mesh("cpu", (world,), mesh_dim_names=("tp",)), folder=folder
+    )
+    job.sleep = lambda: time.sleep(LATE if rank == 1 else 0.0)
+    job.quiet = False
     found = {}
     for function in SCENARIOS:
         dist.barrier()
@@ -92,9 +95,10 @@ def network(job):
 
         def forward(self, x):
             hidden = self.up(x).relu()
-            if hidden.requires_grad:
-                hidden.register_hook(lambda grad: job.late())
-            job.late()
+            if not job.quiet:
+                if hidden.requires_grad:
+                    hidden.register_hook(lambda grad: job.sleep())
+                job.sleep()
             return self.down(hidden)
 
     return Network()
@@ -161,7 +165,7 @@ def gradients(job):
 
         @staticmethod
         def backward(ctx, grad):
-            job.late()
+            job.sleep()
             return funcol.all_reduce(grad, "sum", job.mesh)
 
     class Part(nn.Linear):
@@ -231,7 +235,7 @@ def nested(job):
             self.make = make
 
         def forward(self, x):
-            job.late()
+            job.sleep()
             return self.make(x)
 
     def distributed(x):
@@ -258,6 +262,96 @@ def nested(job):
         if name == "no wrapper":
             torch.ops._c10d_functional.wait_tensor(out)
     return {"right": torch.arange(32.0).reshape(4, 8) * 3, "found": found}
+
+
+@scenario
+def compiled(job):
+    """A compiled model: what its modules return as DTensors, what they return plain, and statistics alone."""
+    import torch
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    import layertap as lt
+
+    job.quiet = True  # a model that sleeps is not compiled as one graph
+    whole = network(job)
+    split = copy.deepcopy(whole)
+    plan = {"up": ColwiseParallel(use_local_output=False), "down": RowwiseParallel()}
+    parallelize_module(split, job.mesh, plan)
+    model, x = torch.compile(split, backend="aot_eager"), torch.randn(4, 8)
+    found = {}
+    for keep in ("tensor", "stats"):
+        with torch.no_grad(), lt.record(model, sites=["up", "down"], what="output", keep=keep) as rec:
+            job.sleep()
+            model(x)
+        found[keep] = recorded(rec) if keep == "tensor" else {str(s): rec.run[s].statistics for s in rec.run.sites}
+    job.quiet = False
+    with torch.no_grad():
+        return {"up": whole.up(x), "down": whole(x), "found": found, "sharding": rec.run["up"].record.sharding}
+
+
+@scenario
+def sequence_parallel(job):
+    """torch's example of sequence parallelism, watched; a first alarm would be the example's, not the tool's."""
+    import torch
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    import layertap as lt
+
+    model = network(job)
+    plan = {
+        "up": ColwiseParallel(input_layouts=Shard(0)),
+        "down": RowwiseParallel(output_layouts=Shard(0)),
+    }
+    parallelize_module(model, job.mesh, plan)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.25, foreach=True)
+    roles = ("input", "output", "grad_input", "grad_output", "param_grad")
+    folder = f"{job.folder}/sequence-{job.rank}"
+    with lt.watch(model, path=folder, sites="*", what=roles, schedule=1, ring=3, ranks=[0, 1]) as watch:
+        for step in range(3):
+            torch.manual_seed(step)
+            model(torch.rand(20, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    run = lt.Run(folder)
+    largest = {str(site): max(record.statistics.abs_max for record in run[site]) for site in run.sites}
+    return {"reports": [str(report) for report in watch.reports], "largest": largest, "records": len(largest)}
+
+
+@scenario
+def monitored(job):
+    """`Monitor` writes files of what the collective gives."""
+    import torch
+
+    import layertap as lt
+
+    whole, split = parallel(job)
+    x = torch.randn(4, 8)
+    folder = f"{job.folder}/monitored-{job.rank}"
+    layers = {"down": {"alias": "d", "record_type": "single"}}
+    with torch.no_grad(), lt.Monitor(split, layers, [1], folder, batch_indices=[0]) as monitor:
+        monitor.set_epoch(1)
+        monitor.set_batch_idx(0)
+        split(x)
+        found = monitor.get_single_data()["d"]["data"]
+        right = whole(x)
+    return {"right": right, "found": next(iter(found.values()))}
+
+
+@scenario
+def fault(job):
+    """`find_fault` of two split models; all ranks call it, as they call the model."""
+    import torch
+
+    import layertap as lt
+
+    _, one = parallel(job)
+    other, x = copy.deepcopy(one), torch.randn(4, 8)
+    clean = lt.find_fault(one, other, (x,))
+    with torch.no_grad():
+        other.down.bias.to_local().add_(1.0)
+    broken = lt.find_fault(one, other, (x,))
+    return {"verdicts": (clean.verdict, broken.verdict), "site": str(broken.site), "text": f"{clean}\n{broken}"}
 
 
 if __name__ == "__main__":

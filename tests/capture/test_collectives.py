@@ -49,3 +49,37 @@ def test_wherever_the_pending_tensor_lies(job, name):
         found, right = job(rank, "nested")["found"][name], job(rank, "nested")["right"]
         value = next(tensor for site, tensor in found.items() if site.startswith("0") and site[1:] != ":output.0")
         assert torch.equal(value.reshape(4, 8), right), found.keys()
+
+
+def test_compiled_models_too(job):
+    for rank in (0, 1):
+        made = job(rank, "compiled")
+        part = slice(8 * rank, 8 * rank + 8)
+        assert torch.allclose(made["found"]["tensor"]["up"], made["up"][:, part], atol=1e-6)
+        assert torch.allclose(made["found"]["tensor"]["down"], made["down"], atol=1e-6)
+        assert made["found"]["stats"]["down"].mean == pytest.approx(made["down"].mean().item(), abs=1e-6)
+        assert made["found"]["stats"]["up"].mean == pytest.approx(made["up"][:, part].mean().item(), abs=1e-6)
+        assert (made["sharding"].global_shape, made["sharding"].offset) == ((4, 16), (0, 8 * rank))
+
+
+def test_sequence_parallelism_under_watch_raises_no_alarm(job):
+    for rank in (0, 1):
+        made = job(rank, "sequence_parallel")
+        assert made["reports"] == []
+        assert made["records"] == 12
+        assert max(made["largest"].values()) < 1e4, "garbage of a buffer that was not written yet"
+
+
+def test_a_monitors_files(job):
+    for rank in (0, 1):
+        made = job(rank, "monitored")
+        assert torch.allclose(made["found"], made["right"], atol=1e-6)
+
+
+def test_find_fault_reads_outputs_that_a_collective_makes(job):
+    for rank in (0, 1):
+        made = job(rank, "fault")
+        assert made["verdicts"] == ("identical", "fault"), made["text"]
+        assert made["site"] == "down"
+        assert "down is wrong (weights): bias" in made["text"]
+        assert "not judged" not in made["text"]

@@ -11,7 +11,7 @@ from torch.distributed.tensor._utils import _compute_local_shape_and_global_offs
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import layertap as lt
-from layertap.capture.sharding import region
+from layertap.capture.sharding import region, same_part
 from layertap.site import Sharding
 
 
@@ -136,3 +136,16 @@ def test_a_plain_output_of_a_module_with_sharded_parameters_is_told(mesh):
     with torch.no_grad(), lt.record(model, sites="**") as rec:
         model(torch.ones(2, 6))
     assert any(note.startswith("0: sharded parameters and a plain output") for note in rec.receipt.notes)
+
+
+def test_what_two_tensors_hold_of_the_same_whole(mesh):
+    whole = torch.arange(60.0).reshape(12, 5)
+    shard = DTensor.from_local(whole[3:6], mesh, [Shard(0)], run_check=False)
+    for pair in ((whole, shard), (shard, whole), (shard, shard)):
+        one, other = same_part(*pair)
+        assert type(one) is type(other) is torch.Tensor
+        assert torch.equal(one, whole[3:6])
+        assert torch.equal(other, whole[3:6])
+    assert same_part(shard, DTensor.from_local(whole, mesh, [Replicate()], run_check=False)) is None
+    assert same_part(whole, DTensor.from_local(whole, mesh, [Partial()], run_check=False)) is None
+    assert same_part(torch.ones(3, 5), shard) is None

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from layertap.capture import taps
+from layertap.capture.leaves import Leaf
 from layertap.capture.module_tap import ModuleTap, Moment
 from layertap.errors import BadArgument
 
@@ -215,6 +216,9 @@ class Region:
         slabs = []
         for (path, role, leaf, call), taken in basket.taken().items():
             tap, moment = self._taps[path], moments[path][call]
+            if hasattr(taken.value, "placements"):
+                tap.put(role, Leaf(leaf, taken.value), moment, tap.tallies[role])
+                continue
             draft = self._recorder.draft(tap, role, leaf, moment, tap.tallies[role], _Seen.of(taken))
             if taken.measured:
                 slabs.append((draft, taken.value))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from layertap.capture.collectives import complete
 from layertap.measure import kernel, slab
 from layertap.measure import measure as measure_now
 
@@ -66,7 +67,7 @@ def kernel_reads(dtype: str, device: str) -> bool:
 def _keep(tensor: torch.Tensor) -> torch.Tensor:
     if _idle(tensor):
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    copy = tensor.clone(memory_format=torch.contiguous_format)
+    copy = complete(tensor).clone(memory_format=torch.contiguous_format)
     if copy.is_cuda and _usual_stream(copy.device):
         _here.ready[copy.data_ptr()] = torch.cuda.current_stream(copy.device).record_event()
     return copy
@@ -82,10 +83,10 @@ def _measure(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_cuda:
         if _idle(tensor):
             return torch.empty(slab.SLAB_BYTES, dtype=torch.uint8, device=tensor.device)
-        return torch.from_numpy(np.frombuffer(bytearray(slab.encode(measure_now(tensor))), np.uint8))
+        return torch.from_numpy(np.frombuffer(bytearray(slab.encode(measure_now(complete(tensor)))), np.uint8))
     room = torch.empty(slab.SLAB_BYTES, dtype=torch.uint8, device=tensor.device)
     if not _idle(tensor):
-        kernel.launch(tensor.contiguous(), room)
+        kernel.launch(complete(tensor).contiguous(), room)
     return room
 
 

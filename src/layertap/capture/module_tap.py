@@ -140,7 +140,7 @@ class ModuleTap:
             self._take("input", call_leaves(args, kwargs), moment)
         elif not self.path:
             for leaf in call_leaves(args, kwargs):
-                self._put("input", leaf, moment, self._unasked)
+                self.put("input", leaf, moment, self._unasked)
 
     def take_parameters(self, moment: Moment) -> None:
         """Takes the parameters, if they are asked for, once a step."""
@@ -151,9 +151,10 @@ class ModuleTap:
         tally = self.tallies[role]
         tally.fired += 1
         for leaf in found:
-            self._put(role, leaf, moment, tally)
+            self.put(role, leaf, moment, tally)
 
-    def _put(self, role: str, leaf: Leaf, moment: Moment, tally: Tally) -> None:
+    def put(self, role: str, leaf: Leaf, moment: Moment, tally: Tally) -> None:
+        """Takes one leaf of a call."""
         recorder = self._recorder
         if leaf.tensor is None:
             tally.skip(leaf.reason)

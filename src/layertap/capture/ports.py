@@ -172,6 +172,9 @@ def _take(port: Port, role: str, leaf: str, value: Any, number: int) -> None:
         port.basket.skipped[key] = "a sparse tensor inside a graph"
         return
     plain = value.detach()
+    if hasattr(plain, "placements"):  # a DTensor, which an operation of our own cannot take; it is taken apart later
+        port.basket.values[key] = (plain.clone(), False, level, plain.dtype, tuple(plain.shape))
+        return
     measured = port.way == "ops" and level == STATS.name and _kernel_reads(str(plain.dtype), plain.device.type)
     held = graph_ops.measure(plain) if measured else _value(port, plain, level)
     port.basket.values[key] = (held, measured, level, plain.dtype, tuple(plain.shape))

@@ -67,23 +67,48 @@ def _turn(axis: int, placement: Any) -> tuple[bool, int]:
     return type(placement).__name__ == "_StridedShard", axis
 
 
+def same_part(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """What two tensors hold of the same whole on this rank; None where they are spread in different ways.
+
+    >>> same_part(torch.ones(2), torch.zeros(2))
+    (tensor([1., 1.]), tensor([0., 0.]))
+    """
+    spread = [hasattr(tensor, "placements") for tensor in (one, other)]
+    if not any(spread):
+        return one, other
+    locals_: list[Any] = [
+        tensor.to_local() if far else tensor  # type: ignore[attr-defined]
+        for tensor, far in zip((one, other), spread, strict=True)
+    ]
+    layouts = [
+        sharding_of(tensor, local) if far else None
+        for tensor, local, far in zip((one, other), locals_, spread, strict=True)
+    ]
+    if layouts[0] == layouts[1]:
+        return locals_[0], locals_[1]
+    if all(spread) or one.shape != other.shape:
+        return None
+    part = spread.index(True)
+    layout = layouts[part]
+    assert layout is not None
+    if layout.partial or not layout.offset:
+        return None
+    place = tuple(slice(begin, begin + size) for begin, size in zip(layout.offset, locals_[part].shape, strict=True))
+    locals_[1 - part] = locals_[1 - part][place]
+    return locals_[0], locals_[1]
+
+
 class Parts:
     """The sites of which only a rank's part is recorded, for the receipt."""
 
     def __init__(self) -> None:
-        self._sites: dict[tuple[tuple[str, ...], tuple[int, ...]], dict[str, str]] = {}
+        self._sites: dict[tuple[Sharding, tuple[int, ...]], dict[str, None]] = {}
         self._unknown: dict[str, None] = {}
 
     def add(self, draft: Draft) -> None:
         """Notes a tensor, if it is not a whole one."""
-        sharding = draft.sharding
-        if sharding is None or sharding.is_whole(draft.shape):
-            return
-        sites = self._sites.setdefault((sharding.placements, sharding.mesh_shape), {})
-        site = str(replace(draft.site, call=0))
-        if site not in sites:
-            whole = list(sharding.global_shape) if sharding.global_shape else say("a larger tensor")
-            sites[site] = say("{part} of global {whole}", part=list(draft.shape), whole=whole)
+        if draft.sharding is not None and not draft.sharding.is_whole(draft.shape):
+            self._sites.setdefault((draft.sharding, draft.shape), {})[str(replace(draft.site, call=0))] = None
 
     def unknown(self, path: str, module: nn.Module, output: Iterable[Leaf]) -> None:
         """Notes a module that computes with parts of its parameters and returns plain tensors, which say nothing."""
@@ -96,14 +121,15 @@ class Parts:
         """One sentence for each layout."""
         told = [
             say(
-                "{sites}: recorded is the part on rank {rank} of {ranks}, {placements}: {part}",
+                "{sites}: recorded is the part on rank {rank} of {ranks}, {placements}: {part} of global {whole}",
                 sites=_named(list(sites)),
                 rank=rank,
-                ranks=math.prod(mesh),
-                placements=", ".join(placements),
-                part=next(iter(sites.values())),
+                ranks=math.prod(sharding.mesh_shape),
+                placements=", ".join(sharding.placements),
+                part=list(shape),
+                whole=list(sharding.global_shape) or say("unknown shape"),
             )
-            for (placements, mesh), sites in self._sites.items()
+            for (sharding, shape), sites in self._sites.items()
         ]
         if self._unknown:
             template = (

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from layertap.capture.sharding import same_part
 from layertap.compare.floor import ROUNDOFF
 from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.judge import LIMIT
@@ -75,11 +76,14 @@ def coarseness(reference: nn.Module, candidate: nn.Module) -> tuple[float, bool]
         return PACKED, True
     worst, sure = 0.0, False
     for name in right.keys() & own.keys():
-        values, quantised = plain_values(own[name])
+        here = same_part(right[name], own[name])
+        if here is None:
+            continue
+        values, quantised = plain_values(here[1])
         if values is None:
             worst, sure = max(worst, PACKED), True
             continue
-        wanted, values = on_one_device(right[name].detach(), values)
+        wanted, values = on_one_device(here[0].detach(), values)
         found = contrast(wanted, values)
         if found is None or found.error > OTHER or abs(found.slope) > max(0.02, found.error / 2):
             return 0.0, False

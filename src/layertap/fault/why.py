@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from layertap.capture.sharding import same_part
 from layertap.fault.book import Book
 from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.drill import Departure
@@ -138,10 +139,11 @@ def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called:
             return "weights", (f"{name} is in the candidate alone",)
         if wanted.shape != tensor.shape:
             return "weights", (f"{name} has shape {tuple(tensor.shape)}, expected {tuple(wanted.shape)}",)
-        plain, quantised = plain_values(tensor)
-        if plain is None:
+        here = same_part(wanted, tensor)
+        plain, quantised = (None, False) if here is None else plain_values(here[1])
+        if here is None or plain is None:
             continue
-        wanted, plain = on_one_device(wanted.detach(), plain)
+        wanted, plain = on_one_device(here[0].detach(), plain)
         found = contrast(wanted.to(plain.dtype), plain)
         if found is None or found.exact or (quantised and found.error < QUANTISED):
             continue

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from layertap.capture.leaves import leaves
+from layertap.capture.leaves import leaves, parts
 from layertap.capture.module_tap import Call, ModuleTap, Moment
 from layertap.capture.parcel import Source, Tally
 from layertap.capture.recorder import Recorder
@@ -119,10 +119,12 @@ class MonitorRecorder(Recorder):
     def identify(self, batch: Any) -> None:
         """Takes the samples of this step from the batch itself, where the model as a whole is not called with it."""
         first = next((leaf.tensor for leaf in leaves(batch) if leaf.tensor is not None and leaf.tensor.dim()), None)
-        if first is not None and self.live and not supported(first):
+        if first is not None and self.live:
             with self.inside(""):
                 moment = Moment(0, self.step_number, self.epoch, self.batch, self.phase, False)
-                self._identify(Source("", type(self.model).__name__), first, moment, Tally())
+                for part in parts(first.detach()):
+                    if part.tensor.dim() and not supported(part.tensor):
+                        self._identify(Source("", type(self.model).__name__), part.tensor, moment, Tally())
 
     def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
         return self._accept(tap, call, output)
