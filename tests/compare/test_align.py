@@ -123,12 +123,12 @@ def test_numbers_that_tell_nothing_are_not_guessed():
     assert not found.pairs
 
 
-def test_without_sketches_equal_names_stand_but_the_doubt_is_told():
+def test_without_sketches_the_numbers_of_both_sides_are_enough_and_it_is_said():
     ours, theirs = FILES, [*(f"layer_{n}" for n in range(62)), "final_norm"]
     found = align(make_run(arrays(*ours), sketches=False), make_run(arrays(*theirs), sketches=False))
-    assert pairs(found) == {f"layer_{n}": f"layer_{n}" for n in range(1, 62)}
-    assert found.shifted == ()
-    assert any("equal names may be different layers" in line for line in found.plan)
+    assert pairs(found) == {f"layer_{n}": f"layer_{n - 1}" for n in range(1, 63)}
+    assert rungs(found) == {"numbering"}
+    assert "the only way that the numbers of both sides fit; no layer's contents confirm it" in found.shifted[0]
 
 
 def test_order_kind_and_shape_pair_what_names_cannot():
@@ -153,7 +153,7 @@ def test_order_needs_the_same_shape_and_the_same_count():
 
 def test_files_in_text_order_are_read_in_natural_order():
     names = sorted(f"layer_{n}" for n in range(12))
-    found = align(make_run(arrays(*names)), make_run(arrays(*(f"model.layers.{n}" for n in range(12)))))
+    found = align(make_run(arrays(*names)), make_run(arrays(*(f"model.layers.{n}" for n in range(12)), seed=1)))
     assert list(pairs(found)) == [f"layer_{n}" for n in range(12)]
     assert any("natural order" in line for line in found.plan)
 

@@ -22,6 +22,7 @@ from layertap.compare.result import Alignment
 from layertap.measure.sketch import relative_l2
 from layertap.site import Record
 from layertap.store import Run
+from layertap.words import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class Comparability:
     """What makes any verdict inconclusive, most important first."""
     notes: tuple[str, ...] = ()
     """What a reader must know besides."""
+    missing: tuple[str, ...] = ()
+    """What was not read: the sites that are here may agree, and still not all is known to."""
     placebo: bool = False
     """Whether all pairs are bit-identical although the two runs should differ."""
     trim: Trim | None = None
@@ -50,10 +53,14 @@ def comparable(reference: Run, candidate: Run, alignment: Alignment) -> Comparab
         reasons += _stale(side, run)
         notes += _claims(side, run)
     notes += alignment.unpaired
+    notes += [cut.why for cut in alignment.trims if cut != trim]
+    missing = _unread(reference, candidate)
     placebo = _placebo(reference, candidate, alignment)
     if placebo:
         notes.insert(0, placebo)
-    return Comparability(reasons=tuple(reasons), notes=tuple(notes), placebo=bool(placebo), trim=trim)
+    return Comparability(
+        reasons=tuple(reasons), notes=tuple(notes), missing=tuple(missing), placebo=bool(placebo), trim=trim
+    )
 
 
 # Captures.
@@ -82,6 +89,19 @@ def _captured(side: str, run: Run, reasons: list[str], notes: list[str]) -> None
         notes.append(f"{name}: partial; {run.problems[0]}{more}")
 
 
+def _unread(*runs: Run) -> list[str]:
+    """Files that lie beside those that were read; a folder that was read in part is not known to agree."""
+    told = []
+    for run in runs:
+        names = run.info.get("unread")
+        if isinstance(names, list) and names:
+            some = ", ".join(map(str, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            told.append(
+                say("{folder}: {count} files were not read: {names}", folder=run.name, count=len(names), names=some)
+            )
+    return told
+
+
 def _stale(side: str, run: Run) -> list[str]:
     """Captures that cannot be of a model at work: one tensor everywhere, or outputs that do not follow the inputs."""
     name = _name(side, run)
@@ -97,7 +117,7 @@ def _stale(side: str, run: Run) -> list[str]:
             outputs[moment][row["site"]] = row
     # Foreign folders without tensors have no fingerprints; NaN everywhere is a fault, and one that others report.
     for found in outputs.values():
-        live = [row for row in found.values() if row["fingerprint"] and row["nan"] < row["count"]]
+        live = [row for row in found.values() if row["fingerprint"] and not row["nan"]]
         if len(live) >= 3 and len({row["fingerprint"] for row in live}) == 1:
             return [f"{name}: stale; all {len(live)} sites of step {live[0]['step']} hold one and the same tensor"]
         if len(live) >= 3 and all(row["count"] > 1 and row["min"] == row["max"] for row in live):

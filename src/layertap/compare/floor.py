@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from layertap.compare.align import align
 from layertap.compare.measuring import measure_pair
-from layertap.compare.result import Pair
+from layertap.compare.result import Pair, Verdict
 from layertap.site import Record
 from layertap.store import Run
 
@@ -44,7 +44,9 @@ class Floor:
     column: float
     """Of the row and the column where it is largest."""
     kind: str
-    """`measured` or `modelled`."""
+    """`measured`, `modelled`, or `tolerance`."""
+    quiet_before: int = 0
+    """How many sites ran before, if all of them are equal but for rounding: there the floor has proven itself."""
     least: float = 0.0
     """Below this, an error is one rounding of the coarsest dtype, wherever it sits."""
 
@@ -60,8 +62,9 @@ def measured_floors(reference: Run, floors: Sequence[Run]) -> dict[Key, Floor]:
     """Lays each floor run beside the reference; where there are several, the largest error counts."""
     found: dict[Key, Floor] = {}
     for run in floors:
-        for pair in align(reference, run).pairs:
-            measured = measure_pair(reference, run, pair)
+        alignment = align(reference, run)
+        for pair in alignment.pairs:
+            measured = measure_pair(reference, run, pair, alignment.trims)
             if math.isnan(measured.error):
                 continue
             here = measured.difference
@@ -78,11 +81,45 @@ def measured_floors(reference: Run, floors: Sequence[Run]) -> dict[Key, Floor]:
     return found
 
 
-def modelled_floor(pair: Pair, roundoff: float) -> Floor:
-    """From the coarsest arithmetic used and the depth: independent roundings add up as the root of their number."""
-    error = PER_LAYER * roundoff * math.sqrt(1 + depth(pair.reference))
+def modelled_floor(pair: Pair, roundoff: float, before: Prefix | None = None) -> Floor:
+    """From the coarsest arithmetic used and the depth: independent roundings add up as the root of their number.
+
+    Layers that are bit-identical have added nothing; `before` says how far that is so.
+    """
+    layers = depth(pair.reference)
+    if before is not None:
+        layers = max(0, layers - before.depth)
+    error = PER_LAYER * roundoff * math.sqrt(1 + layers)
     # Rows and columns differ from each other: the worst of thousands is well above the average.
-    return Floor(error=error, row=SPREAD * error, column=SPREAD * error, kind="modelled", least=SPREAD * roundoff)
+    return Floor(
+        error=error,
+        row=SPREAD * error,
+        column=SPREAD * error,
+        kind="modelled",
+        quiet_before=before.quiet if before is not None else 0,
+        least=SPREAD * roundoff,
+    )
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What ran before a site, in the same step: as far as it is equal, or equal but for rounding."""
+
+    quiet: int = 0
+    """How many sites are so; 0 from the first one on that is not."""
+    open: bool = True
+    exact: bool = True
+    depth: int = 0
+    """How deep the bit-identical ones reach, which have added no rounding."""
+
+    def add(self, record: Record, verdict: Verdict) -> None:
+        self.exact = self.exact and verdict == "identical"
+        self.open = self.open and verdict in ("identical", "noise")
+        if "float" not in record.dtype:
+            return
+        self.quiet = self.quiet + 1 if self.open else 0
+        if self.exact:
+            self.depth = max(self.depth, depth(record))
 
 
 def roundoff_of(*runs: Run, computing: Sequence[Run] = ()) -> float:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from layertap.compare.floor import SPREAD, Floor
 from layertap.compare.measuring import Measured
 from layertap.compare.result import Pair, Verdict
-from layertap.measure.difference import Part
+from layertap.compare.shapes import Shape, lengths, leveled
+from layertap.compare.shapes import text as text_of
+from layertap.measure.difference import Difference, Part
 from layertap.site import Record
 from layertap.words import say
 
@@ -17,6 +19,10 @@ LIMIT = 3.0
 CERTAIN = {"measured": LIMIT, "modelled": 30.0, "its fellows": 10.0}
 """A modelled floor may be off by an order of magnitude: between LIMIT and this, only a measured floor can tell. Rows
 and columns have their fellows in the same tensor as a measure, which is surer, but a flipped router moves one too."""
+QUIET_BEFORE = 3
+"""After so many sites, all within LIMIT of the modelled floor, it has proven itself on this model: what jumps from
+there to CERTAIN["its fellows"] at a single site is no rounding. (Rounding that grows faster than modelled does so bit
+by bit, and is inconclusive on its way.)"""
 SHARE = 0.25
 """A row or column that stands out must also matter: carry this much of the squared error."""
 
@@ -30,46 +36,109 @@ class Judgement:
     ratio: float
 
 
-def judge(pair: Pair, measured: Measured, floor: Floor) -> Judgement:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """What the user calls equal, in place of what rounding explains."""
+
+    rtol: float
+    atol: float
+
+    def __str__(self) -> str:
+        return f"rtol={self.rtol:g}, atol={self.atol:g}"
+
+
+def judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | None = None) -> Judgement:
     """Judges one pair. Order matters: what is certain comes first."""
     a, b = pair.reference, pair.candidate
     found = measured.difference
     if measured.identical:
-        return Judgement(verdict="identical", why=say("bit for bit"), ratio=0.0)
-    if measured.how.startswith("shapes differ"):
-        return Judgement(verdict="fault", why=measured.how, ratio=math.inf)
+        both = say("; both sides hold {count} NaN", count=a.statistics.nan) if a.statistics.nan else ""
+        return Judgement(verdict="identical", why=say("bit for bit") + both, ratio=0.0)
+    if measured.shapes is not None and found is None:
+        return Judgement(verdict="inconclusive", why=_shapes(*measured.shapes), ratio=math.nan)
     if found is not None and (found.nan_mismatch or found.inf_mismatch):
         return Judgement(verdict="fault", why=_masks(found.nan_mismatch, found.inf_mismatch), ratio=math.inf)
     if found is None and _nonfinite(a) != _nonfinite(b):
         why = f"NaN/Inf counts differ: {_nonfinite(a)} against {_nonfinite(b)}"
         return Judgement(verdict="fault", why=why, ratio=math.inf)
     if "float" not in a.dtype and "complex" not in a.dtype:
-        share = "" if found is None else f" in {1 - found.close:.2%} of the places"
-        return Judgement(verdict="fault", why=f"{a.dtype} values differ{share}; integers must be equal", ratio=math.inf)
+        return _whole_numbers(pair, found)
+    if tolerance is not None:
+        return _by_tolerance(found, tolerance)
     if math.isnan(measured.error):
-        return Judgement(verdict="inconclusive", why=measured.how or "nothing to compare", ratio=math.nan)
+        why = say("no value is finite on both sides") if found is not None else measured.how
+        return Judgement(verdict="inconclusive", why=why or "nothing to compare", ratio=math.nan)
     return _by_ratio(measured, floor)
+
+
+def _whole_numbers(pair: Pair, found: Difference | None) -> Judgement:
+    if found is not None and found.max_abs == 0 and found.finite == found.count:
+        why = say("equal values, as {one} and as {other}", one=pair.reference.dtype, other=pair.candidate.dtype)
+        return Judgement(verdict="noise", why=why, ratio=0.0)
+    share = "" if found is None else f" in {1 - found.close:.2%} of the places"
+    why = f"{pair.reference.dtype} values differ{share}; integers must be equal"
+    return Judgement(verdict="fault", why=why, ratio=math.inf)
+
+
+def _by_tolerance(found: Difference | None, tolerance: Tolerance) -> Judgement:
+    if found is None:
+        why = say("{tolerance} cannot be applied: the tensors were not kept", tolerance=tolerance)
+        return Judgement(verdict="inconclusive", why=why, ratio=math.nan)
+    if not found.finite:
+        return Judgement(verdict="inconclusive", why=say("no value is finite on both sides"), ratio=math.nan)
+    if found.close == 1.0:
+        return Judgement(verdict="noise", why=say("all values within {tolerance}", tolerance=tolerance), ratio=0.0)
+    outside = round((1 - found.close) * found.finite)
+    why = say(
+        "{count} of {total} values are outside {tolerance}", count=outside, total=found.count, tolerance=tolerance
+    )
+    return Judgement(verdict="fault", why=why, ratio=math.inf)
 
 
 def _by_ratio(measured: Measured, floor: Floor) -> Judgement:
     found = measured.difference
+    certain = dict(CERTAIN)
+    if floor.quiet_before >= QUIET_BEFORE:
+        certain["modelled"] = CERTAIN["its fellows"]
     signs = [(_over(measured.error, floor.error), floor.kind, "")]
     if found is not None:
         signs += _line("row", found.row, found.row_typical, floor.row, floor)
         signs += _line("channel", found.column, found.column_typical, floor.column, floor)
-    ratio, beside, where = max(signs, key=lambda sign: sign[0] / CERTAIN[sign[1]])
+    ratio, beside, where = max(signs, key=lambda sign: sign[0] / certain[sign[1]])
     times = f"{ratio:.3g}"
     text = say("{ratio} × the error of its fellows", ratio=times)
     if beside != "its fellows":
         text = say("{ratio} × the {kind} floor", ratio=times, kind=say(beside))
     text = f"{text}; {where}" if where else text
-    if ratio > CERTAIN[beside]:
+    if ratio > certain[beside]:
+        if beside == "modelled" and floor.quiet_before >= QUIET_BEFORE:
+            quiet = say("the {count} sites before it are equal but for rounding", count=floor.quiet_before)
+            text = f"{text}; {quiet}"
         return Judgement(verdict="fault", why=text, ratio=ratio)
     if ratio > LIMIT:
         return Judgement(verdict="inconclusive", why=f"{text}; {say('a measured floor= would tell')}", ratio=ratio)
     if measured.how == "statistics":
         return Judgement(verdict="inconclusive", why="statistics alone: no contradiction, no proof", ratio=ratio)
     return Judgement(verdict="noise", why=text, ratio=ratio)
+
+
+def _shapes(one: Shape, other: Shape) -> str:
+    told = say("shapes differ: {one} against {other}", one=text_of(one), other=text_of(other))
+    sizes = lengths(one, other)
+    if sizes is None:
+        return f"{told}; {say('a mapping with a layout says how they belong together')}"
+    axis = next(k for k, (a, b) in enumerate(zip(*leveled(one, other), strict=True)) if a != b)
+    short, long = sorted(sizes)
+    if sizes[1] == long:
+        way = say(
+            "record the input ids or the mask on both sides, or say which part is meant with a mapping whose layout is "
+            "slice({axis},0,{short})",
+            axis=axis + max(0, len(other) - len(one)),
+            short=short,
+        )
+    else:
+        way = say("record the input ids or the mask on both sides")
+    return f"{told}, {say('and nothing proves which part is the same')}; {way}"
 
 
 def _line(name: str, part: Part | None, typical: float, measured: float, floor: Floor) -> list[tuple[float, str, str]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
-import numpy as np
-import numpy.typing as npt
-
+from layertap.compare.overlap import overlapping
 from layertap.compare.padding import Trim
 from layertap.compare.result import Pair
+from layertap.compare.shapes import Shape, common_shape, compact
+from layertap.compare.tensors import array_of, changed, elements
 from layertap.errors import CorruptRun
 from layertap.measure.difference import Difference
 from layertap.measure.pair import Array, compare
@@ -30,24 +30,28 @@ class Measured:
     error: float = math.nan
     """The relative L2 error; NaN where nothing is known."""
     how: str = ""
-    """`exact`, `sketch`, `statistics` (a lower bound), or why there is nothing."""
+    """`exact`, `sketch`, `statistics` (a lower bound), `shapes` (they differ), or why there is nothing."""
+    shapes: tuple[Shape, Shape] | None = None
+    """Both, where they differ; with a difference, one side had merged axes, and the same order was assumed."""
 
 
-def measure_pair(reference: Run, candidate: Run, pair: Pair, trim: Trim | None = None) -> Measured:
+def measure_pair(
+    reference: Run, candidate: Run, pair: Pair, trims: Sequence[Trim] = (), *, rtol: float = 1e-3, atol: float = 1e-3
+) -> Measured:
     """Measures one pair in one pass, streaming from disk; memory stays bounded by a block."""
     a, b = pair.reference, pair.candidate
     try:
-        if trim is None and pair.layout is None and _same(a, b):
+        if pair.layout is None and _same(a, b):
             for run, record in ((reference, a), (candidate, b)):
                 if run.checks(record):
                     run.kept_bytes(record, mapped=True)
             return Measured(identical=True, error=0.0, how="exact")
         if a.kept == b.kept != "stats":
-            return _exact(reference, candidate, pair, trim)
+            return _exact(reference, candidate, pair, trims, rtol, atol)
     except CorruptRun as error:  # a bad disk is not the model's fault
         return Measured(how=str(error))
-    if a.shape != b.shape:
-        return Measured(how=f"shapes differ: {_shape(a)} against {_shape(b)}, and no tensors were kept to trim")
+    if common_shape(a.shape, b.shape) is None:
+        return Measured(how="shapes", shapes=(a.shape, b.shape))
     if a.sketch and b.sketch and a.statistics.l2 > 0:
         return Measured(error=relative_l2(a.sketch, b.sketch, a.statistics.l2), how="sketch")
     if a.statistics.l2 > 0:
@@ -56,50 +60,39 @@ def measure_pair(reference: Run, candidate: Run, pair: Pair, trim: Trim | None =
     return Measured(how="neither tensors nor sketches were kept")
 
 
-def array_of(run: Run, record: Record, *, later: bool = False) -> Array:
-    """What was kept of a record, checked; if `later`, by the pass over the pair, which reads the bytes anyway."""
-    raw = np.asarray(run.kept_bytes(record, verify=False if later else None, mapped=True))
-    check = partial(run.check, record) if later and run.checks(record) else None
-    return Array(raw=raw, dtype=record.kept_dtype, shape=record.kept_shape, check=check)
-
-
-def _exact(reference: Run, candidate: Run, pair: Pair, trim: Trim | None) -> Measured:
+def _exact(reference: Run, candidate: Run, pair: Pair, trims: Sequence[Trim], rtol: float, atol: float) -> Measured:
     # What is cut or turned before the pass is no longer what was recorded, so it is checked at once.
-    later = trim is None and pair.layout is None and pair.reference.kept_shape == pair.candidate.kept_shape
+    later = not trims and pair.layout is None and pair.reference.kept_shape == pair.candidate.kept_shape
     a, b = array_of(reference, pair.reference, later=later), array_of(candidate, pair.candidate, later=later)
     if pair.layout is not None:
-        b = _changed(b, pair.layout.apply(_elements(b)))
-    if trim is not None and not pair.reference.site.role.startswith("param"):
-        left, right = trim.apply(_elements(a), _elements(b), ndim=len(a.shape))
-        a, b = _changed(a, left), _changed(b, right)
+        b = changed(b, pair.layout.apply(elements(b)))
+    if trims and not pair.reference.site.role.startswith("param"):
+        a, b = overlapping(trims, a, b)
+    merged = False
     if a.shape != b.shape:
-        return Measured(how=f"shapes differ: {'×'.join(map(str, a.shape))} against {'×'.join(map(str, b.shape))}")
-    found = compare(a, b, argmax=_is_head(pair.reference))
+        shape = common_shape(a.shape, b.shape)
+        if shape is None:
+            return Measured(how="shapes", shapes=(pair.reference.shape, pair.candidate.shape))
+        merged = compact(a.shape) != compact(b.shape)
+        a, b = (Array(raw=side.raw, dtype=side.dtype, shape=shape) for side in (a, b))
+    found = compare(a, b, argmax=_is_head(pair.reference), rtol=rtol, atol=atol)
     same = found.max_abs == 0 and found.close == 1.0 and not (found.nan_mismatch or found.inf_mismatch)
-    return Measured(identical=bool(same and a.dtype == b.dtype), difference=found, error=found.relative_l2, how="exact")
+    error = found.relative_l2 if found.finite or not found.count else math.nan
+    return Measured(
+        identical=bool(same and a.dtype == b.dtype),
+        difference=found,
+        error=error,
+        how="exact",
+        shapes=(pair.reference.shape, pair.candidate.shape) if merged else None,
+    )
 
 
 def _same(a: Record, b: Record) -> bool:
     # A foreign folder without tensors has no fingerprints; its zeros must not look like agreement.
     known = bool(a.sketch and b.sketch) or not a.statistics.count
-    return known and (a.fingerprint, a.dtype, a.shape) == (b.fingerprint, b.dtype, b.shape)
-
-
-def _elements(array: Array) -> npt.NDArray[np.uint8]:
-    """The bytes with an axis for each of the tensor's and one more for the bytes of an element, not copied."""
-    count = math.prod(array.shape)
-    return array.raw.reshape(*array.shape, len(array.raw) // count if count else 1)
-
-
-def _changed(array: Array, elements: npt.NDArray[np.uint8]) -> Array:
-    flat = np.ascontiguousarray(elements).reshape(-1)
-    return Array(raw=flat, dtype=array.dtype, shape=elements.shape[:-1])
+    return known and (a.fingerprint, a.dtype, compact(a.shape)) == (b.fingerprint, b.dtype, compact(b.shape))
 
 
 def _is_head(record: Record) -> bool:
     last = record.site.path.rpartition(".")[2]
     return last in ("lm_head", "head", "logits", "classifier") or record.site.leaf == "logits"
-
-
-def _shape(record: Record) -> str:
-    return "×".join(map(str, record.shape)) or "scalar"

@@ -33,6 +33,12 @@ class Trim:
     batch: int = 1
     """How many sequences there are; layers that flatten batch and sequence into one axis need it."""
 
+    @property
+    def spans(self) -> tuple[Span, Span]:
+        """From where to where, on both sides."""
+        sides = self.reference_slice, self.candidate_slice
+        return (sides[0].start, sides[0].stop), (sides[1].start, sides[1].stop)
+
     def apply(self, reference: Any, candidate: Any, *, ndim: int | None = None) -> tuple[Any, Any]:
         """Both arrays without their padding; as they are, where no axis is the sequence's.
 

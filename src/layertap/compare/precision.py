@@ -20,8 +20,8 @@ import numpy as np
 
 from layertap.compare.floor import PER_LAYER, ROUNDOFF, SPREAD, computes_in, depth
 from layertap.compare.judge import LIMIT
-from layertap.compare.measuring import array_of
 from layertap.compare.result import Pair, Row
+from layertap.compare.tensors import array_of
 from layertap.errors import CorruptRun
 from layertap.site import Record
 from layertap.store import Run

@@ -15,6 +15,7 @@ from layertap.site import Record, Site
 
 if TYPE_CHECKING:
     from layertap.compare.align.layout import Layout
+    from layertap.compare.padding import Trim
 
 Verdict = Literal["identical", "noise", "fault", "inconclusive"]
 EXIT_CODES: Mapping[Verdict, int] = {"identical": 0, "noise": 0, "fault": 1, "inconclusive": 3}
@@ -46,7 +47,9 @@ class Alignment:
     plan: tuple[str, ...] = ()
     """What each rung of the ladder did, in words."""
     shifted: tuple[str, ...] = ()
-    """Where names and contents disagree: "layer_30 holds what the other side calls layer_29"."""
+    """Where numbers lie, and what shows it."""
+    trims: tuple[Trim, ...] = ()
+    """What is left out of tensors whose lengths differ, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ class Row:
     floor: float
     """The error that rounding explains here."""
     floor_kind: str
-    """`measured` or `modelled`."""
+    """`measured`, `modelled` or `tolerance`."""
     ratio: float
     """The worst of error ÷ floor over the whole tensor, its worst row and its worst column."""
     jump: float
@@ -98,6 +101,9 @@ class Report:
     """What a reader must know besides: trimmed padding, shifted names, a reference that is not what it is called."""
     plan: tuple[str, ...] = ()
     floor_kind: str = "modelled"
+    """`measured` or `modelled`; `tolerance` where the user's own tolerances were the measure."""
+    tolerance: str = ""
+    """Those tolerances, in words."""
     placebo: bool = False
     """Whether everything is bit-identical although the two should differ."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from layertap.compare.measuring import array_of
+from layertap.compare.tensors import array_of
 from layertap.measure.pair import compare
 from layertap.measure.sketch import relative_l2
 from layertap.report.table import Column, Lines

@@ -3,6 +3,7 @@
     select      patterns and a model → Selection
     Selection   the plan: what is wanted, in the order of `named_modules()`
     Choice      one module of it
+    matching_sites   the recorded sites that patterns match
 
 Patterns, anywhere that `sites` or `exclude` is asked for:
 
@@ -18,10 +19,12 @@ Patterns, anywhere that `sites` or `exclude` is asked for:
     [...]                       a list of these: what any of them selects
 
 Files: `tree.py` lays the module tree out, `pattern.py` reads one pattern, `default.py` chooses when nobody did,
-`nearest.py` finds what a typo meant, `choose.py` puts it together, `plan.py` holds and prints the result.
+`nearest.py` finds what a typo meant, `choose.py` puts it together, `plan.py` holds and prints the result, `sites.py`
+asks the same patterns of what was recorded.
 """
 
 from layertap.select.choose import select
 from layertap.select.plan import Choice, Selection
+from layertap.select.sites import matching_sites
 
-__all__ = ["Choice", "Selection", "select"]
+__all__ = ["Choice", "Selection", "matching_sites", "select"]

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from layertap.compare.align.layout import Layout
 from layertap.site import Record
+
+Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +25,32 @@ class Match:
     layout: Layout | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a record can be held against others by content."""
+
+    kin: tuple[str, int]
+    """Only views of one kin can be compared: how they were made, and how many elements they stand for."""
+    source: bytes | Vector
+    """A sketch, or some of the elements."""
+
+    @property
+    def vector(self) -> Vector:
+        return np.frombuffer(self.source, "<f4").astype(np.float64) if isinstance(self.source, bytes) else self.source
+
+
 @dataclass(slots=True)
 class Board:
-    """Sites by their number in the order of execution. Pairs are made, and by the last rung unmade."""
+    """Sites by their number in the order of execution. Pairs are made, and some are unmade where contents object."""
 
     reference: Sequence[Record]
     candidate: Sequence[Record]
     moments: tuple[Sequence[int], Sequence[int]]
     """From which pair of moments each record of the reference, and of the candidate, comes."""
+    views: tuple[dict[int, View], dict[int, View]]
+    """What is known of the records' contents, on either side."""
+    ends: dict[tuple[int, int], str] = field(default_factory=dict)
+    """(side, number) → `embedding` or `final_norm`, where a numbered name stands for an end of the model."""
     matches: dict[int, Match] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
     """Candidate → reference, the way back."""
@@ -40,14 +63,22 @@ class Board:
         """Takes a pair apart."""
         del self.taken[self.matches.pop(i).candidate]
 
-    def comparable(self, i: int, j: int) -> bool:
-        """Whether the contents of two records can be held against each other."""
-        one, other = self.reference[i], self.candidate[j]
-        return (
-            bool(one.sketch and other.sketch)
-            and self.moments[0][i] == self.moments[1][j]
-            and compact(one.shape) == compact(other.shape)
-        )
+    def kin(self, side: int, number: int) -> Kin | None:
+        """What a record could be mistaken for: moment, role and kind of view. None where its content is not known."""
+        view = self.views[side].get(number)
+        if view is None:
+            return None
+        record = (self.reference, self.candidate)[side][number]
+        return self.moments[side][number], record.site.role, view.kin
+
+    def vectors(self, side: int, numbers: Sequence[int]) -> npt.NDArray[np.float64]:
+        """The contents of some records of one kin, a row each."""
+        return np.stack([self.views[side][number].vector for number in numbers])
+
+    def end(self, side: int, number: int) -> str:
+        """Which end of the model a record stands for, or the empty string."""
+        record = (self.reference, self.candidate)[side][number]
+        return self.ends.get((side, number)) or place(record.site.path).end
 
     def left(self) -> tuple[list[int], list[int]]:
         """What is unmatched on both sides."""
@@ -59,6 +90,9 @@ class Board:
     @staticmethod
     def pairs_text(count: int) -> str:
         return "1 pair" if count == 1 else f"{count} pairs"
+
+
+Kin = tuple[int, str, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +117,10 @@ _ENDS = {
     **dict.fromkeys(
         ("embedding", "embeddings", "embed", "embed_tokens", "wte", "tok_embeddings", "word_embeddings"), "embedding"
     ),
-    **dict.fromkeys(("final_norm", "norm", "ln_f", "norm_f", "final_layernorm", "final_layer_norm"), "final_norm"),
+    **dict.fromkeys(
+        ("final_norm", "norm", "ln_f", "norm_f", "final_layernorm", "final_layer_norm", "last_hidden_state"),
+        "final_norm",
+    ),
     **dict.fromkeys(("lm_head", "logits", "embed_out"), "head"),
 }
 
@@ -107,8 +144,3 @@ def family(record: Record) -> Family | None:
     if where.number is None:
         return None
     return where.stem, where.rest, record.site.role, record.site.leaf, record.site.call
-
-
-def compact(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape without its axes of size 1: elements in C order, and so sketches, do not feel them."""
-    return tuple(size for size in shape if size != 1)

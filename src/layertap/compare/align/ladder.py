@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from layertap.compare.align.board import Board
-from layertap.compare.align.content import check_names, pair_by_content
+from layertap.compare.align.board import Board, View
+from layertap.compare.align.content import pair_by_content
 from layertap.compare.align.mapping import pair_by_rules, read_rules
 from layertap.compare.align.moments import Moment, Moments, moments_of, pair_moments
 from layertap.compare.align.names import pair_by_prefix, pair_exact
 from layertap.compare.align.numbering import pair_by_numbering
 from layertap.compare.align.order import pair_by_order
+from layertap.compare.align.shift import check_numbers
 from layertap.compare.result import Alignment, Pair
 from layertap.site import Record
 from layertap.store import Run
@@ -29,12 +30,16 @@ def align(
     Sites are paired once, for all steps; records then pair by site within the same step, rank and call. `mapping`
     renames the candidate's sites ({regex: replacement}, or a YAML, JSON or TOML file); what it says is not questioned.
     """
-    from layertap.compare.padding import find_trim  # which itself asks this package for the inputs
+    from layertap.compare.overlap import find_overlap  # which themselves ask this package for the inputs
+    from layertap.compare.padding import find_trim
 
     ours, repaired_ours = moments_of(reference)
     theirs, repaired_theirs = moments_of(candidate)
     shared, unpaired = pair_moments(ours, theirs)
     board = _board(ours, theirs, shared)
+    overlap = find_overlap(reference, candidate, board.reference, board.candidate, find_trim(reference, candidate))
+    for views, cut in zip(board.views, overlap.views, strict=True):
+        views.update(cut)
     plan = [
         f"order: the {side}'s records stand in text order (10 before 2); they are read in natural order"
         for side, repaired in (("reference", repaired_ours), ("candidate", repaired_theirs))
@@ -43,21 +48,15 @@ def align(
     if mapping is not None:
         # Before exact names: who maps layer_30 to layer_29 does so because both sides have a layer_30.
         plan += pair_by_rules(board, read_rules(mapping))
-    trim = find_trim(reference, candidate)
-    lengths = None if trim is None else (trim.reference_length, trim.candidate_length)
-    rungs: tuple[Callable[[Board], list[str]], ...] = (
-        pair_exact,
-        pair_by_prefix,
-        pair_by_numbering,
-        lambda board: pair_by_order(board, lengths),
-    )
-    for rung in rungs:
+    for rung in (pair_exact, pair_by_prefix, pair_by_numbering):
         if all(board.left()):
             plan += rung(board)
-    checked, shifted = check_names(board)
+    checked, shifted = check_numbers(board)
     plan += checked
     if all(board.left()):
         plan += pair_by_content(board)
+    if all(board.left()):
+        plan += pair_by_order(board, {(trim.reference_length, trim.candidate_length) for trim in overlap.trims})
     pairs, reference_only, candidate_only = _records(board, ours, theirs, shared)
     if reference_only or candidate_only:
         plan.append(f"unmatched: {len(reference_only)} of the reference, {len(candidate_only)} of the candidate")
@@ -68,6 +67,7 @@ def align(
         unpaired=tuple(unpaired),
         plan=(*plan, *unpaired),
         shifted=tuple(shifted),
+        trims=overlap.trims,
     )
 
 
@@ -83,7 +83,16 @@ def _board(ours: Moments, theirs: Moments, shared: Shared) -> Board:
         [record for record, _ in reference],
         [record for record, _ in candidate],
         ([number for _, number in reference], [number for _, number in candidate]),
+        (_views(record for record, _ in reference), _views(record for record, _ in candidate)),
     )
+
+
+def _views(records: Iterable[Record]) -> dict[int, View]:
+    return {
+        number: View(("sketch", record.statistics.count), record.sketch)
+        for number, record in enumerate(records)
+        if record.sketch
+    }
 
 
 def _records(

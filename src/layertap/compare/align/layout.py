@@ -1,4 +1,4 @@
-"""A difference in layout that a mapping asks for: transposed, merged or split axes. Never guessed."""
+"""A difference in layout that a mapping asks for: transposed, merged, split or cut axes. Never guessed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from layertap.errors import BadArgument
 
-_STEP = re.compile(r"\s*(transpose|merge|split)\(([\d\s,]*)\)\s*[;>]?")
-_WANTED = {"transpose": (2, 2), "merge": (2, 2), "split": (2, 99)}
+_STEP = re.compile(r"\s*(transpose|merge|split|slice)\(([\d\s,]*)\)\s*[;>]?")
+_WANTED = {"transpose": (2, 2), "merge": (2, 2), "split": (2, 99), "slice": (3, 3)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,8 @@ class Layout:
     (1, 8, 64)
     >>> Layout.parse("split(2,4,16)").apply(np.zeros((1, 8, 64))).shape
     (1, 8, 4, 16)
+    >>> Layout.parse("slice(1,0,40)").apply(np.zeros((1, 64, 8))).shape
+    (1, 40, 8)
 
     Axes count from 0 at the front, so that arrays with more axes behind (the bytes of each element) may be given too.
     """
@@ -39,7 +41,8 @@ class Layout:
             numbers = tuple(int(word) for word in match[2].split(",") if word.strip()) if match else ()
             if match is None or not _WANTED[match[1]][0] <= len(numbers) <= _WANTED[match[1]][1]:
                 raise BadArgument(
-                    f"layout {text!r}: expected transpose(axis,axis), merge(axis,next axis) or split(axis,size,size,…)"
+                    f"layout {text!r}: expected transpose(axis,axis), merge(axis,next axis), split(axis,size,size,…) "
+                    f"or slice(axis,start,stop)"
                 )
             if match[1] == "merge" and numbers[1] != numbers[0] + 1:
                 raise BadArgument(f"layout {text!r}: only neighbouring axes can be merged; transpose them first")
@@ -59,6 +62,10 @@ class Layout:
                 raise BadArgument(f"layout {self.text!r}: {name} needs axis {last}, the shape is {list(shape)}")
             if name == "transpose":
                 array = array.swapaxes(*numbers)
+            elif name == "slice":
+                if not numbers[1] < numbers[2] <= shape[axis]:
+                    raise BadArgument(f"layout {self.text!r}: axis {axis} has {shape[axis]} elements")
+                array = array[(slice(None),) * axis + (slice(numbers[1], numbers[2]),)]
             elif name == "merge":
                 array = array.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
             else:

@@ -3,12 +3,13 @@
 embedding, layer_1 … layer_62               files that count the embedding as 0
 layer_0 … layer_61, final_norm              files that count decoder layers
 model.embed_tokens, model.layers.0 … 61, model.norm
+hidden_states.0 … 62                        transformers: the embedding, 61 layers, the last after the final norm
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from layertap.compare.align.board import Board, place
@@ -27,10 +28,17 @@ class Scheme:
     """Number → where it stands on the board."""
     embedding: int | None
     """The side's embedding, if it was recorded under a name of its own."""
+    final_norm: int | None = None
+    """Likewise its final norm."""
 
     @property
     def first(self) -> int:
         return min(self.members)
+
+    @property
+    def states(self) -> bool:
+        """Whether it is what transformers calls `hidden_states`."""
+        return self.stem.rstrip("._").rpartition(".")[2].endswith("hidden_states")
 
     @property
     def gapless(self) -> bool:
@@ -60,17 +68,10 @@ def pair_by_numbering(board: Board) -> list[str]:
 
 
 def _pair_schemes(board: Board, one: Scheme, other: Scheme) -> str:
-    used = any(i in board.matches for i in one.members.values()) or any(
-        j in board.taken for j in other.members.values()
-    )
-    if used:
-        # Names have paired them already. They may be wrong, which only contents can tell.
-        if one.stem == other.stem and one.first != other.first and len(one.members) == len(other.members) > 2:
-            return (
-                f"the reference counts `{one.stem}*` from {one.first}, the candidate from {other.first}, and both have "
-                f"{len(one.members)}: equal names may be different layers; contents must decide"
-            )
-        return ""
+    if any(i in board.matches for i in one.members.values()) or any(j in board.taken for j in other.members.values()):
+        return ""  # names have paired them already; whether they are right is checked after
+    if one.states != other.states:
+        return _pair_states(board, one, other)
     found = _offset(one, other)
     if found is None:
         return ""
@@ -95,6 +96,39 @@ def _pair_schemes(board: Board, one: Scheme, other: Scheme) -> str:
     )
 
 
+def _pair_states(board: Board, one: Scheme, other: Scheme) -> str:
+    """`hidden_states` against layers: with one entry more than there are layers it is transformers' way to count.
+
+    Its first is then the embedding, and its last comes after the final norm: it is no layer's output.
+    """
+    side = 0 if one.states else 1
+    states, layers = (one, other) if one.states else (other, one)
+    base = layers.base if layers.base is not None else layers.first
+    count = max(layers.members) - base + 1
+    if not states.gapless or states.first != 0 or len(states.members) not in (count, count + 1):
+        return ""  # contents may tell
+    more = len(states.members) == count + 1
+    pairs = [(states.members[number - base + more], place) for number, place in layers.members.items()]
+    if more:
+        last = max(states.members)
+        board.ends[side, states.members[0]] = "embedding"
+        board.ends[side, states.members[last]] = "final_norm"
+        pairs = [pair for pair in pairs if pair[0] != states.members[last]]
+        pairs += [(states.members[0], layers.embedding)] if layers.embedding is not None else []
+        norm = layers.final_norm
+        pairs += [(states.members[last], norm)] if norm is not None else []
+    taken = 0
+    for ours, theirs in pairs:
+        i, j = (ours, theirs) if one.states else (theirs, ours)
+        if i not in board.matches and j not in board.taken:
+            board.pair(i, j, "numbering")
+            taken += 1
+    if not taken:
+        return ""
+    way = "the embedding first, the last after the final norm" if more else "one for each layer"
+    return f"{board.pairs_text(taken)}, `{states.stem}*` as `{layers.stem}*` ({way})"
+
+
 def _offset(one: Scheme, other: Scheme) -> tuple[int, str, str] | None:
     """What is added to the reference's number to get the candidate's, why, and the side that counts its embedding.
 
@@ -109,8 +143,21 @@ def _offset(one: Scheme, other: Scheme) -> tuple[int, str, str] | None:
     if gapless and len(one.members) == len(other.members) > 1:
         return other.first - one.first, f"from {one.first} on one side, from {other.first} on the other", ""
     if one.base is None or other.base is None:
+        cover = covers(one.members, other.members)
+        best = [offset for offset, count in cover.items() if count == max(cover.values())]
+        if len(best) == 1 and cover[best[0]] == min(len(one.members), len(other.members)) > 1:
+            return best[0], "the only way that the numbers of both sides fit", ""
         return None
     return other.base - one.base, f"the reference's first layer is {one.base}, the candidate's {other.base}", ""
+
+
+def covers(ours: Collection[int], theirs: Collection[int]) -> dict[int, int]:
+    """For each offset, how many of the reference's numbers have a partner among the candidate's.
+
+    >>> covers([0, 1, 2], [1, 2, 3])
+    {-1: 1, 0: 2, 1: 3, 2: 2, 3: 1}
+    """
+    return dict(sorted(Counter(there - here for here in ours for there in theirs).items()))
 
 
 def _partners(ours: list[Scheme], theirs: list[Scheme]) -> list[tuple[Scheme, Scheme]]:
@@ -134,17 +181,22 @@ def _bare(stem: str) -> str:
 
 def _schemes(records: Sequence[Record]) -> dict[Group, list[Scheme]]:
     found: dict[Group, dict[str, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
-    ends: dict[tuple[str, int], int] = {}
+    ends: dict[tuple[str, str, int], int] = {}
     for number, record in enumerate(records):
         where, site = place(record.site.path), record.site
         leaf = "" if site.leaf == "0" else site.leaf
-        if where.end == "embedding" and not leaf:
-            ends.setdefault((site.role, site.call), number)
+        if where.end and not leaf:
+            ends.setdefault((where.end, site.role, site.call), number)
         if where.number is not None:
             found[where.rest, site.role, leaf, site.call][where.stem].setdefault(where.number, number)
     return {
         group: [
-            Scheme(stem=stem, members=members, embedding=None if group[0] else ends.get((group[1], group[3])))
+            Scheme(
+                stem=stem,
+                members=members,
+                embedding=None if group[0] else ends.get(("embedding", group[1], group[3])),
+                final_norm=None if group[0] else ends.get(("final_norm", group[1], group[3])),
+            )
             for stem, members in stems.items()
         ]
         for group, stems in found.items()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from layertap.compare.align.board import Board, compact, place
-from layertap.site import Record
+from layertap.compare.align.board import Board, place
+from layertap.compare.shapes import common_shape, leveled
 
 
-def pair_by_order(board: Board, lengths: tuple[int, int] | None = None) -> list[str]:
+def pair_by_order(board: Board, lengths: Collection[tuple[int, int]] = ()) -> list[str]:
     """Pairs the leftovers between two neighbouring pairs if both sides have as many, of the same kinds and shapes.
 
-    `lengths` are the two sequence lengths where padding is proven to be all that they differ by.
+    `lengths` are two sequence lengths each, where padding is proven to be all that they differ by.
     """
     found: list[tuple[int, int]] = []
     for ours, theirs in _gaps(board):
         if ours and len(ours) == len(theirs):
             pairs = list(zip(ours, theirs, strict=True))
-            if all(_alike(board.reference[i], board.candidate[j], lengths) for i, j in pairs):
+            if all(_alike(board, i, j, lengths) for i, j in pairs):
                 found += pairs
     for i, j in found:
         board.pair(i, j, "order")
@@ -68,24 +68,28 @@ def _forward(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return chain[::-1]
 
 
-def _alike(one: Record, other: Record, lengths: tuple[int, int] | None) -> bool:
+def _alike(board: Board, i: int, j: int, lengths: Collection[tuple[int, int]]) -> bool:
+    one, other = board.reference[i], board.candidate[j]
     a, b = one.site, other.site
     if (a.role, a.call) != (b.role, b.call) or {a.leaf, b.leaf} not in ({a.leaf}, {"", "0"}):
         return False
     # Files have no kinds. Names that contradict each other do: an embedding is no layer, however alike the shapes.
     if one.kind and other.kind and one.kind != other.kind:
         return False
-    here, there = place(a.path), place(b.path)
-    if here.end != there.end and (here.end or here.number is not None) and (there.end or there.number is not None):
+    ends = board.end(0, i), board.end(1, j)
+    told = [bool(end) or place(path).number is not None for end, path in zip(ends, (a.path, b.path), strict=True)]
+    if ends[0] != ends[1] and all(told):
         return False
     return shapes_fit(one.shape, other.shape, lengths)
 
 
-def shapes_fit(one: tuple[int, ...], other: tuple[int, ...], lengths: tuple[int, int] | None) -> bool:
-    """Whether two shapes are the same but for axes of size 1 and proven padding.
+def shapes_fit(one: tuple[int, ...], other: tuple[int, ...], lengths: Collection[tuple[int, int]]) -> bool:
+    """Whether two shapes are the same but for axes of size 1, merged axes, and proven padding.
 
-    >>> shapes_fit((1, 32, 8), (32, 8), None), shapes_fit((1, 32, 8), (1, 64, 8), (32, 64))
+    >>> shapes_fit((1, 32, 8), (32, 8), ()), shapes_fit((1, 32, 8), (1, 64, 8), [(32, 64)])
     (True, True)
     """
-    one, other = compact(one), compact(other)
-    return len(one) == len(other) and all(a == b or (a, b) == lengths for a, b in zip(one, other, strict=True))
+    if common_shape(one, other) is not None:
+        return True
+    one, other = leveled(one, other)
+    return len(one) == len(other) and all(a == b or (a, b) in lengths for a, b in zip(one, other, strict=True))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from layertap.errors import BadArgument, NotARun
 from layertap.store.foreign.layers import is_layers_file, read_layers
 from layertap.store.foreign.monitor import is_monitor_file, read_monitor
 from layertap.store.foreign.neuron import is_neuron_file, read_neuron
 from layertap.store.foreign.npz import read_npz
+from layertap.store.foreign.values import read_values
 from layertap.store.memory import MemoryWriter
 from layertap.store.run import Run
 from layertap.store.runfile import run_files
@@ -25,15 +27,18 @@ UNDERSTOOD = (
 _READERS: dict[str, Callable[[Path], Run]] = {"layers": read_layers, "monitor": read_monitor, "neuron": read_neuron}
 
 
-def open_run(source: Run | MemoryWriter | str | os.PathLike[str]) -> Run:
-    """Opens a run, or what another tool left, whichever it is.
+def open_run(source: Run | MemoryWriter | str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]) -> Run:
+    """Opens a run, what another tool left, or tensors themselves, whichever it is.
 
     open_run("runs/a"); open_run("gpu_reference/full_model"); open_run("first_layer_io_all_modes.npz#2-1")
+    open_run({"layers.0": tensor, "layers.1": tensor}); open_run(outputs.hidden_states)
     """
     if isinstance(source, Run):
         return source
     if isinstance(source, MemoryWriter):
         return Run(source)
+    if not isinstance(source, (str, os.PathLike)):
+        return read_values(source)
     path = Path(source)
     if path.is_dir():
         return _folder(path)

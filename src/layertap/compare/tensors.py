@@ -1,0 +1,35 @@
+"""What was kept of a record, as bytes with a shape: mapped and not read."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from layertap.measure.pair import Array
+from layertap.site import Record
+from layertap.store import Run
+
+
+def array_of(run: Run, record: Record, *, later: bool = False) -> Array:
+    """What was kept of a record, checked; if `later`, by the pass over the pair, which reads the bytes anyway."""
+    raw = np.asarray(run.kept_bytes(record, verify=False if later else None, mapped=True))
+    check = partial(run.check, record) if later and run.checks(record) else None
+    return Array(raw=raw, dtype=record.kept_dtype, shape=record.kept_shape, check=check)
+
+
+def elements(array: Array, shape: tuple[int, ...] | None = None) -> npt.NDArray[np.uint8]:
+    """The bytes with an axis for each of the tensor's and one more for the bytes of an element, not copied.
+
+    `shape` has the same elements in the same order.
+    """
+    shape = array.shape if shape is None else shape
+    count = math.prod(shape)
+    return array.raw.reshape(*shape, len(array.raw) // count if count else 1)
+
+
+def changed(array: Array, new: npt.NDArray[np.uint8]) -> Array:
+    """The array with other elements, as `elements` gives them."""
+    return Array(raw=np.ascontiguousarray(new).reshape(-1), dtype=array.dtype, shape=new.shape[:-1])
