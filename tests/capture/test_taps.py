@@ -1,4 +1,4 @@
-"""The doors: every call of a tapped module is seen, and afterwards torch is as it was."""
+"""Taps: every call of a tapped module is seen, and afterwards the module is as it was."""
 
 import copy
 import pickle
@@ -94,7 +94,7 @@ def test_two_taps_on_one_module(attach):
     assert second.seen
 
 
-def test_an_exception_leaves_the_door_in_order(attach):
+def test_an_exception_leaves_the_taps_in_order(attach):
     class Angry(nn.Module):
         def forward(self, x):
             if x.item() > 0:
@@ -123,18 +123,20 @@ def test_copies_and_pickles_of_a_tapped_module_are_themselves(attach):
     assert not spy.seen
 
 
-def test_nothing_is_left_behind():
+def test_nothing_of_torch_or_of_the_class_is_patched():
     class Own(nn.Linear):
         pass
 
     call, forward = nn.Module._call_impl, nn.Linear.forward
     module, spy = Own(2, 2), Spy()
+    before = dict(module.__dict__)
     taps.attach({module: spy})
-    assert nn.Module._call_impl is not call
-    taps.detach({module: spy})
     assert nn.Module._call_impl is call
     assert nn.Linear.forward is forward
     assert "forward" not in Own.__dict__
+    assert module.__dict__ == before
+    taps.detach({module: spy})
+    assert type(module) is Own
     assert taps.attached() == 0
     module(torch.ones(1, 2))
     assert not spy.seen

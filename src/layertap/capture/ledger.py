@@ -96,7 +96,7 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap]) -> str:
     if role == "param_grad" and not tap.differentiable:
         return "none of its parameters requires a gradient, or modules below it were asked for them"
     if not tap.total:
-        return _why_not_called(tap, by_path)
+        return tap.refused or _why_not_called(tap, by_path)
     if role.startswith("grad") and not tap.differentiable:
         return "nothing it handled required a gradient"
     if role in ("grad_input", "grad_output", "param_grad"):

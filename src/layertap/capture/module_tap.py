@@ -59,6 +59,8 @@ class ModuleTap:
         """Tensors seen through which a gradient could come."""
         self.region: Region | None = None
         """The compiled part that it lies in."""
+        self.refused = ""
+        """Why its calls cannot be seen."""
         self._recorder = recorder
         self._step = -1
         self._calls: Counter[str] = Counter()

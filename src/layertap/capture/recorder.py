@@ -364,7 +364,7 @@ class Recorder:
         self._ever_due |= due
         if due and not self._attached:
             if not self._regions:
-                taps.attach(self._doors)
+                self._attach()
             self._handles = [hook for tap in self._taps.values() for hook in tap.watch_parameter_gradients()]
             self._attached = True
         elif not due:
@@ -374,7 +374,11 @@ class Recorder:
         for region in self._regions:
             region.open()
         if self._regions:
-            taps.attach(self._doors)  # for good: Dynamo traces through the doors, so coming and going would recompile
+            self._attach()  # for good: Dynamo guards the classes, so coming and going would recompile
+
+    def _attach(self) -> None:
+        for module, why in taps.attach(self._doors).items():
+            self._taps[module].refused = why
 
     def _disarm(self) -> None:
         if self._attached:

@@ -1,28 +1,38 @@
-"""How a call of a module is seen: one door around `nn.Module._call_impl`, one around each `forward`.
+"""How the calls of a module are seen: the class of that one instance is exchanged for a tapped subclass.
 
 Why not `register_forward_hook`? A module with hooks takes another path through torch: `nn.TransformerEncoderLayer`
 leaves its fused kernel as soon as one of its children carries a hook, so the tool would change what it measures. Hooks
 also miss `self.scan.forward(x)`, travel along in `deepcopy` and `pickle`, and see an output before later hooks have
-changed it. The doors stand in the class, are keyed by the module's identity, and go when the last tap is gone.
+changed it. Why not a patch of `nn.Module`? It costs every module of the process, and undoes the patches of others.
+
+A tap sees what flows: the arguments as `forward` receives them, after the user's forward pre-hooks, and the output as
+the caller receives it, after the user's forward hooks. Nothing is left in the module's `__dict__`, so copies and
+pickles know nothing of taps. classes.py makes the tapped classes; graph_taps.py holds the taps that a compiler sees.
 """
 
 from __future__ import annotations
 
-import functools
+import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.fx import _symbolic_trace
+from torch.nn.modules import module as torch_module
+
+from layertap.capture.classes import Kind, asks_own_type, class_of, put_off, put_on, set_class
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
+Tokens = list[tuple["Tap", Any]]
 
 
 class Tap(Protocol):
-    """What wants to see the calls of one module."""
+    """What wants to see the calls of one module. A tap may also have `stopped(token, error)`: the call has raised."""
 
     def enter(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Any]:
         """Sees a call begin (`direct`: as `module.forward(…)`); returns its arguments and a token for `leave`."""
@@ -36,28 +46,31 @@ class _Inside(threading.local):
 
     def __init__(self) -> None:
         self.modules: set[int] = set()
+        self.waiting: dict[int, Tokens] = {}
+        """Calls whose arguments still pass forward pre-hooks; the taps enter them as `forward` is called."""
 
 
 _lock = threading.RLock()
 _taps: dict[int, tuple[Tap, ...]] = {}
-_doors: dict[type[nn.Module], tuple[int, Any]] = {}
 _inside = _Inside()
-_call_impl: Callable[..., Any] = nn.Module._call_impl
-_ABSENT = object()
+_call: Any = nn.Module.__call__
 
 
-def attach(taps: Mapping[nn.Module, Tap]) -> None:
-    """Puts one tap on each of these modules."""
+def attach(taps: Mapping[nn.Module, Tap]) -> dict[nn.Module, str]:
+    """Puts one tap on each of these modules; returns those whose calls cannot be seen, and why."""
+    refused = {}
     with _lock:
         for module, tap in taps.items():
             _taps[id(module)] = (*_taps.get(id(module), ()), tap)
-            _open(type(module))
-        if _taps:
-            nn.Module._call_impl = _tapped_call  # type: ignore[method-assign]
+            why = put_on(module, CALLS)
+            _cover(module)
+            if why:
+                refused[module] = why
+    return refused
 
 
 def detach(taps: Mapping[nn.Module, Tap]) -> None:
-    """Takes them off again; with the last one the doors are gone, and torch is as it was."""
+    """Takes them off again. A class that somebody else has given the module meanwhile stays."""
     with _lock:
         for module, tap in taps.items():
             rest = tuple(t for t in _taps.get(id(module), ()) if t is not tap)
@@ -65,9 +78,8 @@ def detach(taps: Mapping[nn.Module, Tap]) -> None:
                 _taps[id(module)] = rest
             else:
                 _taps.pop(id(module), None)
-            _close(type(module))
-        if not _taps:
-            nn.Module._call_impl = _call_impl  # type: ignore[method-assign]
+                _uncover(module)
+                put_off(module, CALLS)
 
 
 def attached() -> int:
@@ -92,16 +104,6 @@ def unseen(module: nn.Module) -> Iterator[None]:
             _inside.modules.discard(id(module))
 
 
-def _tapped_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    # First of all: Dynamo traces this too, and would make one graph for each identity that it looks up.
-    if compiling():
-        return _call_impl(self, *args, **kwargs)
-    taps = _taps.get(id(self))
-    if taps is None:
-        return _call_impl(self, *args, **kwargs)
-    return around(self, taps, functools.partial(_call_impl, self), args, kwargs, direct=False)
-
-
 def compiling() -> bool:
     """Whether this thread is making a graph: what flows through it meanwhile is no data of anybody's run."""
     if torch.compiler.is_dynamo_compiling():
@@ -116,53 +118,187 @@ def around(
     module: nn.Module, taps: Iterable[Tap], call: Callable[..., Any], args: Args, kwargs: Kwargs, *, direct: bool
 ) -> Any:
     """A call of the module, seen by these taps."""
-    tokens = []
-    for tap in taps:
-        args, kwargs, token = tap.enter(args, kwargs, direct)
-        tokens.append((tap, token))
+    tokens: Tokens = []
     nested = id(module) in _inside.modules
-    _inside.modules.add(id(module))
     try:
+        args, kwargs = _enter(tokens, taps, args, kwargs, direct)
+        _inside.modules.add(id(module))
         output = call(*args, **kwargs)
+    except BaseException as error:
+        _stopped(tokens, error)
+        raise
     finally:
         if not nested:
             _inside.modules.discard(id(module))
+    return _leave(tokens, output)
+
+
+def _enter(tokens: Tokens, taps: Iterable[Tap], args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs]:
+    for tap in taps:
+        args, kwargs, token = tap.enter(args, kwargs, direct)
+        tokens.append((tap, token))
+    return args, kwargs
+
+
+def _leave(tokens: Tokens, output: Any) -> Any:
     for tap, token in reversed(tokens):
         output = tap.leave(token, output)
     return output
 
 
-def _open(cls: type[nn.Module]) -> None:
-    count, original = _doors.get(cls, (0, _ABSENT))
-    if count == 0:
-        original = cls.__dict__.get("forward", _ABSENT)
-        if not issubclass(cls, torch.jit.ScriptModule):  # its methods belong to the compiler
-            cls.forward = _door(cls.forward)
-    _doors[cls] = (count + 1, original)
+def _stopped(tokens: Tokens, error: BaseException) -> None:
+    for tap, token in reversed(tokens):
+        tell = getattr(tap, "stopped", None)
+        if tell is not None:
+            tell(token, error)
 
 
-def _close(cls: type[nn.Module]) -> None:
-    count, original = _doors[cls]
-    if count > 1:
-        _doors[cls] = (count - 1, original)
-        return
-    del _doors[cls]
-    if issubclass(cls, torch.jit.ScriptModule):
-        return
-    if original is _ABSENT:
-        del cls.forward
-    else:
-        cls.forward = original
+def _methods(cls: Any) -> dict[str, Any]:
+    """What a tapped subclass of `cls` has of its own."""
+    restores = asks_own_type(cls)
 
-
-def _door(forward: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(forward)
-    def tapped_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if compiling():
-            return forward(self, *args, **kwargs)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        # One frame, in the place of nn.Module's own: modules can be nested as deep as without taps.
+        call = cls.__call__
+        if compiling() or (call is not _call and _symbolic_trace._is_fx_tracing_flag):
+            if restores and torch.compiler.is_dynamo_compiling():
+                torch._dynamo.graph_break()  # it asks for its own type, and a graph cannot give that back
+            return call(self, *args, **kwargs)
         taps = _taps.get(id(self))
-        if taps is None or id(self) in _inside.modules:
-            return forward(self, *args, **kwargs)
-        return around(self, taps, functools.partial(forward, self), args, kwargs, direct=True)
+        if taps is None:  # a replica or a copy that was made by hand: it has the class and is not tapped
+            put_off(self, CALLS)
+            return call(self, *args, **kwargs)
+        tokens: Tokens = []
+        key, late = id(self), False
+        nested, waiting = key in _inside.modules, _inside.waiting.pop(key, None)
+        try:
+            if call is _call and self._compiled_call_impl is None:
+                call = cls._call_impl
+                late = bool(self._forward_pre_hooks or torch_module._global_forward_pre_hooks)
+                late = late and type(self.__dict__.get("forward", _ANY)) is _Method
+            if late:
+                _inside.waiting[key] = tokens
+            else:
+                args, kwargs = _enter(tokens, taps, args, kwargs, False)
+            _inside.modules.add(key)
+            if restores:
+                set_class(self, cls)
+            output = call(self, *args, **kwargs)
+        except BaseException as error:
+            _stopped(tokens, error)
+            raise
+        finally:
+            if restores and key in _taps:
+                put_on(self, CALLS)
+            if not nested:
+                _inside.modules.discard(key)
+            _inside.waiting.pop(key, None)
+            if waiting is not None:
+                _inside.waiting[key] = waiting
+        return _leave(tokens, output)
 
-    return tapped_forward
+    return {"__call__": __call__, "forward": _Forward(cls)}
+
+
+class _Forward:
+    """`forward` of a tapped class: a call of it from outside of the module's own call is seen.
+
+    A descriptor that hands out the module's own method, so that a call has no frame more than without taps.
+    """
+
+    def __init__(self, cls: Any) -> None:
+        self._cls = cls
+
+    def __get__(self, module: Any, owner: Any = None) -> Any:
+        if module is None:
+            return self._cls.forward
+        target, key = self._of_class(module), id(module)
+        if key in _inside.modules:
+            return _Method(module, target) if key in _inside.waiting else target
+        return _Method(module, target) if key in _taps and callable(target) and not compiling() else target
+
+    def _of_class(self, module: Any) -> Any:
+        for cls in self._cls.__mro__:
+            if "forward" in cls.__dict__:
+                found = cls.__dict__["forward"]
+                bind = getattr(type(found), "__get__", None)
+                return found if bind is None else bind(found, module, self._cls)
+        raise AttributeError("forward")
+
+
+class _Method:
+    """What `module.forward` gives while it is tapped: a method like any other, whose calls are seen."""
+
+    def __init__(self, module: nn.Module, target: Any) -> None:
+        self._module = module
+        self.__wrapped__ = target
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return self.__wrapped__(*args, **kwargs)
+        module = self._module
+        key = id(module)
+        taps = _taps.get(key)
+        if key in _inside.modules and key in _inside.waiting:
+            # The arguments have passed the user's pre-hooks: now the taps see them.
+            args, kwargs = _enter(_inside.waiting.pop(key), taps or (), args, kwargs, False)
+            taps = None
+        if taps is None or key in _inside.modules:
+            return self.__wrapped__(*args, **kwargs)
+        restores = asks_own_type(class_of(module))
+        if restores:
+            set_class(module, class_of(module))
+        try:
+            return around(module, taps, self.__wrapped__, args, kwargs, direct=True)
+        finally:
+            if restores and key in _taps:
+                put_on(module, CALLS)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return MethodType if isinstance(self.__wrapped__, MethodType) else _Method
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.__wrapped__ == _unwrapped(other))
+
+    def __hash__(self) -> int:
+        return hash(self.__wrapped__)
+
+    def __repr__(self) -> str:
+        return repr(self.__wrapped__)
+
+    def __reduce__(self) -> Any:
+        return getattr, (self._module, "forward")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.__wrapped__, memo)
+
+
+def _unwrapped(value: Any) -> Any:
+    return value.__wrapped__ if type(value) is _Method else value
+
+
+def _stored(item: tuple[str, Any]) -> tuple[str, Any]:
+    return item[0], _unwrapped(item[1])
+
+
+CALLS = Kind("calls", _methods, transparent=True, stored=_stored)
+
+
+def _cover(module: nn.Module) -> None:
+    """A `forward` in the module's own `__dict__` comes before that of any class; its calls are seen too."""
+    own = module.__dict__.get("forward")
+    if callable(own) and type(own) is not _Method:
+        module.__dict__["forward"] = _Method(module, own)
+
+
+def _uncover(module: nn.Module) -> None:
+    own = module.__dict__.get("forward")
+    if type(own) is _Method:
+        module.__dict__["forward"] = own.__wrapped__
+
+
+_ANY = _Method(nn.Identity(), None)
