@@ -15,9 +15,15 @@ LayertapError
     └── NoTensor       the site was recorded, its tensor was not kept
 """
 
+from layertap.words import printable
+
 
 class LayertapError(Exception):
-    """The base of all errors that layertap raises on purpose."""
+    """The base of all errors that layertap raises on purpose. Its text holds nothing that a terminal would obey."""
+
+    def __str__(self) -> str:
+        # Not `super().__str__()`: KeyError shows the repr of its argument, quotes and escaped newlines included.
+        return printable(str(self.args[0]) if len(self.args) == 1 else ", ".join(map(str, self.args)))
 
 
 class NoMatch(LayertapError, LookupError):
@@ -62,10 +68,6 @@ class NewerFormat(RunError):
 
 class SiteNotFound(RunError, KeyError):
     """The run holds no such site."""
-
-    def __str__(self) -> str:
-        # KeyError shows the repr of its argument, quotes and escaped newlines included.
-        return str(self.args[0]) if self.args else ""
 
 
 class NoTensor(RunError):

@@ -25,10 +25,11 @@ from layertap.capture.leaves import parts
 from layertap.capture.ledger import receipt_of, why_nothing
 from layertap.capture.module_tap import Call, ModuleTap, Moment
 from layertap.capture.parcel import Draft, Source, Tally, dtype_name
-from layertap.capture.schedule import parse_bytes, parse_schedule
+from layertap.capture.schedule import parse_schedule
 from layertap.capture.sharding import Parts
 from layertap.capture.sink import POLICIES, Sink, Writer
 from layertap.errors import BadArgument, NothingCaptured
+from layertap.files import parse_bytes
 from layertap.measure import supported
 from layertap.select import Selection, select
 from layertap.site import ROLES, Receipt, Sharding, Site

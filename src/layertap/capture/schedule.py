@@ -193,26 +193,3 @@ def _joined(rules: list[Schedule], word: str, due: Due) -> Schedule:
         raise BadArgument(f"an empty schedule: {_HELP}")
     texts = [f"({rule})" if " and " in rule.text and word != " and " else str(rule) for rule in rules]
     return Schedule(word.join(texts), due, all(rule.by_step for rule in rules))
-
-
-def parse_bytes(size: int | str) -> int:
-    """Reads a number of bytes.
-
-    >>> parse_bytes("2GiB") == 2 * 1024**3
-    True
-    """
-    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-        return size
-    units = {"": 1, "B": 1}
-    for power, letter in enumerate("KMGT", start=1):
-        units |= {f"{letter}B": 1000**power, f"{letter}iB": 1024**power, letter: 1024**power}
-    if isinstance(size, str):
-        number = size.strip().rstrip("BKMGTi ")
-        unit = size.strip()[len(number) :].strip()
-        try:
-            value = int(float(number) * units[unit])
-        except (ValueError, KeyError):
-            value = 0
-        if value > 0:
-            return value
-    raise BadArgument(f"{size!r} is no size; write bytes as a number, or for instance '512MiB' or '2GiB'")

@@ -59,17 +59,29 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks
     try:
-        app()
+        code = app(standalone_mode=False)
         sys.stdout.flush()
     except LayertapError as error:
         problem(str(error))
-        sys.exit(2)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(2)
     except OSError as error:  # a full disk, a folder that is not ours: the message says it all
         problem(str(error))
-        sys.exit(2)
-    except Exception:  # noqa: BLE001  whatever it is, it is no verdict
-        traceback.print_exc()
-        sys.exit(2)
+    except MemoryError as error:
+        problem(f"out of memory{f' ({error})' if str(error) else ''}; the input, or what it asks for, is too large")
+    except Exception as error:  # noqa: BLE001  whatever it is, it is no verdict
+        # typer comes with a click of its own, or with the one that is installed: its errors are known by their method.
+        usage = getattr(error, "format_message", None)
+        problem(f"{usage()} ({_help(error)})" if usage and str(error) else _traceback(error))
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(2)
+
+
+def _help(error: Exception) -> str:
+    path = getattr(getattr(error, "ctx", None), "command_path", "layertap")
+    return f"see {path} --help"
+
+
+def _traceback(error: Exception) -> str:
+    return "an error that layertap did not expect\n" + "".join(traceback.format_exception(error)).rstrip()

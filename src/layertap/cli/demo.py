@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from layertap.cli.screen import show_json, show_screen
+from layertap.cli.screen import show_json, show_screen, show_text
 from layertap.report.receipt import receipt_view
 from layertap.report.show import run_rows, run_view
 from layertap.store import Run
@@ -67,11 +67,11 @@ def demo(
         show_json(inside.to_dict())
         return
     head, *_ = str(inside).partition("\n\n")
-    print(head)
-    print("\nRecorded runs show where an error is seen. Both models at hand: whose is it, and why?")
-    print("\n>>> print(lt.find_fault(healthy, broken, (ids,)))")
-    print(find_fault(decoder(), broken, (ids,)))
-    print(f"\nOne site in full: layertap show {folder / 'broken-inside'} blocks.3.down")
+    show_text(head)
+    show_text("\nRecorded runs show where an error is seen. Both models at hand: whose is it, and why?")
+    show_text("\n>>> print(lt.find_fault(healthy, broken, (ids,)))")
+    show_text(find_fault(decoder(), broken, (ids,)))
+    show_text(f"\nOne site in full: layertap show {folder / 'broken-inside'} blocks.3.down")
 
 
 def decoder(blocks: int = 6, width: int = 48, vocabulary: int = 64) -> nn.Module:

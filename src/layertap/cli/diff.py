@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from layertap.cli.screen import progress, show_json, show_screen
+from layertap.cli.screen import progress, show_json, show_screen, show_text
 
 
 def diff(
@@ -33,7 +33,7 @@ def diff(
             trainings = diff_training(
                 *sides, progress=lambda done, total: bar.update(task, completed=done, total=total)
             )
-        show_json(trainings.to_dict()) if json else print(trainings)
+        show_json(trainings.to_dict()) if json else show_text(trainings)
         raise typer.Exit(trainings.exit_code)
     with progress() as bar:
         task = bar.add_task("comparing", total=None)

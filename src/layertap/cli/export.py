@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from layertap.cli.screen import err, progress, show_json
+from layertap.cli.screen import progress, show_json, show_text, status
 from layertap.errors import BadArgument
 
 
@@ -28,7 +28,7 @@ def export(
     from layertap.store.foreign import open_run
 
     names = dict(_pair(text) for text in name or ())
-    with err.status(f"opening {run}"):
+    with status(f"opening {run}"):
         opened = open_run(run)
     with progress() as bar:
         task = bar.add_task(f"exporting {len(opened)} sites", total=None)
@@ -46,8 +46,8 @@ def export(
         show_json({"run": run, "problems": list(opened.problems), "exported": done})
         return
     for problem in opened.problems:
-        print(f"problem: {problem}")
-    print(done)
+        show_text(f"problem: {problem}")
+    show_text(done)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from layertap.cli.screen import err, show_json, show_screen
+from layertap.cli.screen import show_json, show_screen, show_text, status
 
 
 def fault(
@@ -29,13 +30,17 @@ def fault(
     from layertap.report.finding import finding_view
     from layertap.targets import make_inputs, open_target
 
-    with err.status(f"opening {reference}") as status:
+    with status(f"opening {reference}") as shown:
+
+        def tell(text: str) -> None:
+            shown.update(Text(text))
+
         ours = open_target(reference)
-        status.update(f"opening {candidate}")
+        tell(f"opening {candidate}")
         theirs = open_target(candidate)
         # The reference decides what both are run on.
         inputs = make_inputs(ours, prompt=prompt, input=input, seq_len=seq_len, seed=seed)
-        finding = find_fault(ours.model, theirs.model, inputs, mapping=mapping, budget=budget, progress=status.update)
+        finding = find_fault(ours.model, theirs.model, inputs, mapping=mapping, budget=budget, progress=tell)
     if repro is not None and finding.verdict == "fault":
         finding.repro(repro)
     if html is not None:
@@ -45,5 +50,5 @@ def fault(
     else:
         show_screen(finding_view(finding, verbose=verbose))
         if repro is not None and finding.verdict == "fault":
-            print(f"wrote {repro}; next: python {repro / 'repro.py'}")
+            show_text(f"wrote {repro}; next: python {repro / 'repro.py'}")
     raise typer.Exit(finding.exit_code)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from layertap.cli.screen import err, progress, show_json, show_screen
+from layertap.cli.screen import progress, show_json, show_screen, show_text, status
 from layertap.errors import BadArgument
 from layertap.report.receipt import receipt_view
 
@@ -41,13 +41,13 @@ def record(
     from layertap.capture import record as start
     from layertap.targets import make_inputs, open_target
 
-    with err.status(f"opening {target}"):
+    with status(f"opening {target}"):
         opened = open_target(target, config=_pairs(config))
         inputs = make_inputs(opened, prompt=prompt, input=input, seq_len=seq_len, seed=seed)
     roles = tuple(role.strip() for role in what.split(","))
     if plan:
         selection = planned(opened.model, lambda: opened.run(inputs), sites=sites, exclude=exclude, what=roles)
-        show_json({"sites": [str(line) for line in selection]}) if json else print(selection)
+        show_json({"sites": [str(line) for line in selection]}) if json else show_text(selection)
         return
     recording = start(
         opened,
@@ -68,7 +68,7 @@ def record(
         show_json({"run": str(output), "receipt": recording.receipt.to_dict()})
     else:
         show_screen(receipt_view(recording.receipt))
-        print(f"wrote {output}; next: layertap show {output}")
+        show_text(f"wrote {output}; next: layertap show {output}")
 
 
 def _pairs(config: list[str] | None) -> dict[str, str]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+from typing import Any, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.status import Status
 from rich.text import Text
 
+from layertap.report.screen import Screen
 from layertap.report.values import jsonable
+from layertap.words import printable
 
 
-class _Screen(Console):
+class _Screen(Screen):
     """A console that `| head` leaves unharmed: the exit code stays the verdict's, where rich would say 1."""
 
     def on_broken_pipe(self) -> None:
@@ -23,13 +26,18 @@ class _Screen(Console):
 
 
 out = _Screen(emoji=False)  # `net.py:x:` is no picture
-err = Console(stderr=True, emoji=False)
+err = Screen(stderr=True, emoji=False)
 PIPE = 10_000
 
 
-def show_json(value: Any) -> None:
-    """Prints JSON that any parser takes, NaN and infinities as strings."""
-    print(json.dumps(jsonable(value), indent=2, allow_nan=False))
+def show_json(value: Any, file: TextIO | None = None) -> None:
+    """Prints JSON that any parser takes, NaN and infinities as strings, all that is not ASCII escaped."""
+    print(json.dumps(jsonable(value), indent=2, allow_nan=False), file=file)
+
+
+def show_text(value: object) -> None:
+    """Prints a text for people as it is, unwrapped and without styles."""
+    print(printable(str(value)))
 
 
 def show_screen(view: RenderableType) -> None:
@@ -38,6 +46,11 @@ def show_screen(view: RenderableType) -> None:
         out.print(view)
     else:
         _Screen(width=PIPE, emoji=False).print(view)
+
+
+def status(text: str) -> Status:
+    """What is being done, on the error stream while it lasts. Names are no markup."""
+    return err.status(Text(text))
 
 
 def progress() -> Progress:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from layertap.cli.screen import show_json, show_screen
+from layertap.cli.screen import show_json, show_screen, show_text
 from layertap.errors import BadArgument
 from layertap.report.receipt import receipt_view
 from layertap.report.show import run_rows, run_view, site_rows, site_view, telling_step
@@ -32,7 +32,7 @@ def show(
     path = Path(run)
     if path.is_file() and path.suffix in ARTEFACTS:
         described = open_target(path).describe()
-        show_json(described) if json else print(described)
+        show_json(described) if json else show_text(described)
         return
     opened = open_run(run)
     if site is not None:
@@ -62,7 +62,7 @@ def show(
     if opened.receipt is not None:
         show_screen(receipt_view(opened.receipt))
     for report in triggers:
-        print(report)
+        show_text(report)
 
 
 def _moment(step: int | None, rank: int | None) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
-from layertap.cli.screen import err, problem, show_json
+from layertap.cli.screen import err, problem, show_json, show_text
 from layertap.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def watch(
     options["exists"] = "replace" if replace else None
     settings = read_config(config, **options)
     if plan:
-        print(settings)
+        show_text(settings)
         return
     if not command:
         raise BadArgument("watch what? give the command after --, for instance: layertap watch -- python train.py")
@@ -69,13 +71,14 @@ def _as_options(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
 
 def _show(command: list[str], outcome: Outcome, json: bool) -> None:
     if json:
-        err.print_json(data=_plain(outcome))
+        show_json(outcome, file=sys.stderr)
         return
     for text in outcome.problems:
         problem(text)
     for watched in outcome.watched:
         rank = f" (rank {watched.rank})" if watched.rank else ""
-        err.print(f"[bold]layertap:[/] {watched.model}{rank} → {watched.run}", highlight=False, soft_wrap=True)
+        told = f" {watched.model}{rank} → {watched.run}"
+        err.print(Text.assemble(("layertap:", "bold"), told), highlight=False, soft_wrap=True)
         if not watched.closed:
             problem("its process ended without a word; what was committed before is in the run")
         for text in (watched.receipt, *watched.triggers):
@@ -85,12 +88,6 @@ def _show(command: list[str], outcome: Outcome, json: bool) -> None:
             f"nothing was captured from `{shlex.join(command)}`: "
             + ("see above" if outcome.watched or outcome.problems else "no Python in it made a torch optimizer")
         )
-
-
-def _plain(outcome: Outcome) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(outcome)
 
 
 def _determinism(command: list[str], options: dict[str, Any], json: bool) -> int:
@@ -109,5 +106,5 @@ def _determinism(command: list[str], options: dict[str, Any], json: bool) -> int
         if not any(watched.fired for watched in outcome.watched):
             return 3
     report = diff_training(*sides)
-    show_json(report.to_dict()) if json else print(report)
+    show_json(report.to_dict()) if json else show_text(report)
     return 0 if report.verdict == "identical" else 3 if report.first is None else 1

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from layertap.capture.schedule import parse_bytes
 from layertap.errors import BadArgument
 from layertap.fault.held import HeldSearch
 from layertap.fault.pairing import Mapped, Pairing
@@ -18,6 +17,7 @@ from layertap.fault.search import Progress, Search
 from layertap.fault.shelf import Shelf, describe
 from layertap.fault.side import Inputs, Side
 from layertap.fault.unheld import UnheldSearch, can_be_held, eagerly
+from layertap.files import parse_bytes
 
 
 def find_fault(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
 from layertap.compare.result import Report, Row
+from layertap.report.screen import plain_text
 from layertap.report.table import Column, Lines
 from layertap.report.values import jsonable, number
 from layertap.words import say
@@ -53,9 +53,7 @@ METRICS = (
 
 def report_text(report: Report, *, verbose: bool = False) -> str:
     """As plain text, for `print`, pytest and logs."""
-    out = io.StringIO()
-    Console(file=out, width=200, color_system=None).print(report_view(report, verbose=verbose))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return plain_text(report_view(report, verbose=verbose))
 
 
 def report_view(report: Report, *, verbose: bool = False) -> Group:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
 from layertap.report.diff import STYLES
+from layertap.report.screen import plain_text
 from layertap.report.table import Column, Lines
 from layertap.report.values import jsonable, number
 from layertap.words import say
@@ -24,9 +24,7 @@ NOTES = 5
 
 def finding_text(finding: Finding, *, verbose: bool = False) -> str:
     """As plain text, for `print`."""
-    out = io.StringIO()
-    Console(file=out, width=200, color_system=None).print(finding_view(finding, verbose=verbose))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return plain_text(finding_view(finding, verbose=verbose))
 
 
 def finding_view(finding: Finding, *, verbose: bool = False) -> Group:

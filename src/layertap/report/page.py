@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from html import escape
+from html import escape as _escape
 from typing import TYPE_CHECKING
 
 from layertap.report.diff import headline, pair_name, scale
 from layertap.report.finding import words
 from layertap.report.values import number
-from layertap.words import language, say
+from layertap.words import language, printable, say
 
 if TYPE_CHECKING:
     from layertap.compare.result import Report, Row
@@ -43,6 +43,11 @@ td.bar b { position: absolute; top: 0; bottom: 0; width: 2px; background: curren
 td.why { text-align: left; white-space: normal; font-size: 13px; min-width: 9rem; overflow-wrap: anywhere; }
 @media (min-width: 82rem) { .wide { overflow-x: visible; } thead th { position: sticky; top: 0; background: Canvas; } }
 """
+
+
+def escape(text: str) -> str:
+    """The text for a page: neither markup, nor marks that turn the direction of writing around."""
+    return _escape(printable(text))
 
 
 def report_page(report: Report) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections import defaultdict
 from collections.abc import Iterable
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
+from layertap.report.screen import plain_text
 from layertap.report.values import natural, size
 from layertap.site import Receipt, Site, SiteReceipt
 from layertap.words import say
@@ -19,9 +19,7 @@ NAMED = 4
 
 def receipt_text(receipt: Receipt) -> str:
     """As plain text, for `print`."""
-    out = io.StringIO()
-    Console(file=out, width=160, color_system=None).print(receipt_view(receipt))
-    return out.getvalue().rstrip("\n")
+    return plain_text(receipt_view(receipt), width=160).rstrip("\n")
 
 
 def receipt_view(receipt: Receipt) -> Group:

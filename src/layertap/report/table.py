@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from layertap.words import say
+from layertap.words import printable, say
 
 GAP = "  "
 NAME = 16
@@ -38,7 +38,7 @@ class Lines:
         self.rows: list[tuple[list[str], str]] = []
 
     def add(self, cells: Iterable[str], style: str = "") -> None:
-        self.rows.append(([_printable(cell) for cell in cells], style))
+        self.rows.append(([_on_one_line(cell) for cell in cells], style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         titles = [column.title for column in self.columns]
@@ -85,6 +85,5 @@ class Lines:
         return [GAP.join(parts).rstrip(), *more]
 
 
-def _printable(text: str) -> str:
-    """The text on one line, without codes that a terminal would obey."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+def _on_one_line(text: str) -> str:
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")

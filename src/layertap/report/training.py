@@ -8,7 +8,7 @@ from typing import Any
 
 from layertap.compare.training import Parting, TrainingReport
 from layertap.report.values import jsonable, number
-from layertap.words import say
+from layertap.words import printable, say
 
 
 def training_text(report: TrainingReport) -> str:
@@ -20,7 +20,7 @@ def training_text(report: TrainingReport) -> str:
     if report.above is not None and report.above is not report.first:
         lines.append(say("above rounding from: {place}", place=place_text(report.above)))
     lines.append(say("compared: {records} records of {steps} steps", records=report.records, steps=report.steps))
-    return "\n".join([*lines, *(f"note: {note}" for note in report.notes)])
+    return printable("\n".join([*lines, *(f"note: {note}" for note in report.notes)]))
 
 
 def place_text(parting: Parting) -> str:

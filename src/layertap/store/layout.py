@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun
+from layertap.files import check_unpacked, parse_json, read_text, reading
 from layertap.measure import portable
 from layertap.site import Site
 
@@ -96,7 +97,7 @@ class Layout:
     @classmethod
     def loads(cls, text: str, origin: str = "this text") -> Layout:
         try:
-            data = json.loads(text)
+            data = parse_json(text)
         except ValueError as error:
             raise CorruptRun(f"{origin} is no JSON: {error}; write it again with tapped.layout.save(…)") from error
         if not isinstance(data, dict) or data.pop("format", "") != "layertap-layout":
@@ -117,12 +118,14 @@ class Layout:
         path = Path(path)
         beside = path if path.name.endswith(".layout.json") else _beside(path)
         if beside.is_file():
-            return cls.loads(beside.read_text(encoding="utf-8"), str(beside))
+            with reading(str(beside), "not a layout"):
+                return cls.loads(read_text(beside), str(beside))
         if path.is_file() and zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                for name in archive.namelist():
-                    if name.rpartition("/")[2] == NAME:
-                        return cls.loads(archive.read(name).decode(), f"{name} in {path}")
+            with reading(str(path), "not an archive"), zipfile.ZipFile(path) as archive:
+                for member in archive.infolist():
+                    if member.filename.rpartition("/")[2] == NAME:
+                        check_unpacked(f"{member.filename} in {path}", member.file_size, member.compress_size)
+                        return cls.loads(archive.read(member).decode(), f"{member.filename} in {path}")
         raise NotARun(
             f"{path} has no layout, inside or beside it ({beside.name}); save it with tapped.layout.save({path.name!r})"
         )

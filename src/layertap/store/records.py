@@ -12,6 +12,7 @@ from layertap.errors import NoTensor, RunError, SiteNotFound
 from layertap.site import Record, Site, Statistics
 from layertap.store.dtype import SIZES, Bytes, to_numpy
 from layertap.store.index import NONE
+from layertap.words import printable
 
 if TYPE_CHECKING:
     import torch
@@ -122,7 +123,7 @@ class SiteRecords(Sequence[Record]):
         return (self._run.record_at(int(row)) for row in self._rows)
 
     def __repr__(self) -> str:
-        return f"<{self.site}: {len(self)} record(s); {self._choices()}>"
+        return printable(f"<{self.site}: {len(self)} record(s); {self._choices()}>")
 
     def _kept(self, verify: bool | None) -> tuple[Record, Bytes]:
         record = self.record

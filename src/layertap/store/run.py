@@ -23,6 +23,7 @@ from layertap.store.runfile import read_run_file, run_files
 from layertap.store.schema import SCHEMA, to_records
 from layertap.store.shards import MemoryShard, Shard, inside, list_shards, tensor_path
 from layertap.store.tensorfile import Entry, is_empty, read_bytes, read_header
+from layertap.words import printable
 
 T = TypeVar("T")
 
@@ -194,10 +195,10 @@ class Run:
             "no steps" if not len(steps) else f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]}-{steps[-1]}"
         )
         state = f"partial ({len(self.problems)} problem(s), see .problems)" if self.partial else "complete"
-        return f"{self.name}: {len(self.sites)} sites, {self.count} records, {span}, {state}"
+        return printable(f"{self.name}: {len(self.sites)} sites, {self.count} records, {span}, {state}")
 
     def __repr__(self) -> str:
-        return f"<Run {self.name}: {self.count} records>"
+        return printable(f"<Run {self.name}: {self.count} records>")
 
     def record_at(self, row: int) -> Record:
         """One record by its row in `index`."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import CorruptRun, NewerFormat
+from layertap.files import parse_json, read_bytes, reason
 from layertap.store.durable import sync, sync_folder
 from layertap.store.schema import FORMAT
 
@@ -45,16 +46,11 @@ def read_run_file(path: Path, name: str = "") -> dict[str, Any]:
     """Reads and checks one run file; errors call it `name`."""
     name = name or str(path)
     try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_BYTES + 1)
+        data = parse_json(read_bytes(path, MAX_BYTES))
     except OSError as error:
         raise CorruptRun(f"{name}: cannot be read ({error.strerror or error})") from None
-    if len(text) > MAX_BYTES:
-        raise CorruptRun(f"{name}: larger than {MAX_BYTES} bytes; layertap writes no such file")
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        raise CorruptRun(f"{name}: not JSON; expected the description of a run") from None
+    except ValueError as error:
+        raise CorruptRun(f"{name}: not JSON; expected the description of a run ({reason(error)})") from None
     if not isinstance(data, dict) or type(data.get("format")) is not int:
         raise CorruptRun(f"{name}: expected a JSON object with a whole number as 'format'")
     if data["format"] > FORMAT:

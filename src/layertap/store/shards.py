@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from layertap.errors import CorruptRun, NewerFormat
+from layertap.errors import CorruptRun, LayertapError, NewerFormat
+from layertap.files import check_unpacked, open_regular
+from layertap.measure.definition import BUCKETS
 from layertap.store.schema import FORMAT, FORMAT_KEY, SCHEMA, schema_of, upgrade
 
+SKETCH_BYTES = 4 * BUCKETS
 _NAME = re.compile(r"(\d{1,9})-([0-9A-Za-z]+-[0-9a-f]+)-(\d{6,9})\.parquet")
 _TENSOR_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]*\.safetensors")
 
@@ -35,6 +39,7 @@ class Shard:
         schema = self._guarded(metadata.schema.to_arrow_schema)
         self._version = self._check(schema)
         self._metadata = metadata
+        self._repeats = self._guarded(self._bounded)
         self.groups: tuple[int, ...] = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         """Rows of each row group."""
         if min(self.groups, default=0) < 0 or sum(self.groups) != metadata.num_rows:
@@ -66,16 +71,57 @@ class Shard:
 
     def _read(self, columns: list[str], group: int | None, encoded: list[str]) -> Any:
         here = [name for name in columns if name in schema_of(self._version).names]
-        with open(self._path, "rb") as source:
+        # A text that stands once in the file and in a million rows is read as it stands, and only then spread out.
+        repeated = [name for name in here if name in self._repeats]
+        with open_regular(self._path) as source:
             file = pq.ParquetFile(
-                source, metadata=self._metadata, read_dictionary=encoded, page_checksum_verification=True
+                source,
+                metadata=self._metadata,
+                read_dictionary=list({*encoded, *(self._repeats[name] for name in repeated)}),
+                page_checksum_verification=True,
             )
             table = file.read(here) if group is None else file.read_row_group(group, here)
         expected = self.rows if group is None else self.groups[group]
         if table.num_rows != expected:
             raise ValueError(f"{table.num_rows} rows where {expected} were promised")
         table.validate(full=True)  # offsets and UTF-8 too: what arrow trusts later must be checked once
+        for name in repeated:
+            if name not in encoded:
+                self._spreads(name, table.column(name))
+                kind = schema_of(self._version).field(name).type
+                place = table.column_names.index(name)
+                table = table.set_column(place, name, table.column(name).cast(kind))
+        if "sketch" in columns:
+            self._sketches(table.column("sketch"))
         return table.select(columns) if self._version == FORMAT else upgrade(table, columns)
+
+    def _bounded(self) -> dict[str, str]:
+        """Refuses a file that says of itself that it is far larger in memory; gives the columns that repeat texts."""
+        repeats: dict[str, str] = {}
+        unpacked = 0
+        for number in range(self._metadata.num_row_groups):
+            group = self._metadata.row_group(number)
+            for place in range(group.num_columns):
+                chunk = group.column(place)
+                # A run of equal numbers takes no room on disk, whatever its length.
+                unpacked += max(chunk.total_uncompressed_size, 8 * chunk.num_values)
+                if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
+                    repeats[chunk.path_in_schema.partition(".")[0]] = chunk.path_in_schema
+        check_unpacked(self.name, unpacked, os.stat(self._path).st_size)
+        return repeats
+
+    def _spreads(self, name: str, column: Any) -> None:
+        total = 0
+        for chunk in column.chunks:
+            chunk = chunk.flatten() if pa.types.is_list(chunk.type) else chunk
+            lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
+            total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
+        check_unpacked(f"{self.name}: column {name!r}", total, os.stat(self._path).st_size)
+
+    def _sketches(self, column: Any) -> None:
+        sizes = pc.unique(pc.binary_length(column)).to_pylist()
+        if not set(sizes) <= {0, SKETCH_BYTES}:
+            raise ValueError(f"a sketch of {next(size for size in sizes if size not in (0, SKETCH_BYTES))} bytes")
 
     def _check(self, schema: Any) -> int:
         """The version of the format, if all of its columns are there."""
@@ -98,6 +144,8 @@ class Shard:
     def _guarded(self, work: Any) -> Any:
         try:
             return work()
+        except LayertapError:
+            raise
         except Exception as error:  # noqa: BLE001 - pyarrow raises a dozen kinds for a damaged file
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise CorruptRun(f"{self.name}: damaged, or not parquet ({reason[0][:200]})") from None

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from layertap.errors import CorruptRun
+from layertap.files import open_regular, parse_json, reason
 from layertap.store.dtype import SAFETENSORS, SIZES, Bytes
 from layertap.store.durable import sync, sync_folder
 
@@ -119,7 +120,7 @@ class TensorFileWriter:
 def read_header(path: Path, name: str) -> dict[str, Entry]:
     """All tensors of a file by key. Anything that safetensors forbids is a CorruptRun that calls the file `name`."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             prefix = file.read(8)
             length = int.from_bytes(prefix, "little")
@@ -133,9 +134,9 @@ def read_header(path: Path, name: str) -> dict[str, Entry]:
     if not text.startswith(b"{"):
         raise _damaged(name, "the header is not JSON (not a safetensors file)")
     try:
-        header = json.loads(text, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError):
-        raise _damaged(name, "the header is not JSON (not a safetensors file)") from None
+        header = parse_json(text, object_pairs_hook=_no_duplicates)
+    except ValueError as error:
+        raise _damaged(name, f"the header is not JSON ({reason(error)}; not a safetensors file)") from None
     header.pop("__metadata__", None)
     start, end = 8 + length, 0
     entries = {key: _entry(name, key, value, start) for key, value in header.items()}
@@ -152,7 +153,7 @@ def read_header(path: Path, name: str) -> dict[str, Entry]:
 def is_empty(path: Path) -> bool:
     """Whether not even a header is there: nothing but zeros, or nothing at all, is what a power cut may leave."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path, buffering=0) as file:
             return not any(file.read(8))
     except OSError as error:
         raise _damaged(str(path), f"cannot be read ({error})") from None
@@ -167,7 +168,7 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
     """
     size = end - begin
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path, buffering=0) as file:
             there = os.fstat(file.fileno()).st_size
             if there < end:
                 raise _damaged(name, f"{there} bytes, expected at least {end}; it was cut")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 from layertap.errors import MissingExtra, TargetError
+from layertap.files import parse_json, read_bytes, reason
 from layertap.targets.target import Target, told
 
 _TOKENIZER_FILES = (
@@ -52,11 +52,13 @@ def _config(folder: Path, name: str) -> dict[str, Any]:
         )
     file = folder / "config.json"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = parse_json(read_bytes(file))
     except FileNotFoundError:
         raise TargetError(f"{name}: {folder} has no config.json, so it is no Hugging Face model") from None
+    except OSError as error:
+        raise TargetError(f"{name}: {file} cannot be read ({reason(error)})") from error
     except ValueError as error:
-        raise TargetError(f"{name}: {file} is no JSON: {error}") from error
+        raise TargetError(f"{name}: {file} is no JSON: {reason(error)}") from error
     if not isinstance(config, dict):
         raise TargetError(f"{name}: {file} holds a {type(config).__name__}; expected an object")
     return config

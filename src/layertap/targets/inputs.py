@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import BadArgument, TargetError
+from layertap.files import check_archive, open_regular, parse_json, read_bytes, reason
 from layertap.targets.target import Inputs, Target, as_inputs
 
 DEFAULT_LENGTH = 32
@@ -75,7 +75,7 @@ def _from_file(target: Target, path: Path) -> Inputs:
         raise
     except Exception as error:
         # Readers raise what they like: pickle.UnpicklingError, SafetensorError, zipfile.BadZipFile, ValueError.
-        raise TargetError(f"{path} cannot be read as {path.suffix} input: {error}") from error
+        raise TargetError(f"{path} cannot be read as {path.suffix} input: {reason(error)}") from error
     if not inputs:
         raise TargetError(f"{path} holds no inputs; expected tensors by name")
     _check_names(target, inputs, path)
@@ -96,7 +96,8 @@ def _read_npz(path: Path) -> Any:
     import numpy as np
     import torch
 
-    with np.load(path, allow_pickle=False) as arrays:
+    check_archive(path, str(path))
+    with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
         tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     # `np.savez(path, a, b)` names its arrays arr_0, arr_1: those are positional arguments.
     if all(re.fullmatch(r"arr_\d+", name) for name in tensors):
@@ -113,7 +114,7 @@ def _read_safetensors(path: Path) -> Any:
 def _read_json(path: Path) -> Any:
     import torch
 
-    values = json.loads(path.read_text(encoding="utf-8"))
+    values = parse_json(read_bytes(path))
     if not isinstance(values, dict):
         raise TargetError(
             f'{path} holds a {type(values).__name__}; expected an object such as {{"input_ids": [[1, 2]]}}'
@@ -122,9 +123,10 @@ def _read_json(path: Path) -> Any:
 
 
 def _read_pt(path: Path) -> Any:
-    import torch
 
-    return torch.load(path, map_location="cpu", weights_only=True)
+    from layertap.store.foreign.suspicion import load_pt
+
+    return load_pt(path)
 
 
 _READERS: dict[str, Callable[[Path], Any]] = {

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 from layertap.errors import TargetError
+from layertap.files import open_regular
 
 BAKE = 'tapped = lt.bake(model, sites="…"), then compile tapped instead of model; output, taps = tapped.split(raw)'
 _OPAQUE = {
@@ -85,9 +86,9 @@ def no_program(path: Path, name: str) -> TargetError:
 def records_of(path: Path) -> list[str]:
     """The names in an archive; none for a file that is no archive."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             return archive.namelist()
-    except (zipfile.BadZipFile, OSError):
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):  # a name that cannot be one is a ValueError
         return []
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, RunError
+from layertap.files import parse_json, read_bytes
 from layertap.measure.definition import BUCKETS
 from layertap.site import Record, Sharding, Site, Statistics
 from layertap.store import MemoryWriter, Run
@@ -146,12 +147,9 @@ _AGAIN = "it was damaged, edited or merged; take it from git again, or write it 
 def _read(path: Path) -> tuple[dict[str, Any], Iterator[bytes]]:
     """The first line and the others, once their number and checksum are found to be right."""
     try:
-        with open(path, "rb") as file:
-            contents = file.read(MAX_BYTES + 1)
+        contents = read_bytes(path, MAX_BYTES)
     except OSError as error:
         raise CorruptRun(f"{path}: cannot be read as a golden baseline ({error.strerror or error})") from None
-    if len(contents) > MAX_BYTES:
-        raise CorruptRun(f"{path}: larger than {MAX_BYTES} bytes; layertap writes no such golden")
     top, _, body = contents.replace(b"\r\n", b"\n").partition(b"\n")  # git may have changed the ends of lines
     try:
         head = _parse(top)
@@ -180,7 +178,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     def refuse(word: str) -> float:
         raise ValueError(f"{word} is no JSON")
 
-    value = json.loads(line, parse_constant=refuse)
+    value = parse_json(line, parse_constant=refuse)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, Literal, cast
 from torch import nn
 
 from layertap.errors import BadArgument
+from layertap.files import parse_json, read_bytes, reason
 
 RecordType = Literal["single", "epoch_full"]
 RECORD_TYPES = ("single", "epoch_full")
@@ -109,9 +109,9 @@ def whole_numbers(name: str, given: Any) -> list[int]:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
-        raise BadArgument(f"{path}: no configuration can be read from it: {error}") from error
+        raise BadArgument(f"{path}: no configuration can be read from it: {reason(error)}") from error
     if not isinstance(found, Mapping):
         raise BadArgument(f"{path}: expected a JSON object with monitor_layers, monitor_epochs, …")
     return found

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from layertap.capture.module_tap import UNWANTED, Call, ModuleTap
-from layertap.capture.schedule import parse_bytes
 from layertap.errors import BadArgument, RunExists
+from layertap.files import parse_bytes
 from layertap.site import Receipt, Statistics
 from layertap.store import Run
 from layertap.store.foreign.detect import layout_of

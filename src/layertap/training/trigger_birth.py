@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import CorruptRun
+from layertap.files import parse_json, read_bytes
 from layertap.site import Record
 from layertap.store.runfile import plain
 from layertap.training.trigger import LOSS, STATE, UPDATE, Step, nonfinite_text
-from layertap.words import say
+from layertap.words import printable, say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class TriggerReport:
         if self.steps:
             span = f"{self.steps[0]}-{self.steps[-1]}" if len(self.steps) > 1 else str(self.steps[0])
             lines.append(say("steps {span} of the ring are in the run", span=span))
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
         return dict(plain(asdict(self)))
@@ -200,7 +201,7 @@ def read_reports(folder: Path) -> tuple[TriggerReport, ...]:
     found = []
     for path in sorted((folder / "triggers").glob("[0-9]*.json")):
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = parse_json(read_bytes(path))
             if data["loss"] in ("NaN", "Infinity", "-Infinity"):
                 data["loss"] = float(data["loss"].replace("Infinity", "inf"))
             found.append(TriggerReport.from_dict(data))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from layertap.capture.keep import parse_level
-from layertap.capture.schedule import Schedule, parse_bytes, parse_schedule
+from layertap.capture.schedule import Schedule, parse_schedule
 from layertap.capture.sink import POLICIES
 from layertap.errors import BadArgument, MissingExtra
+from layertap.files import parse_bytes, parse_json, read_text, reading, reason
 from layertap.site import ROLES
 from layertap.training.trigger import Triggers, parse_triggers
 
@@ -150,13 +150,11 @@ def _several(value: Any) -> tuple[Any, ...]:
 def file_options(path: Path) -> dict[str, Any]:
     """The options in a TOML or JSON file, at its top or in a table `watch`."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadArgument(f"watch: {path} cannot be read ({error.strerror or error})") from None
-    try:
-        data = json.loads(text) if path.suffix == ".json" else _toml().loads(text)
-    except ValueError as error:
-        raise BadArgument(f"watch: {path}: {error}") from None
+        text = read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadArgument(f"watch: {path} cannot be read ({reason(error)})") from None
+    with reading(f"watch: {path}", "not a configuration", BadArgument):
+        data = parse_json(text) if path.suffix == ".json" else _toml().loads(text)
     if isinstance(data, dict) and isinstance(data.get("watch"), dict):
         data = data["watch"]
     if not isinstance(data, dict):

@@ -23,9 +23,9 @@ from layertap.capture import Recorder, Schedule
 from layertap.capture.ending import keep_interrupts
 from layertap.capture.info import rank as this_rank
 from layertap.capture.ledger import why_nothing
-from layertap.capture.schedule import parse_bytes
 from layertap.capture.sink import Writer
 from layertap.errors import BadArgument, NothingCaptured
+from layertap.files import parse_bytes
 from layertap.site import Receipt, Record
 from layertap.store import Run
 from layertap.training import watch_clock

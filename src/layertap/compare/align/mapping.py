@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from layertap.compare.align.board import Board
 from layertap.compare.align.layout import Layout
 from layertap.errors import BadArgument, MissingExtra
+from layertap.files import parse_json, read_text, reason
 from layertap.site import Site
 
 _YAML = "a YAML mapping needs pyyaml; install it with: pip install pyyaml"
@@ -116,9 +116,9 @@ def _rule(where: str, pattern: Any, value: Any) -> Rule:
 
 def _read_file(path: Path) -> Mapping[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadArgument(f"mapping {path}: cannot be read ({error})") from None
+        raise BadArgument(f"mapping {path}: cannot be read ({reason(error)})") from None
     kind = path.suffix.lower()
     data: Any
     try:
@@ -127,7 +127,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
         elif kind == ".toml":
             data = _reader("tomllib", "tomli", line=_TOML).loads(text)
         elif kind == ".json":
-            data = json.loads(text)
+            data = parse_json(text)
         else:
             raise BadArgument(f"mapping {path}: expected a .yaml, .json or .toml file")
     except (BadArgument, MissingExtra):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import BadArgument, NotARun
+from layertap.files import reading
 from layertap.store.foreign.layers import is_layers_file, read_layers
 from layertap.store.foreign.monitor import is_monitor_file, read_monitor
 from layertap.store.foreign.neuron import is_neuron_file, read_neuron
@@ -39,7 +40,11 @@ def open_run(source: Run | MemoryWriter | str | os.PathLike[str] | Mapping[str, 
         return Run(source)
     if not isinstance(source, (str, os.PathLike)):
         return read_values(source)
-    path = Path(source)
+    with reading(str(source), "not what its name says", NotARun):
+        return _open(Path(source))
+
+
+def _open(path: Path) -> Run:
     if path.is_dir():
         return _folder(path)
     if path.is_file():
@@ -51,7 +56,8 @@ def open_run(source: Run | MemoryWriter | str | os.PathLike[str] | Mapping[str, 
     before, sign, mode = str(path).rpartition("#")
     if sign and Path(before).is_file():
         return read_npz(before, mode)
-    raise NotARun(f"{before if sign else path}: does not exist. {UNDERSTOOD}")
+    there = "is neither a folder nor a regular file" if path.exists() else "does not exist"
+    raise NotARun(f"{before if sign and not path.exists() else path}: {there}. {UNDERSTOOD}")
 
 
 def layout_of(folder: Path) -> str | None:

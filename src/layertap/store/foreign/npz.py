@@ -10,11 +10,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.errors import BadArgument, CorruptRun
+from layertap.files import check_unpacked, open_regular, parse_json, read_bytes, reading
 from layertap.site import Record, Site
 from layertap.store.dtype import SIZES
 from layertap.store.foreign import numbers
@@ -121,32 +124,43 @@ def stats_name(file: str) -> str:
 
 
 def _keys(path: Path) -> list[str]:
-    return list(_open(path, lambda archive: archive.files))
+    with _archive(path) as archive:
+        return [member.filename.removesuffix(".npy") for member in archive.infolist()]
 
 
 def _tensor(path: Path, key: str) -> torch.Tensor:
     import torch
 
-    array: npt.NDArray[Any] = _open(path, lambda archive: archive[key], key)
+    array = _array(path, key)
     if array.dtype.name not in SIZES:
         raise ValueError(f"{array.dtype}, expected numbers (numpy cannot save bfloat16: widen it to float32)")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return torch.from_numpy(array)
 
 
-def _open(path: Path, work: Any, key: str = "") -> Any:
-    try:
-        # The file is opened here, since numpy leaves it open when it turns out to be no archive.
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise TypeError("one array, not an archive of them")
-            return work(archive)
-    except Exception as error:  # noqa: BLE001 - numpy, zipfile and zlib each have their own kinds
-        what = f"{path}: {key}: damaged, or not numbers" if key else f"{path}: damaged, or not an .npz"
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if "allow_pickle" in reason:  # numpy's advice is how such a file gets to run its code
-            reason = "it holds pickled objects, and layertap runs no code from a file"
-        raise CorruptRun(f"{what} ({reason[:160]})") from None
+def _array(path: Path, key: str) -> npt.NDArray[Any]:
+    """One array. Not by `np.load`, which reserves what a damaged header asks for, and leaves CRCs unread."""
+    what = f"{path}: {key}"
+    with _archive(path) as archive, reading(what, "not numbers"):
+        names = archive.namelist()
+        member = archive.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
+        check_unpacked(what, member.file_size, member.compress_size)
+        with archive.open(member) as source:
+            major, _ = np.lib.format.read_magic(source)
+            header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = header(source)
+            if dtype.hasobject:  # numpy's advice, allow_pickle, is how such a file gets to run its code
+                raise ValueError("it holds pickled objects, and layertap runs no code from a file")
+            raw = bytearray(source.read())
+    if len(raw) != math.prod(shape) * dtype.itemsize:
+        raise CorruptRun(f"{what}: {len(raw)} bytes, {dtype} {list(shape)} has {math.prod(shape) * dtype.itemsize}")
+    return np.frombuffer(raw, dtype).reshape(shape, order="F" if fortran else "C")
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    with reading(str(path), "not an .npz"), open_regular(path) as raw, zipfile.ZipFile(raw) as archive:
+        yield archive
 
 
 def _about(shelf: Shelf) -> Mapping[str, Any]:
@@ -155,8 +169,8 @@ def _about(shelf: Shelf) -> Mapping[str, Any]:
         return {}
     try:
         regular(path)
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError, CorruptRun):
+        found = parse_json(read_bytes(path))
+    except (OSError, ValueError, CorruptRun):
         shelf.problems.append(f"{path}: not JSON, or not readable; the arrays are used without it")
         return {}
     return found if isinstance(found, Mapping) else {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from layertap.errors import RunError
+from layertap.words import printable
 
 Progress = Callable[[int, int], None]
 
@@ -42,7 +43,7 @@ class Exported:
         for why, sites in reasons.items():
             shown = ", ".join(sites if len(sites) <= 4 else [*sites[:3], f"... ({len(sites)})"])
             lines.append(f"left out: {shown}: {why}")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+        return printable("\n".join([*lines, *(f"note: {note}" for note in self.notes)]))
 
 
 @dataclass(slots=True)

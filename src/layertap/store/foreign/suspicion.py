@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import stat
+import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from layertap.errors import CorruptRun, NotARun
+from layertap.files import check_archive, too_large
 from layertap.site import Record, Site
 from layertap.store.dtype import Bytes
 from layertap.store.memory import MemoryWriter
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 DEPTH = 8
 """How deep a nested value is searched for tensors."""
+PLACES = 10_000
+"""How many values one file may hold."""
 
 T = TypeVar("T")
 Read = Callable[[], "torch.Tensor"]
@@ -81,7 +86,13 @@ def load_pt(path: Path) -> Any:
 
     regular(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        if zipfile.is_zipfile(path):
+            check_archive(path, str(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice on a file that it cannot read speaks of other ways to load
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except CorruptRun:
+        raise
     except Exception as error:  # noqa: BLE001 - a damaged file raises a dozen kinds
         text = str(error)
         if needs := re.search(r"GLOBAL ([\w.]+)", text):
@@ -99,7 +110,7 @@ def listed(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        raise NotARun(f"{folder}: {error.strerror or error}; expected a folder of .pt files") from None
+        raise NotARun(f"{folder}: {error.strerror or error}; expected a folder of recorded files") from None
 
 
 def regular(path: Path) -> Stamp:
@@ -124,8 +135,11 @@ def leaves(value: Any) -> dict[str, torch.Tensor]:
     ValueError: a str, expected a tensor
     """
     found: dict[str, torch.Tensor] = {}
-    for path, tensor in _walk("", value, 0):
-        found.setdefault(path, tensor)
+    for count, (path, tensor) in enumerate(_walk("", value, 0)):
+        if count > PLACES:  # a list that holds one list many times multiplies at every depth
+            raise ValueError(f"more than {PLACES} values, one inside the other; expected the tensors of one output")
+        if tensor is not None:
+            found.setdefault(path, tensor)
     return found
 
 
@@ -135,6 +149,9 @@ def record_of(site: Site, tensor: torch.Tensor, **moment: Any) -> Record:
 
     if reason := supported(tensor):
         raise ValueError(reason)
+    # A view that repeats its elements (stride 0) may have any size: it is laid out when it is read.
+    if why := too_large(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()):
+        raise ValueError(f"a tensor of shape {list(tensor.shape)} over a small storage: {why}")
     measured = measure(tensor)
     given = {"kind": "", "order": 0, "step": 0, "phase": "eval", "device": "unknown", **moment}
     return Record(
@@ -169,16 +186,15 @@ def _lazily(record: Record, path: Path, before: Stamp, read: Read) -> Callable[[
     return tensor_bytes
 
 
-def _walk(path: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+def _walk(path: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor | None]]:
     import torch
 
-    if isinstance(value, torch.Tensor):
+    if value is None or isinstance(value, torch.Tensor):
         yield path, value
-        return
-    if value is None:
         return
     if not isinstance(value, (tuple, list, Mapping)) or depth == DEPTH:
         where = f" at {path!r}" if path else ""
         raise ValueError(f"a {type(value).__name__}{where}, expected a tensor")
+    yield path, None
     for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
         yield from _walk(f"{path}.{key}" if path else str(key), item, depth + 1)

@@ -1,0 +1,159 @@
+"""Files that anyone may have written: opened only when they are regular, held to a bound before they are read.
+
+Every reader of the package goes through these functions: a pipe would be waited on forever, a device never ends, and a
+file of one megabyte can ask for gigabytes of memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from layertap.errors import BadArgument, CorruptRun, LayertapError
+
+MAX_TEXT = 64 << 20
+"""A longer text (run.json, a configuration, a mapping) is refused: no tool writes such a file."""
+MAX_UNPACKED = "LAYERTAP_MAX_UNPACKED"
+"""The environment variable that raises the bound on what a file may take in memory beyond its own size."""
+DEFAULT_UNPACKED = "512MiB"
+RATIO = 16
+"""Real data is not packed tighter than this; what is must stay below the bound."""
+_VALUE = 128
+"""Bytes that one JSON value takes in memory, about."""
+
+PathLike = str | os.PathLike[str]
+
+
+def open_regular(path: PathLike, buffering: int = -1) -> Any:
+    """Opens a file to read; an OSError when it is a pipe, a device, a socket or a folder. Never waits."""
+    # Without O_NONBLOCK opening a pipe waits for a writer; reading a regular file does not heed the flag.
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return os.fdopen(fd, "rb", buffering)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def read_bytes(path: PathLike, limit: int = MAX_TEXT) -> bytes:
+    """A whole file of at most `limit` bytes; a longer one is an OSError, and so is what is no regular file."""
+    with open_regular(path) as file:
+        found: bytes = file.read(limit + 1)
+    if len(found) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+    return found
+
+
+def read_text(path: PathLike, limit: int = MAX_TEXT) -> str:
+    """A whole text file; an OSError when it cannot be read, a ValueError when it is not UTF-8."""
+    return read_bytes(path, limit).decode("utf-8")
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """`json.loads` with bounds: a ValueError for what is damaged, nested too deeply, or would fill the memory."""
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    values = sum(map(data.count, (b",", b"[", b"{")))
+    if values * _VALUE > unpacked_limit():
+        raise ValueError(f"{values} values, more than fit into {_bound()}")
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def too_large(unpacked: int, stored: int) -> str:
+    """Why something of `stored` bytes is not unpacked to `unpacked` bytes in memory; empty when it may be."""
+    if unpacked <= max(unpacked_limit(), RATIO * stored):
+        return ""
+    return (
+        f"{stored} bytes stored would take {unpacked} bytes in memory, more than {_bound()}; "
+        f"if the file is right, set {MAX_UNPACKED}, for instance {MAX_UNPACKED}={_round(unpacked)}"
+    )
+
+
+def check_unpacked(name: str, unpacked: int, stored: int) -> None:
+    """A CorruptRun for what would take far more memory than it has bytes on disk, which says how to allow it."""
+    if why := too_large(unpacked, stored):
+        raise CorruptRun(f"{name}: {why}")
+
+
+def check_archive(path: PathLike, name: str) -> None:
+    """Refuses a zip archive (.npz, .pt) whose members say that they are far larger than the archive."""
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        size = os.fstat(file.fileno()).st_size
+        check_unpacked(name, sum(member.file_size for member in archive.infolist()), size)
+
+
+def unpacked_limit() -> int:
+    """The bound in bytes; `LAYERTAP_MAX_UNPACKED` sets it."""
+    return parse_bytes(os.environ.get(MAX_UNPACKED) or DEFAULT_UNPACKED)
+
+
+@contextmanager
+def reading(name: str, what: str = "", error: type[LayertapError] = CorruptRun) -> Iterator[None]:
+    """Whatever a foreign library raises while it reads `name` becomes one clear error; layertap's own pass unchanged.
+
+    Damaged files make numpy, torch, pyarrow, zipfile and zlib raise dozens of kinds, RecursionError and MemoryError
+    among them.
+    """
+    try:
+        yield
+    except LayertapError:
+        raise
+    except Exception as caught:  # noqa: BLE001 - the boundary: no list of kinds is ever complete
+        raise error(f"{name}: damaged{f', or {what}' if what else ''} ({reason(caught)})") from None
+
+
+def attempt(work: Callable[[], Any], name: str, what: str = "", error: type[LayertapError] = CorruptRun) -> Any:
+    """What `work()` gives, inside `reading`."""
+    with reading(name, what, error):
+        return work()
+
+
+def reason(error: BaseException, length: int = 200) -> str:
+    """The first line of an error, shortened; its kind where it has no text. An error of layertap's own whole."""
+    if isinstance(error, LayertapError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines()
+    return lines[0][:length] if lines else type(error).__name__
+
+
+def parse_bytes(size: int | str) -> int:
+    """Reads a number of bytes.
+
+    >>> parse_bytes("2GiB") == 2 * 1024**3
+    True
+    """
+    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+        return size
+    units = {"": 1, "B": 1}
+    for power, letter in enumerate("KMGT", start=1):
+        units |= {f"{letter}B": 1000**power, f"{letter}iB": 1024**power, letter: 1024**power}
+    if isinstance(size, str):
+        number = size.strip().rstrip("BKMGTi ")
+        unit = size.strip()[len(number) :].strip()
+        try:
+            value = int(float(number) * units[unit])
+        except (ValueError, KeyError, OverflowError):
+            value = 0
+        if value > 0:
+            return value
+    raise BadArgument(f"{size!r} is no size; write bytes as a number, or for instance '512MiB' or '2GiB'")
+
+
+def _bound() -> str:
+    return f"the bound of {os.environ.get(MAX_UNPACKED) or DEFAULT_UNPACKED} ({MAX_UNPACKED})"
+
+
+def _round(nbytes: int) -> str:
+    return f"{-(-nbytes // (1 << 30))}GiB"
