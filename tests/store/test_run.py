@@ -187,7 +187,7 @@ def test_opening_reads_no_rows_and_sites_only_small_columns(run: Run, monkeypatc
 
 
 def test_one_record_decodes_one_row_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layertap.store.writer.ROW_GROUP", 4)
+    monkeypatch.setattr("layertap.store.parquetfile.ROW_GROUP", 4)
     writer = RunWriter(tmp_path, info={})
     for step in range(10):
         writer.add(record(f"s{step}", step))

@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import layertap.store.parquetfile as parquetfile_module
 import layertap.store.runfile as runfile_module
 import layertap.store.writer as writer_module
 from layertap.errors import BadArgument, CorruptRun, RunError, RunExists
 from layertap.store import Run, RunWriter
 from layertap.store.tensorfile import TensorFileWriter
-from store.making import kept, receipt, record
+from store.making import kept, receipt, record, statistics
 
 
 def names(folder: Path) -> list[str]:
@@ -299,12 +300,12 @@ def test_append_clears_leftovers_of_the_dead_only(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(tmp_path), str(here)], env=environment, check=False)
     alive = RunWriter(tmp_path, info={}, exists="append")
     alive.add(*kept(np.ones(3)))
-    leftovers = [path for path in (tmp_path / "tensors").iterdir() if path.name.startswith(".")]
-    assert len(leftovers) == 2
+    leftovers = [path for part in ("records", "tensors") for path in (tmp_path / part).glob(".*")]
+    assert len(leftovers) == 4
     for path in leftovers:
         os.utime(path, (1, 1))  # older than the minute of grace
     RunWriter(tmp_path, info={}, exists="append")
-    assert names(tmp_path) == [f".0-{alive.session}-000000.safetensors.tmp"]
+    assert names(tmp_path) == [f".0-{alive.session}-000000.{end}.tmp" for end in ("parquet", "safetensors")]
     alive.close()
     assert Run(tmp_path).count == 1
 
@@ -453,7 +454,7 @@ def test_a_failed_shard_is_counted_and_the_next_one_succeeds(
         elif where == "header":
             patched.setattr(TensorFileWriter, "finish", no_space)
         elif where == "parquet":
-            patched.setattr(writer_module.pq, "write_table", no_space)
+            patched.setattr(parquetfile_module.pq, "write_table", no_space)
         else:
             patched.setattr(os, "replace", rename)
         with pytest.raises(RunError, match="No space left on device"):
@@ -474,7 +475,7 @@ def test_a_failure_in_close_still_closes_and_raises(tmp_path: Path, monkeypatch:
     writer = RunWriter(tmp_path, info={})
     writer.add(record())
     with monkeypatch.context() as patched:
-        patched.setattr(writer_module.pq, "write_table", no_space)
+        patched.setattr(parquetfile_module.pq, "write_table", no_space)
         with pytest.raises(RunError, match="could not be written"):
             writer.close(receipt())
     run = Run(tmp_path)
@@ -489,7 +490,7 @@ def test_an_interrupted_commit_can_be_repeated(tmp_path: Path, monkeypatch: pyte
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(writer_module.pq, "write_table", interrupt)
+        patched.setattr(parquetfile_module.pq, "write_table", interrupt)
         writer.commit()
     writer.close()
     assert (values(tmp_path), writer.lost) == ([5], 0)
@@ -499,3 +500,21 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="file/run: no run can be written here"):
         RunWriter(tmp_path / "file" / "run", info={})
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room is taken with posix_fallocate")
+@pytest.mark.parametrize("name", ["a", "model.layers.11.self_attn.o_proj" * 4])
+def test_the_room_taken_is_enough_for_what_cannot_be_compressed(tmp_path: Path, name: str) -> None:
+    chance = np.random.default_rng(0)
+    writer = RunWriter(tmp_path, info={})
+    for step in range(5000):
+        random = statistics(**dict(zip(("mean", "std", "min", "max", "l2"), chance.random(5).tolist(), strict=True)))
+        site = f"{name}.{chance.integers(1 << 60)}:output.{step}"
+        row = record(site, step, sketch=chance.bytes(1004), statistics=random, fingerprint=step << 40, shape=(step, 3))
+        writer.add(row)
+    (file,) = (tmp_path / "records").iterdir()
+    taken = file.stat().st_size
+    writer.commit()
+    (file,) = (tmp_path / "records").iterdir()
+    assert file.stat().st_size <= taken
+    assert Run(tmp_path).count == 5000

@@ -7,7 +7,9 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -204,9 +206,26 @@ class Recorder:
         self._state = "closed"
         atexit.unregister(self.close)
         self.sink.close()
+        with self._spared():
+            self._writer.settle()
         self._receipt = self._make_receipt()
-        computes = computes_of(self.model)  # known only when it has run
-        self._writer.close(self._receipt, **({"computes_in": computes} if computes else {}))
+        with self._spared():
+            computes = computes_of(self.model)  # known only when it has run
+            self._writer.close(self._receipt, **({"computes_in": computes} if computes else {}))
+        if self._error and not self._receipt.error:
+            self._receipt = replace(self._receipt, error=self._error)
+
+    @contextmanager
+    def _spared(self) -> Iterator[None]:
+        """Around what is written at the end: that a disk is full or a folder gone must not end the user's program."""
+        try:
+            yield
+        except Exception as error:
+            if self.strict:
+                raise
+            text = f"{type(error).__name__}: {error}"
+            self._error = self._error or text
+            log.error("layertap could not complete the recording: %s", text)
 
     def __enter__(self) -> Recorder:
         return self.start()

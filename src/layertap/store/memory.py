@@ -14,7 +14,7 @@ from layertap.site import Receipt, Record
 from layertap.store.dtype import Bytes, size_of
 from layertap.store.runfile import plain
 from layertap.store.schema import FORMAT, kept_nothing, to_table
-from layertap.store.writer import as_bytes, iso_time
+from layertap.store.writer import as_bytes, closed_as, iso_time
 
 
 class MemoryWriter:
@@ -65,7 +65,7 @@ class MemoryWriter:
         In place of bytes a function may be given that reads them anew each time they are asked for: so a run in memory
         can stand for files that would not fit there.
         """
-        if self.info["status"] == "complete":
+        if self.info["status"] != "recording":
             raise RunError(f"the run is closed; a record of {record.site} came after close()")
         if data is None:
             self._pending.append((kept_nothing(record), 0))
@@ -87,13 +87,17 @@ class MemoryWriter:
             self.bytes += sum(size for _, size in self._pending)
             self._pending = []
 
+    def settle(self) -> None:
+        """Nothing that was committed can be gone (see `RunWriter`)."""
+        self.commit()
+
     def close(self, receipt: Receipt | None = None, **more_info: Any) -> None:
-        if self.info["status"] == "complete":
+        if self.info["status"] != "recording":
             return
         self.commit()
         self.info.update(plain(more_info))
         self.info.update(
-            status="complete",
+            status=closed_as(receipt),
             finished=iso_time(self._clock()),
             lost=self.lost,
             problems=list(self.problems),

@@ -84,13 +84,7 @@ class Run:
         """What is known to be missing, in words."""
         told = []
         for session in self.sessions:
-            if session.get("status") != "complete":
-                told.append(
-                    f"session {session.get('session')} of rank {session.get('rank')} was never closed: "
-                    f"it is still recording, or its process died; its last records may be missing"
-                )
-            problems = session.get("problems")
-            told += map(str, problems) if isinstance(problems, list) else []
+            told += _problems_of(session)
         if self._whole and not self._problems and (wrote := self._receipted()) > self.count:
             told.append(f"{self.name}: {wrote} records were written, {self.count} are here: files of records/ are gone")
         return (*told, *self._problems, *self._without_tensors)
@@ -321,6 +315,23 @@ class Run:
             if (text := str(error)) not in self._problems:
                 self._problems.append(text)
             return None
+
+
+def _problems_of(session: dict[str, Any]) -> list[str]:
+    name = f"session {session.get('session')} of rank {session.get('rank')}"
+    receipt, problems, told = session.get("receipt"), session.get("problems"), []
+    if not isinstance(receipt, dict):
+        receipt = {}
+    if receipt.get("error"):
+        told.append(f"{name} met an error: {receipt['error']}; what came after it may be missing")
+    elif session.get("status") != "complete":
+        told.append(
+            f"{name} was never closed: it is still recording, or its process died; its last records may be missing"
+        )
+    problems = [str(problem) for problem in problems] if isinstance(problems, list) else []
+    if receipt.get("lost") and not problems:
+        problems.append(f"{name}: {receipt['lost']} record(s) could not be written")
+    return [*told, *problems]
 
 
 def _run_file(folder: Path, path: Path) -> dict[str, Any]:

@@ -62,7 +62,11 @@ class TensorFileWriter:
         self._used = len(self._header) + 1
         self._start = _aligned(8 + max(room, self._used))
         self._fd = create_locked(path)
-        os.lseek(self._fd, self._start, os.SEEK_SET)
+        try:
+            _write_all(self._fd, memoryview(bytes(self._start)))  # so that the header finds room on a disk that is full
+        except OSError:
+            self.abandon()
+            raise
 
     @staticmethod
     def entry(key: str, dtype: str, shape: tuple[int, ...], begin: int, nbytes: int) -> bytes:

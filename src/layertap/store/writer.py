@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
@@ -13,30 +14,33 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from layertap.errors import BadArgument, RunError
 from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record
 from layertap.store.dtype import size_of, stored_as
-from layertap.store.durable import make_folder, sync, sync_folder
+from layertap.store.durable import make_folder, sync_folder
 from layertap.store.folder import prepare, temporary_name
+from layertap.store.parquetfile import ParquetFile
 from layertap.store.runfile import run_file, write_session
-from layertap.store.schema import FORMAT, REPETITIVE, kept_nothing, to_table
-from layertap.store.tensorfile import TensorFileWriter, create_locked
+from layertap.store.schema import FORMAT, kept_nothing, to_table
+from layertap.store.tensorfile import TensorFileWriter
 
 SHARD_BYTES = 256 << 20
 SHARD_RECORDS = 20_000
 SHARD_SECONDS = (10.0, 60.0)
 """A shard is committed at this age: the first at the start of a run, the second when the run is long."""
-ROW_GROUP = 2048
-"""Rows that a reader must decode to get at one record."""
+MAX_PROBLEMS = 100
+"""So many troubles are told one by one in run.json; all are counted in `lost`."""
 DURABILITIES = ("fsync", "none")
 """`fsync`: what is committed survives a power cut. `none`: only the death of the process."""
 _METADATA = {"layertap_format": str(FORMAT)}
 HEADER_ROOM = ((64 << 10) - 8, (4 << 20) - 8)
 """Room reserved for a tensor file's header: at first, and at most, growing when a shard ends because it was full.
 With the 8 bytes before it a whole number of pages, so that the tensors begin on one."""
+
+
+log = logging.getLogger("layertap")
 
 
 class RunWriter:
@@ -86,7 +90,10 @@ class RunWriter:
         self._room = HEADER_ROOM[0]
         self._pending: list[tuple[Record, int]] = []
         self._keys: set[str] = set()
+        self._committed: dict[str, tuple[int, int]] = {}
+        """Shard → its records, and the bytes of its tensors."""
         self._tensors: TensorFileWriter | None = None
+        self._rows: ParquetFile | None = None
         self._opened = 0.0
         self._closed = False
         world_size = world_size or info.get("world_size")
@@ -132,6 +139,10 @@ class RunWriter:
                 raise
             except OSError as error:
                 raise self._failed(record, error) from error
+        try:
+            self._reserve(record)
+        except OSError as error:
+            raise self._failed(record, error) from error
         if not self._pending:
             self._opened = time.monotonic()
         self._pending.append((record, size))
@@ -145,35 +156,23 @@ class RunWriter:
         stem = self._stem()
         parquet = self.path / "records" / f"{stem}.parquet"
         tensors = self.path / "tensors" / f"{stem}.safetensors"
-        temporary = temporary_name(parquet)
+        assert self._rows is not None
         nbytes = self._tensors.nbytes if self._tensors else 0
         try:
             if self._tensors:
                 self._tensors.finish(tensors)
-            with open(create_locked(temporary), "wb") as file:
-                pq.write_table(
-                    to_table(self._pending),
-                    file,
-                    row_group_size=ROW_GROUP,
-                    compression="zstd",
-                    use_dictionary=REPETITIVE,
-                    write_page_checksum=True,
-                )
-                file.flush()
-                if self._durable:
-                    sync(file.fileno())
-            os.replace(temporary, parquet)
+            self._rows.write(to_table(self._pending), parquet, durable=self._durable)
         except Exception as error:
             # Not only OSError: whatever pyarrow makes of a bad value must not leave half a shard that the next commit
             # would write again.
             lost = len(self._pending)
-            for leftover in (temporary, tensors):
-                with suppress(OSError):
-                    leftover.unlink()
+            with suppress(OSError):
+                tensors.unlink()
             self._next_shard(abandon=True)
             raise self._note(lost, f"shard {stem} could not be written: {error}") from error
         self.records += len(self._pending)
         self.bytes += nbytes
+        self._committed[stem] = (len(self._pending), nbytes)
         self._next_shard()
         if self._durable:
             try:
@@ -181,6 +180,20 @@ class RunWriter:
             except OSError as error:
                 # The shard is there and can be read; only whether it would survive a power cut is not known.
                 self.problems.append(f"{parquet}: not known to be on the disk: {error}")
+
+    def settle(self) -> None:
+        """Commits what is left, and counts as lost what another program has removed: the folder may be gone."""
+        try:
+            self.commit()
+        except RunError as error:
+            log.error("layertap: %s", error)
+        gone = [stem for stem in self._committed if not (self.path / "records" / f"{stem}.parquet").exists()]
+        if gone:
+            rows, nbytes = (sum(self._committed[stem][i] for stem in gone) for i in range(2))
+            self.records, self.bytes = self.records - rows, self.bytes - nbytes
+            self._note(rows, f"{len(gone)} shard(s) that were written are gone, removed by another program")
+            for stem in gone:
+                del self._committed[stem]
 
     def close(self, receipt: Receipt | None = None, **more_info: Any) -> None:
         """Commits, and writes into run.json that the run is complete, with the receipt and whatever else is known."""
@@ -194,7 +207,7 @@ class RunWriter:
         self._info.update(more_info)
         self._info.update(
             format=FORMAT,
-            status="complete",
+            status=closed_as(receipt),
             session=self.session,
             rank=self.rank,
             finished=iso_time(self._clock()),
@@ -235,6 +248,11 @@ class RunWriter:
         self._keys.add(key)
         return replace(record, file=f"{self._stem()}.safetensors", key=key)
 
+    def _reserve(self, record: Record) -> None:
+        if self._rows is None:
+            self._rows = ParquetFile(temporary_name(self.path / "records" / f"{self._stem()}.parquet"))
+        self._rows.reserve(record)
+
     def _key(self, record: Record) -> str:
         key = f"{record.step}/{record.site}"
         return key if key not in self._keys else f"{key}#{len(self._keys)}"
@@ -250,28 +268,39 @@ class RunWriter:
         return f"{self.rank}-{self.session}-{self._number:06d}"
 
     def _next_shard(self, abandon: bool = False) -> None:
-        if self._tensors and abandon:
-            self._tensors.abandon()
-        self._tensors = None
+        if abandon:
+            for file in (self._tensors, self._rows):
+                if file is not None:
+                    file.abandon()
+        self._tensors = self._rows = None
         self._pending, self._keys = [], set()
         self._number += 1
 
     def _failed(self, record: Record, error: OSError) -> RunError:
         # The tensor that did not fit is taken back already; what came before it is whole, so it is committed now, while
         # the space that the tensor had taken is free again.
-        trouble = self._note(1, f"the tensor of {record.site} could not be written: {error}")
+        trouble = self._note(
+            1,
+            f"{'the tensor' if record.kept != 'stats' else 'a record'} of {record.site} could not be written: {error}",
+        )
         if self._pending:
             with suppress(RunError):
                 self.commit()
-        elif self._tensors:
+        else:
             self._next_shard(abandon=True)
         return trouble
 
     def _note(self, lost: int, what: str) -> RunError:
         self.lost += lost
         text = f"{self.path}: {what}; {lost} record(s) lost, what was committed before is untouched"
-        self.problems.append(text)
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(text)
         return RunError(text)
+
+
+def closed_as(receipt: Receipt | None) -> str:
+    """The status of a session that has ended: one that an error stopped early is not complete."""
+    return "stopped" if receipt is not None and receipt.error else "complete"
 
 
 def as_bytes(record: Record, data: Any) -> memoryview:
