@@ -18,6 +18,7 @@ def test_the_public_names_are_pinned():
         "Monitor",
         "Run",
         "Site",
+        "audit",
         "bake",
         "diff",
         "find_fault",

@@ -6,6 +6,7 @@
     open_target  anything that can be run with taps: `file.py:factory`, `hf:PATH`, TorchScript, `.pt2`, ONNX, OpenVINO
     diff         two runs, one verdict: identical, noise, fault or inconclusive
     find_fault   two live models, one culprit: the module that goes wrong, and why
+    audit        a model against a checkpoint, tensor by tensor: what is in it, and what was lost on the way
     Monitor      chosen layers at chosen epochs and batches of a training loop
     watch        a training loop recorded from outside, with triggers; never in its way
     Site         where a tensor comes from, `path:role.leaf@call`
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
     from layertap.store import Run
     from layertap.targets import open_target
     from layertap.training import Monitor, watch
+    from layertap.weights import audit
 
-__all__ = ["Monitor", "Run", "Site", "bake", "diff", "find_fault", "open_target", "record", "watch"]
+__all__ = ["Monitor", "Run", "Site", "audit", "bake", "diff", "find_fault", "open_target", "record", "watch"]
 __version__ = "0.1.0"
 
 _ROOMS = {
     "Monitor": "layertap.training",
     "Run": "layertap.store",
     "Site": "layertap.site",
+    "audit": "layertap.weights",
     "bake": "layertap.capture",
     "diff": "layertap.compare",
     "find_fault": "layertap.fault",

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from layertap import __version__
-from layertap.cli import demo, diff, export, fault, record, show, watch
+from layertap.cli import audit, demo, diff, export, fault, record, show, watch
 from layertap.cli.screen import problem
 from layertap.errors import LayertapError
 
@@ -45,6 +45,7 @@ app.command("record")(record.record)
 app.command("show")(show.show)
 app.command("diff")(diff.diff)
 app.command("fault")(fault.fault)
+app.command("audit")(audit.audit)
 app.command("watch")(watch.watch)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)

@@ -1,0 +1,170 @@
+"""Checkpoints on disk: safetensors, torch's own files read as weights only, and torch.distributed.checkpoint folders.
+
+Nothing here runs code from a file: safetensors has none, torch files go through `weights_only=True`, and the metadata
+of a distributed checkpoint is a pickle of few, known classes, which a restricted reader turns into data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layertap.errors import BadArgument
+from layertap.store.tensorfile import read_header
+from layertap.weights.entries import BLOCK, Entry
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "U16": torch.uint16,
+    "U32": torch.uint32,
+    "U64": torch.uint64,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    **({"F8_E8M0": torch.float8_e8m0fnu} if hasattr(torch, "float8_e8m0fnu") else {}),
+}
+_TORCH = (".bin", ".pt", ".pth", ".ckpt")
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+
+def checkpoint_entries(path: Path) -> dict[str, Entry]:
+    """The tensors of a checkpoint file or folder, by name."""
+    if not path.exists():
+        raise BadArgument(f"there is no {path}; give a checkpoint file (.safetensors, .bin, .pt) or a folder of them")
+    if path.is_file():
+        if path.name.endswith(".index.json"):
+            return _indexed(path)
+        return _file(path)
+    for name in _INDEXES:
+        if (path / name).is_file():
+            return _indexed(path / name)
+    if (path / ".metadata").is_file():
+        from layertap.weights.distributed import distributed_entries
+
+        return distributed_entries(path)
+    files = sorted(path.glob("*.safetensors")) or sorted(file for file in path.iterdir() if file.suffix in _TORCH)
+    if not files:
+        raise BadArgument(
+            f"{path} holds no checkpoint: no .safetensors, no {', '.join(_TORCH)}, no index and no .metadata"
+        )
+    found: dict[str, Entry] = {}
+    for file in files:
+        for name, entry in _file(file).items():
+            if name in found:
+                raise BadArgument(f"{path}: {name} is in more than one file; keep one checkpoint in a folder")
+            found[name] = entry
+    return found
+
+
+def _indexed(index: Path) -> dict[str, Entry]:
+    try:
+        placed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = sorted(set(placed.values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadArgument(f"{index} is not an index of weights: {error}") from None
+    found: dict[str, Entry] = {}
+    for name in files:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise BadArgument(f"{index} names {name!r}; expected a file in the same folder")
+        if not (index.parent / name).is_file():
+            raise BadArgument(f"{index} names {name}, which is not there: the download or copy is incomplete")
+        held = _file(index.parent / name)
+        found.update({tensor: held[tensor] for tensor in held if placed.get(tensor) == name})
+    lost = sorted(set(placed) - set(found))
+    if lost:
+        raise BadArgument(f"{index}: {len(lost)} tensors are not in the files that it names (first: {lost[0]})")
+    return found
+
+
+def _file(path: Path) -> dict[str, Entry]:
+    if path.suffix == ".safetensors":
+        return _safetensors(path)
+    if path.suffix in _TORCH:
+        return _torch(path)
+    raise BadArgument(f"{path} is of no known kind; expected .safetensors, {', '.join(_TORCH)} or an index")
+
+
+def _safetensors(path: Path) -> dict[str, Entry]:
+    found = {}
+    for name, place in read_header(path, str(path)).items():
+        dtype = _DTYPES.get(place.dtype)
+        if dtype is None:
+            raise BadArgument(f"{path}: {name} has the dtype {place.dtype}, which this torch does not have")
+        found[name] = Entry(
+            name=name,
+            shape=place.shape,
+            dtype=dtype,
+            blocks=partial(_file_blocks, path, place.begin, place.end, dtype),
+            storage=(str(path), place.begin, place.end) if place.end > place.begin else None,
+        )
+    return found
+
+
+def _file_blocks(path: Path, begin: int, end: int, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    # Read, not mapped: the pages of a map count as this process's memory, and a file that shrinks would kill it.
+    with path.open("rb", buffering=0) as file:
+        file.seek(begin)
+        while begin < end:
+            size = min(BLOCK, end - begin)
+            held = bytearray(size)
+            view, got = memoryview(held), 0
+            while got < size:
+                count = file.readinto(view[got:])
+                if not count:
+                    raise BadArgument(
+                        f"{path} ended at byte {begin + got} of {end}: it is incomplete, or being written"
+                    )
+                got += count
+            begin += size
+            yield torch.frombuffer(held, dtype=dtype)
+
+
+def _torch(path: Path) -> dict[str, Entry]:
+    from layertap.weights.sources import _of_tensor
+
+    try:
+        held: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as first:  # noqa: BLE001  whatever a damaged file makes of its reader
+        try:
+            held = torch.load(path, map_location="cpu", weights_only=True)  # the format before 1.6 cannot be mapped
+        except Exception:  # noqa: BLE001  likewise
+            raise BadArgument(f"{path} cannot be read as weights: {_line(first)}") from None
+    found: dict[str, Entry] = {}
+    for name, tensor in _flat(held, ""):
+        found[name] = _of_tensor(name, tensor)
+    if not found:
+        raise BadArgument(f"{path} holds no tensors")
+    return found
+
+
+def _flat(value: Any, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """A state dict, alone or below `state_dict`, `model`, `module` as trainers save it."""
+    if not isinstance(value, dict):
+        return
+    for below in ("state_dict", "model_state_dict", "model", "module"):
+        if not prefix and isinstance(value.get(below), dict) and any(True for _ in _flat(value[below], below)):
+            yield from _flat(value[below], "")
+            return
+    for key, item in value.items():
+        if isinstance(item, torch.Tensor):
+            yield str(key), item
+        elif isinstance(item, dict) and prefix != "":
+            yield from _flat(item, f"{prefix}.{key}")
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:200] or type(error).__name__

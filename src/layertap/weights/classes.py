@@ -1,0 +1,89 @@
+"""What concerns a model as a whole: the class that was built, and settings that this class ignores."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from layertap.weights.entries import Weights
+
+
+def class_notes(model: Weights, other: Weights) -> tuple[list[str], list[str]]:
+    """(Notes, faults): the class against `architectures` and `auto_map`, and skips that nothing carries out."""
+    notes: list[str] = []
+    faults: list[str] = []
+    built = type(model.model).__name__ if model.model is not None else ""
+    named = other.config.get("architectures") or []
+    if built and named and built not in named:
+        text = f"a {built} was built; the checkpoint was written by {', '.join(map(str, named))}"
+        (notes if _related(model.model, named) else faults).append(text)
+    mapped = other.config.get("auto_map")
+    if built and mapped and not type(model.model).__module__.startswith("transformers_modules"):
+        own = mapped.get("AutoModelForCausalLM") or next(iter(mapped.values()))
+        where = type(model.model).__module__
+        faults.append(f"the checkpoint brings its own class (auto_map: {own}), and the {built} of {where} was built")
+    for config in (model.config, other.config):
+        ignored = _ignored_skips(model.model, config)
+        if ignored and ignored not in faults:
+            faults.append(ignored)
+    return notes, faults
+
+
+def _related(model: Any, named: list[str]) -> bool:
+    """A head more or less on one base model: BertModel from BertForMaskedLM."""
+    bases = {base.__name__ for base in type(model).__mro__}
+    base = type(getattr(model, "base_model", model)).__name__.removesuffix("Model")
+    return bool(bases & set(named)) or (bool(base) and any(str(name).startswith(base) for name in named))
+
+
+def _ignored_skips(model: Any, config: dict[str, Any]) -> str:
+    """A configuration that asks for layers to be skipped, and a module that was built in full all the same."""
+    asked = config.get("per_layer_config")
+    if model is None or not isinstance(asked, dict):
+        return ""
+    kept = []
+    for layer, wish in asked.items():
+        skips = wish.get("skip", ()) if isinstance(wish, dict) else ()
+        for path, module in model.named_modules():
+            if path.split(".")[-1:] == [str(layer)] and any(part.isdigit() for part in path.split(".")):
+                held = [skip for skip in skips for name, child in module.named_children() if _names(skip, name, child)]
+                kept += [f"{path}.{skip}" for skip in held]
+    if not kept or getattr(model, "layertap_pruning", None) is not None:
+        return ""
+    return (
+        f"the configuration asks to skip {', '.join(kept[:4])}{', …' if len(kept) > 4 else ''} (per_layer_config), and "
+        f"{type(model).__name__} built and runs them: it ignores that setting; layertap.weights.load_pruned keeps it"
+    )
+
+
+def _names(skip: str, name: str, child: nn.Module) -> bool:
+    alike = {
+        "attention": ("attn", "attention"),
+        "self_attn": ("attn", "attention"),
+        "mlp": ("mlp", "feed_forward", "moe"),
+    }
+    return any(part in name.lower() for part in alike.get(skip, (skip,))) and any(True for _ in child.parameters())
+
+
+def fresh_buffer(model: Any, name: str) -> torch.Tensor | None:
+    """A buffer that a module computes for itself, computed once more; None where the module cannot be made again."""
+    path, _, own = name.rpartition(".")
+    config = getattr(model, "config", None)
+    if model is None or config is None:
+        return None
+    module = model.get_submodule(path)
+    if any(True for _ in module.parameters()):
+        return None  # making it anew would cost its weights
+    try:
+        signature = inspect.signature(type(module).__init__).parameters
+        if "config" not in signature:
+            return None
+        with torch.random.fork_rng(devices=[]):
+            again = type(module)(config=config)
+        found = getattr(again, own, None)
+    except Exception:  # noqa: BLE001  a constructor with other arguments: then this check is not to be had
+        return None
+    return found if isinstance(found, torch.Tensor) and not found.is_meta else None

@@ -1,0 +1,83 @@
+"""torch.distributed.checkpoint folders: `.metadata` is a pickle of few, known classes, read by a restricted reader."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layertap.errors import BadArgument
+from layertap.weights.entries import Entry
+
+_CLASSES = {
+    "torch.distributed.checkpoint.metadata": frozenset(
+        {"Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties"}
+        | {"MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING"}
+    ),
+    "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo"}),
+    "torch.distributed.checkpoint._fsspec_filesystem": frozenset(),
+    "torch": frozenset({"Size", "device", "strided"}),
+    "torch.serialization": frozenset({"_get_layout"}),
+    "collections": frozenset({"OrderedDict"}),
+    "pathlib": frozenset({"PosixPath", "PurePosixPath", "Path"}),
+}
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        dtype = getattr(torch, name, None) if module == "torch" else None
+        if isinstance(dtype, torch.dtype) or name in _CLASSES.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which a checkpoint's metadata has no use for")
+
+
+def distributed_entries(folder: Path) -> dict[str, Entry]:
+    """The tensors of such a folder, each put together from its chunks when it is read."""
+    try:
+        with (folder / ".metadata").open("rb") as file:
+            metadata = _Reader(file).load()
+        described = dict(metadata.state_dict_metadata)
+        stored = dict(metadata.storage_data)
+    except Exception as error:  # noqa: BLE001  whatever a damaged pickle makes of its reader
+        raise BadArgument(f"{folder}/.metadata cannot be read: {error}") from None
+    found: dict[str, Entry] = {}
+    for name, item in described.items():
+        size = getattr(item, "size", None)
+        if size is None:
+            continue  # not a tensor: a step count, a random state
+        dtype = item.properties.dtype
+        shape = tuple(int(length) for length in size)
+        chunks = [(key, info) for key, info in stored.items() if key.fqn == name]
+        short = name.removeprefix("model.") if all(str(n).startswith("model.") for n in described) else name
+
+        def blocks(name: str = name, shape: Any = shape, dtype: Any = dtype, chunks: Any = chunks) -> Any:
+            yield _assembled(folder, name, shape, dtype, chunks)
+
+        found[short] = Entry(name=short, shape=shape, dtype=dtype, blocks=blocks)
+    if not found:
+        raise BadArgument(f"{folder}/.metadata names no tensors")
+    return found
+
+
+def _assembled(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype, chunks: list[Any]) -> torch.Tensor:
+    whole = torch.empty(shape, dtype=dtype)
+    filled = 0
+    for key, info in chunks:
+        path = folder / info.relative_path
+        if Path(info.relative_path).name != str(info.relative_path) or not path.is_file():
+            raise BadArgument(f"{folder}: {name} lies in {info.relative_path}, which is not there")
+        with path.open("rb") as file:
+            file.seek(info.offset)
+            held = file.read(info.length)
+        import io
+
+        part = torch.load(io.BytesIO(held), map_location="cpu", weights_only=True)
+        offset = tuple(key.offset or (0,) * len(shape))
+        place = tuple(slice(start, start + length) for start, length in zip(offset, part.shape, strict=True))
+        whole[place] = part
+        filled += part.numel()
+    if filled != whole.numel():
+        raise BadArgument(f"{folder}: {name} has {filled} of {whole.numel()} values: a shard is missing")
+    return whole

@@ -1,0 +1,94 @@
+"""Anything that holds parameters: a live model, a state dict, a checkpoint file or folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from layertap.errors import BadArgument
+from layertap.weights.checkpoints import checkpoint_entries
+from layertap.weights.entries import BLOCK, Entry, Weights
+
+
+def open_weights(source: Any) -> Weights:
+    """The tensors of `source` by name, none of them read yet."""
+    if isinstance(source, Weights):
+        return source
+    if isinstance(source, nn.Module):
+        return _model(source)
+    if isinstance(source, Mapping):
+        found = {name: tensor for name, tensor in source.items() if isinstance(tensor, torch.Tensor)}
+        if not found:
+            raise BadArgument("the mapping holds no tensors; expected a state dict: name → tensor")
+        return Weights(name="state dict", entries={name: _of_tensor(name, tensor) for name, tensor in found.items()})
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        return Weights(name=str(path), entries=checkpoint_entries(path), config=_config(path))
+    raise BadArgument(
+        f"audit takes a model, a state dict, or the path of a checkpoint on either side, got {type(source).__name__}"
+    )
+
+
+def _model(model: nn.Module) -> Weights:
+    entries: dict[str, Entry] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        entries[name] = _of_tensor(name, parameter)
+    for path, module in model.named_modules(remove_duplicate=False):
+        for own, buffer in module._buffers.items():
+            if buffer is not None:
+                name = f"{path}.{own}" if path else own
+                persistent = own not in module._non_persistent_buffers_set
+                entries[name] = _of_tensor(name, buffer, parameter=False, persistent=persistent)
+    return Weights(name=type(model).__name__, entries=entries, model=model, config=_model_config(model))
+
+
+def _model_config(model: nn.Module) -> dict[str, Any]:
+    config = getattr(model, "config", None)
+    to_dict = getattr(config, "to_dict", None)
+    return dict(to_dict()) if callable(to_dict) else {}
+
+
+def _of_tensor(name: str, tensor: torch.Tensor, *, parameter: bool = True, persistent: bool = True) -> Entry:
+    plain = tensor.detach()
+    if type(plain) not in (torch.Tensor, nn.Parameter) and hasattr(plain, "dequantize"):
+        plain = plain.dequantize()  # a quantised tensor of a subclass: what it stands for
+    meta = plain.is_meta
+    # Views of one storage are tied only where they are the same view.
+    storage = None if meta else (plain.untyped_storage()._cdata, plain.storage_offset(), plain.shape, plain.stride())
+    return Entry(
+        name=name,
+        shape=tuple(plain.shape),
+        dtype=plain.dtype,
+        blocks=lambda: _pieces(plain),
+        storage=storage,
+        parameter=parameter,
+        persistent=persistent,
+        meta=meta,
+    )
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    step = max(BLOCK // max(tensor.dtype.itemsize, 1), 1)
+    if tensor.is_contiguous():
+        for part in tensor.reshape(-1).split(step):
+            yield part.cpu()
+    elif tensor.ndim and tensor.numel() > step:
+        for row in tensor:
+            yield from _pieces(row)
+    else:
+        yield tensor.reshape(-1).cpu()
+
+
+def _config(path: Path) -> dict[str, Any]:
+    file = (path if path.is_dir() else path.parent) / "config.json"
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
