@@ -45,5 +45,5 @@ def test_d1_json_holds_every_tensor(folders, tmp_path):
 
 
 def test_what_is_not_there_says_so(folders):
-    with pytest.raises(BadArgument, match="there is no .*nothing"):
+    with pytest.raises(BadArgument, match=r"there is no .*nothing"):
         raise run(folders[0], "nothing").exception
