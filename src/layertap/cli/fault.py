@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from layertap.cli.screen import show_json, show_screen, show_text, status
+from layertap.cli.screen import import_extension, show_json, show_screen, show_text, status
 
 
 def fault(
@@ -19,6 +19,9 @@ def fault(
     seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
     seed: Annotated[int, typer.Option(help="seed of random ids")] = 0,
     mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
+    imports: Annotated[
+        list[str] | None, typer.Option("--import", help="a Python module that registers operators; repeat for more")
+    ] = None,
     budget: Annotated[str | None, typer.Option(help="memory for the reference's tensors; the rest to disk")] = None,
     repro: Annotated[Path | None, typer.Option(help="also write the culprit into a folder of its own")] = None,
     html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
@@ -30,6 +33,8 @@ def fault(
     from layertap.report.finding import finding_view
     from layertap.targets import make_inputs, open_target
 
+    for name in imports or ():
+        import_extension(name)
     with status(f"opening {reference}") as shown:
 
         def tell(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from layertap.cli.screen import progress, show_json, show_screen, show_text, status
+from layertap.cli.screen import import_extension, progress, show_json, show_screen, show_text, status
 from layertap.errors import BadArgument
 from layertap.report.receipt import receipt_view
 
@@ -23,6 +23,9 @@ def record(
     input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
     seed: Annotated[int, typer.Option(help="seed of random ids")] = 0,
+    imports: Annotated[
+        list[str] | None, typer.Option("--import", help="a Python module that registers operators; repeat for more")
+    ] = None,
     config: Annotated[list[str] | None, typer.Option(help="KEY=VALUE for OpenVINO's compiler; repeat for more")] = None,
     steps: Annotated[int, typer.Option(min=1, help="how often to run the same input")] = 1,
     budget: Annotated[str, typer.Option(help="bytes under way at most")] = "2GiB",
@@ -39,12 +42,20 @@ def record(
         raise BadArgument("--replace and --append exclude each other; give one of them")
     from layertap.capture import plan as planned
     from layertap.capture import record as start
+    from layertap.select import select
     from layertap.targets import make_inputs, open_target
 
+    roles = tuple(role.strip() for role in what.split(","))
+    for name in imports or ():
+        import_extension(name)
     with status(f"opening {target}"):
         opened = open_target(target, config=_pairs(config))
+        if plan and opened.outline is not None:
+            # A file is read for its plan, and not run: so there are no sizes.
+            chosen = select(opened.outline, sites, exclude=exclude, what=roles)
+            show_json({"sites": [str(line) for line in chosen]}) if json else show_text(chosen)
+            return
         inputs = make_inputs(opened, prompt=prompt, input=input, seq_len=seq_len, seed=seed)
-    roles = tuple(role.strip() for role in what.split(","))
     if plan:
         selection = planned(opened.model, lambda: opened.run(inputs), sites=sites, exclude=exclude, what=roles)
         show_json({"sites": [str(line) for line in selection]}) if json else show_text(selection)

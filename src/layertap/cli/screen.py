@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import RenderableType
@@ -12,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.status import Status
 from rich.text import Text
 
+from layertap.errors import BadArgument
 from layertap.report.screen import Screen
 from layertap.report.values import jsonable
 from layertap.words import printable
@@ -57,6 +60,16 @@ def progress() -> Progress:
     """A bar for long work, on the error stream; gone when the work is done."""
     shown = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     return Progress(*shown, console=err, transient=True, disable=not err.is_terminal)
+
+
+def import_extension(name: str) -> None:
+    """Imports a module that the user named with `--import`: it runs, and registers operators or classes."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: mostly it lies beside the file
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        raise BadArgument(f"--import {name}: {type(error).__name__}: {error}") from error
 
 
 def problem(text: str) -> None:

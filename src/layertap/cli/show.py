@@ -13,6 +13,7 @@ from layertap.report.receipt import receipt_view
 from layertap.report.show import run_rows, run_view, site_rows, site_view, telling_step
 from layertap.store.foreign import open_run
 from layertap.targets import ARTEFACTS, open_target
+from layertap.targets.opening import layout_of
 from layertap.training.trigger_birth import read_reports
 
 
@@ -30,7 +31,7 @@ def show(
 ) -> None:
     """Show what a run holds, or what of a compiled file can be recorded."""
     path = Path(run)
-    if path.is_file() and path.suffix in ARTEFACTS:
+    if path.is_file() and (path.suffix in ARTEFACTS or layout_of(path) is not None):
         described = open_target(path).describe()
         show_json(described) if json else show_text(described)
         return

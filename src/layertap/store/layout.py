@@ -6,15 +6,18 @@ artefact or beside it, so that a process without torch and without the model's s
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
+import re
 import sys
 import zipfile
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun
@@ -25,8 +28,10 @@ from layertap.site import Site
 NAME = "layertap_layout.json"
 """The extra file's name inside an artefact; beside one it is ARTEFACT.layout.json."""
 VERSION = 1
-_KNOWN = ("torch", "transformers")
-"""Packages from which a class is imported to give an output its own type again; of others it must be loaded already."""
+_IMPORTED = re.compile(r"transformers\.(modeling_outputs|models\.\w+\.modeling_\w+)")
+"""Modules that are imported to give an output its own type again; a class of any other must be loaded already."""
+_OUTPUT = ("transformers.utils.generic", "ModelOutput.__post_init__")
+"""The one further step of a dataclass's constructor that is known to do no more than sort its fields."""
 
 Node = list[Any]
 """["tensor", index] · ["value", v] · ["tuple", nodes] · ["list", nodes] · ["dict", [[key, node], …]] · ["class", name,
@@ -160,7 +165,7 @@ def _built(node: Node, flat: Sequence[Any]) -> Any:
 
 def _instance(name: str, fields: dict[str, Any]) -> Any:
     cls = _class(name)
-    if cls is None:
+    if cls is None or not _only_holds(cls, fields):
         return Fields(**fields)
     if issubclass(cls, tuple):
         return cls(*fields.values())
@@ -170,17 +175,45 @@ def _instance(name: str, fields: dict[str, Any]) -> Any:
         return Fields(**fields)
 
 
+def _only_holds(cls: type, fields: Mapping[str, Any]) -> bool:
+    """Whether making an instance does nothing else than keep the fields: namedtuples, and plain dataclasses.
+
+    A layout is a file, and may name any class: `subprocess:Popen` would be a program to run. So the constructor must be
+    the one that Python made from the fields.
+    """
+    if issubclass(cls, tuple):
+        made = [vars(base) for base in cls.__mro__ if base not in (tuple, object)]
+        plain = [members for members in made if "__new__" in members or "__init__" in members]
+        return (
+            len(getattr(cls, "_fields", ())) == len(fields)
+            and len(plain) == 1
+            and "__init__" not in plain[0]
+            and _generated(plain[0]["__new__"])
+        )
+    if not dataclasses.is_dataclass(cls) or not _generated(cls.__init__) or type(cls) is not type:
+        return False
+    after: Any = getattr(cls, "__post_init__", None)
+    known = after is None or (after.__module__, after.__qualname__) == _OUTPUT
+    return known and cls.__new__ in (object.__new__, dict.__new__, OrderedDict.__new__)
+
+
+def _generated(function: Any) -> bool:
+    """Whether Python wrote it itself, as it does for dataclasses and namedtuples."""
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename == "<string>"
+
+
 def _class(name: str) -> type | None:
     module, _, path = name.partition(":")
     # A process that does without torch is not made to import it for the sake of a name.
-    if module not in sys.modules and module.partition(".")[0] in _KNOWN and "torch" in sys.modules:
+    if module not in sys.modules and _IMPORTED.fullmatch(module) and "torch" in sys.modules:
         try:
             importlib.import_module(module)
         except ImportError:
             return None
     found: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = getattr(found, part, None)
+        found = vars(found).get(part) if isinstance(found, (type, ModuleType)) else None
     return found if isinstance(found, type) else None
 
 

@@ -30,7 +30,6 @@ _WRAPPER = "model."
 class Runner:
     """A loaded file of one format."""
 
-    format: str
     run: Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
     """Inputs → the flat outputs."""
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -47,23 +46,17 @@ class Baked(Reader):
 
     def __init__(self, path: Path, name: str, layout: Layout, config: Mapping[str, Any]) -> None:
         self._layout = layout
+        form = format_of(path, name)
         try:
-            self._runner = _runner(path, name, config)
+            self._runner = _LOADERS[form](path, name, config)
         except LayertapError:
             raise
         except Exception as error:
             raise TargetError(f"{name} has a layout of baked taps, but cannot be loaded: {told(error)}") from error
-        self.format = f"{self._runner.format} with baked taps"
-        self.contents = Contents(kind=layout.model, modules={"": layout.model}, lost=_lost(layout), absent=_ABSENT)
-        for tap in layout.taps:
-            self.contents.modules.setdefault(Site.parse(tap.site).path, tap.kind)
-        for path_ in self.contents.lost:
-            self.contents.modules.setdefault(path_, "Module")
+        self.format = f"{form} with baked taps"
+        self.contents = baked_contents(layout)
         for weight, tensor in self._runner.parameters.items():
             self._know(weight.removeprefix(_WRAPPER), tensor)
-        self.contents.remarks.append(
-            "baked: the taps are part of the file, so its drift against a file without them is not known"
-        )
 
     def _know(self, weight: str, tensor: torch.Tensor) -> None:
         """A weight's dtype belongs to the floor, also where its module has no tap."""
@@ -90,6 +83,19 @@ class Baked(Reader):
         raise TargetError("this file has its taps already; to have others, bake and compile the model again")
 
 
+def baked_contents(layout: Layout) -> Contents:
+    """What a layout says of the file that it belongs to."""
+    contents = Contents(kind=layout.model, modules={"": layout.model}, lost=_lost(layout), absent=_ABSENT)
+    for tap in layout.taps:
+        contents.modules.setdefault(Site.parse(tap.site).path, tap.kind)
+    for path in contents.lost:
+        contents.modules.setdefault(path, "Module")
+    contents.remarks.append(
+        "baked: the taps are part of the file, so its drift against a file without them is not known"
+    )
+    return contents
+
+
 def _lost(layout: Layout) -> dict[str, str]:
     lost = {}
     shown = {Site.parse(tap.site).path for tap in layout.taps if _shown(tap)}
@@ -107,32 +113,32 @@ def _shown(tap: Any) -> bool:
     return bool(tap.level == "tensor" and Site.parse(tap.site).role == "output")
 
 
-def _runner(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
-    if path.suffix == ".onnx":
-        return _onnx(path, name)
-    if path.suffix == ".xml":
-        return _openvino(path, name, config)
-    if path.suffix == ".vmfb":
-        return _iree(path, name)
+def format_of(path: Path, name: str) -> str:
+    """What a file with a layout is, by its name and its members."""
+    by_name = {".onnx": "ONNX", ".xml": "OpenVINO", ".vmfb": "IREE"}
+    if path.suffix in by_name:
+        return by_name[path.suffix]
     records = [f"/{record}" for record in records_of(path)]
-    if any("/data/aotinductor/" in record for record in records):
-        package = torch._inductor.aoti_load_package(str(path))
-        return Runner(format="AOTInductor", run=lambda args, kwargs: package(*args, **kwargs))
-    if any("/code/" in record for record in records):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
-            loaded = torch.jit.load(path, map_location="cpu")
-        return Runner(
-            format="TorchScript",
-            run=lambda args, kwargs: loaded(*args, **kwargs),
-            parameters=_data(loaded.named_parameters()),
-        )
-    if any("/models/" in record for record in records):
-        return _exported(path)
+    by_member = {"/data/aotinductor/": "AOTInductor", "/code/": "TorchScript", "/models/": "torch.export"}
+    for member, form in by_member.items():
+        if any(member in record for record in records):
+            return form
     raise no_program(path, name)
 
 
-def _exported(path: Path) -> Runner:
+def _aoti(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
+    package = torch._inductor.aoti_load_package(str(path))
+    return Runner(run=lambda args, kwargs: package(*args, **kwargs))
+
+
+def _torchscript(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+        loaded = torch.jit.load(path, map_location="cpu")
+    return Runner(run=lambda args, kwargs: loaded(*args, **kwargs), parameters=_data(loaded.named_parameters()))
+
+
+def _exported(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
     from layertap.targets.exported import as_exported
 
     program = torch.export.load(path)
@@ -142,14 +148,16 @@ def _exported(path: Path) -> Runner:
         by_place, by_name = as_exported(program, args, kwargs)
         return module(*by_place, **by_name)
 
-    return Runner(format="torch.export", run=run, parameters=_data(program.named_parameters()))
+    return Runner(run=run, parameters=_data(program.named_parameters()))
 
 
-def _onnx(path: Path, name: str) -> Runner:
-    from layertap.targets.onnx_file import libraries, ort_value, tensor_of, weights_of
+def _onnx(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
+    from layertap.targets.onnx_file import check_weights, libraries, ort_value, tensor_of, weights_of
 
     onnx, runtime = libraries(name)
-    weights = weights_of(onnx, onnx.load(str(path), load_external_data=False).graph)
+    graph = onnx.load(str(path), load_external_data=False).graph
+    check_weights(graph, path, name)
+    weights = weights_of(onnx, graph)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
 
@@ -158,7 +166,7 @@ def _onnx(path: Path, name: str) -> Runner:
         feeds = {key: ort_value(runtime, value) for key, value in given.items()}
         return [tensor_of(value) for value in session.run_with_ort_values(None, feeds)]
 
-    return Runner(format="ONNX", run=run, parameters=weights)
+    return Runner(run=run, parameters=weights)
 
 
 def _openvino(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
@@ -176,10 +184,10 @@ def _openvino(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
         result = compiled(feeds)
         return [torch.from_numpy(result[port].copy()) for port in compiled.outputs]
 
-    return Runner(format="OpenVINO", run=run, parameters=dict(weights_of(model)), computes=computes, notes=tuple(notes))
+    return Runner(run=run, parameters=dict(weights_of(model)), computes=computes, notes=tuple(notes))
 
 
-def _iree(path: Path, name: str) -> Runner:
+def _iree(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
     try:
         from iree import runtime
     except ImportError as error:
@@ -197,7 +205,17 @@ def _iree(path: Path, name: str) -> Runner:
         several = result if isinstance(result, (tuple, list)) else (result,)
         return [torch.from_numpy(value.to_host().copy()) for value in several]
 
-    return Runner(format="IREE", run=run)
+    return Runner(run=run)
+
+
+_LOADERS: dict[str, Callable[[Path, str, Mapping[str, Any]], Runner]] = {
+    "ONNX": _onnx,
+    "OpenVINO": _openvino,
+    "IREE": _iree,
+    "AOTInductor": _aoti,
+    "TorchScript": _torchscript,
+    "torch.export": _exported,
+}
 
 
 def _data(parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

@@ -19,14 +19,21 @@ _TOKENIZER_FILES = (
     "spiece.model",
 )
 
+_KERNELS = (
+    *("attn_implementation", "_attn_implementation", "_attn_implementation_internal"),
+    *("experts_implementation", "_experts_implementation"),
+)
+"""Keys of a configuration whose value `org/name` has transformers fetch and run code."""
+
 
 def open_hf(folder: Path, name: str) -> Target:
     """Loads the class that the folder's `config.json` names, in the dtype of the checkpoint."""
     config = _config(folder, name)
+    _refuse_foreign(config, folder, name)
     model_class = _model_class(config, name)
     try:
         model, loading = model_class.from_pretrained(
-            folder, local_files_only=True, dtype="auto", output_loading_info=True
+            folder, local_files_only=True, dtype="auto", output_loading_info=True, trust_remote_code=False
         )
     except Exception as error:
         raise TargetError(f"{name}: loading {model_class.__name__} raised {told(error)}") from error
@@ -44,31 +51,52 @@ def open_hf(folder: Path, name: str) -> Target:
     )
 
 
+def _refuse_foreign(config: dict[str, Any], folder: Path, name: str) -> None:
+    """Raises for a folder that would fetch code, or read weights from elsewhere."""
+    for key in _KERNELS:
+        if "/" in str(config.get(key) or ""):
+            raise TargetError(
+                f"{name}: config.json asks for the kernel {config[key]!r}, which is code from elsewhere; remove {key}, "
+                "or load the model in a file of your own and open that as file.py:factory"
+            )
+    for index in sorted(folder.glob("*.index.json")):
+        found = _json(index, name).get("weight_map")
+        for file in sorted({str(file) for file in found.values()}) if isinstance(found, dict) else ():
+            if Path(file).is_absolute() or ".." in Path(file).parts:
+                raise TargetError(f"{name}: {index.name} puts weights in {file!r}, outside the folder; that is refused")
+
+
 def _config(folder: Path, name: str) -> dict[str, Any]:
     if not folder.is_dir():
         raise TargetError(
             f"{name}: there is no folder {folder}; hf: takes a folder on this machine, fetched for instance by "
             f"'hf download {folder} --local-dir DIR'"
         )
-    file = folder / "config.json"
     try:
-        config = parse_json(read_bytes(file))
+        return _json(folder / "config.json", name)
     except FileNotFoundError:
         raise TargetError(f"{name}: {folder} has no config.json, so it is no Hugging Face model") from None
+
+
+def _json(file: Path, name: str) -> dict[str, Any]:
+    try:
+        held = parse_json(read_bytes(file))
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise TargetError(f"{name}: {file} cannot be read ({reason(error)})") from error
     except ValueError as error:
         raise TargetError(f"{name}: {file} is no JSON: {reason(error)}") from error
-    if not isinstance(config, dict):
-        raise TargetError(f"{name}: {file} holds a {type(config).__name__}; expected an object")
-    return config
+    if not isinstance(held, dict):
+        raise TargetError(f"{name}: {file} holds a {type(held).__name__}; expected an object")
+    return held
 
 
 def _model_class(config: dict[str, Any], name: str) -> Any:
     transformers = _transformers(name)
     architectures = config.get("architectures") or ["AutoModel"]
-    found = getattr(transformers, architectures[0], None)
-    if found is not None:
+    found = getattr(transformers, str(architectures[0]), None)
+    if isinstance(found, type) and hasattr(found, "from_pretrained"):
         return found
     reason = "its code lies in the folder (auto_map), which layertap doesn't run" if config.get("auto_map") else ""
     raise TargetError(
@@ -80,7 +108,7 @@ def _model_class(config: dict[str, Any], name: str) -> Any:
 
 def _tokenizer(folder: Path, name: str) -> Any:
     try:
-        return _transformers(name).AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return _transformers(name).AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise TargetError(f"{name}: loading its tokenizer raised {told(error)}") from error
 

@@ -50,7 +50,7 @@ class Onnx(Reader):
         graph = self.model.graph
         if not graph.node:
             raise TargetError(f"{name} holds no graph: it is empty, or no ONNX file")
-        _check_weights(graph, path, name)
+        check_weights(graph, path, name)
         initializers = {tensor.name for tensor in graph.initializer}
         nodes = list(_nodes(graph, initializers))
         if not any(node.scope for node in nodes):
@@ -172,12 +172,29 @@ def weights_of(onnx: Any, graph: Any) -> dict[str, torch.Tensor]:
     return found
 
 
-def _check_weights(graph: Any, path: Path, name: str) -> None:
-    """Weights may lie in files of their own, which are easily left behind."""
-    entries = [entry for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location"]
-    for file in dict.fromkeys(entry.value for entry in entries):
-        if not (path.parent / file).is_file():
+def check_weights(graph: Any, path: Path, name: str) -> None:
+    """Weights may lie in files of their own, which are easily left behind, or may name any file of this machine."""
+    # A download may be a link into a store of files by content: then its weights lie in that store too.
+    folders = {path.parent.resolve(), path.resolve().parent}
+    for file in dict.fromkeys(_locations(graph)):
+        weights = path.parent / file
+        within = any(folder in weights.resolve().parents for folder in folders)
+        if not within or Path(file).is_absolute() or ".." in Path(file).parts:
+            raise TargetError(f"{name}: its weights are said to lie in {file!r}, outside its folder; that is refused")
+        if not weights.is_file():
             raise TargetError(f"{name}: its weights lie in {file}, which is not beside it; copy both files together")
+
+
+def _locations(graph: Any) -> Iterator[str]:
+    """The files that tensors of a graph, and of the graphs in its loops and branches, are said to lie in."""
+    tensors = [*graph.initializer, *(part for one in graph.sparse_initializer for part in (one.values, one.indices))]
+    for node in graph.node:
+        for attribute in node.attribute:
+            tensors += [attribute.t, *attribute.tensors]
+            for below in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
+                yield from _locations(below)
+    for tensor in tensors:
+        yield from (entry.value for entry in tensor.external_data if entry.key == "location")
 
 
 def _nodes(graph: Any, initializers: set[str]) -> Iterator[Node]:

@@ -48,9 +48,7 @@ def open_target(spec: str | os.PathLike[str] | Any, *, config: Mapping[str, Any]
     if path.is_file():
         layout = layout_of(path)
         if layout is not None:
-            from layertap.targets.baked_file import Baked
-
-            return _target(Baked(path, text, layout, config or {}), text)
+            return _baked(path, text, layout, config or {})
         error = opaque(path, text)
         if error is not None:
             raise error
@@ -82,13 +80,49 @@ def _open_artefact(path: Path, name: str, config: Mapping[str, Any]) -> Target:
         return _target(OpenVino(path, name, config), name)
     records = records_of(path)
     if any(re.search(r"(^|/)models/.*\.json$", record) for record in records):
+        return _program(path, name)
+    if any(re.search(r"(^|/)code/", record) for record in records):
+        from layertap.targets.compiled import CompiledTarget, Outline
+        from layertap.targets.outline_script import script_contents
+
+        return CompiledTarget(
+            Outline("TorchScript", script_contents(path, name)), name, lambda: _torchscript(path, name)
+        )
+    raise no_program(path, name)
+
+
+def _program(path: Path, name: str) -> Target:
+    from layertap.targets.archive import Archive, load_tensors, refuse_pickles
+    from layertap.targets.compiled import CompiledTarget, Outline
+    from layertap.targets.outline_program import program_contents
+
+    archive = Archive(path, name)
+    refuse_pickles(archive, name)
+
+    def load() -> Any:
         from layertap.targets.exported import Exported
 
-        exported = Exported(path, name)
-        return _target(exported, name, _examples(exported.program))
-    if any(re.search(r"(^|/)code/", record) for record in records):
-        return _target(_torchscript(path, name), name)
-    raise no_program(path, name)
+        return Exported(path, name)
+
+    def samples() -> Inputs | None:
+        found = archive.find(r"data/sample_inputs/.*\.pt")
+        return _parted(load_tensors(archive, found[0], name)) if found else None
+
+    return CompiledTarget(Outline("torch.export", program_contents(path, name)), name, load, samples)
+
+
+def _baked(path: Path, name: str, layout: Layout, config: Mapping[str, Any]) -> Target:
+    from layertap.targets.archive import Archive, refuse_pickles
+    from layertap.targets.baked_file import Baked, baked_contents, format_of
+    from layertap.targets.compiled import CompiledTarget, Outline
+
+    form = format_of(path, name)
+    if form == "torch.export":
+        refuse_pickles(Archive(path, name), name)
+    if form in ("ONNX", "OpenVINO"):  # these are data: opening them runs nothing
+        return _target(Baked(path, name, layout, config), name)
+    outline = Outline(f"{form} with baked taps", baked_contents(layout))
+    return CompiledTarget(outline, name, lambda: Baked(path, name, layout, config))
 
 
 def _torchscript(path: Path, name: str) -> Any:
@@ -130,9 +164,13 @@ def _target(reader: Any, name: str, inputs: Inputs | None = None) -> Target:
 
 def _examples(program: Any) -> Inputs | None:
     """The inputs with which the program was exported, which travel with it."""
-    if program.example_inputs is None:
+    return _parted(program.example_inputs)
+
+
+def _parted(examples: Any) -> Inputs | None:
+    if not isinstance(examples, tuple) or len(examples) != 2:
         return None
-    args, kwargs = program.example_inputs
+    args, kwargs = examples
     if kwargs and not args:
         return dict(kwargs)
     return tuple(args) if args and not kwargs else None

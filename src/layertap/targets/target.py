@@ -71,21 +71,20 @@ class Target:
 
     def describe(self) -> Description:
         """What it is, what it takes, and what of it can't be seen; print it."""
-        modules = len(select(self.model, "**"))
-        kind = type(self.model).__name__
-        if self._reader is None:
-            return Description(name=self.name, format="eager", kind=kind, modules=modules, sites=len(self.sites))
-        contents = self._reader.contents
+        if self._reader is not None:
+            return described(self.model, self.name)
         return Description(
             name=self.name,
-            format=self._reader.format,
-            kind=contents.kind,
-            modules=modules,
+            format="eager",
+            kind=type(self.model).__name__,
+            modules=len(select(self.model, "**")),
             sites=len(self.sites),
-            inputs=tuple(map(str, contents.arguments)),
-            lost=dict(contents.lost),
-            remarks=tuple(contents.told()),
         )
+
+    @property
+    def outline(self) -> Any:
+        """The tree of the modules in a compiled file, known without running it; None for a model of Python's."""
+        return self.model if self._reader is not None else None
 
     def save(self, path: str | os.PathLike[str], sites: Any = None, *, exclude: Any = None) -> str:
         """Writes the compiled file with taps on these sites; returns in words how it hands them out."""
@@ -127,17 +126,45 @@ class Description:
     lost: Mapping[str, str] = field(default_factory=dict)
     """Path → why nothing can be seen there."""
     remarks: tuple[str, ...] = ()
+    listing: Mapping[str, str] = field(default_factory=dict)
+    """Path → class, of the modules in a compiled file that can be recorded."""
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.format} {self.kind}, {self.sites} of {self.modules} modules can be recorded"]
         if self.inputs:
             lines.append(f"inputs: {', '.join(self.inputs)}")
+        kinds: dict[str, list[str]] = {}
+        for path, kind in self.listing.items():
+            kinds.setdefault(kind, []).append(path)
+        found = {
+            pattern: (members, kind) for kind, paths in kinds.items() for pattern, members in collapse(paths).items()
+        }
+        order = {path: place for place, path in enumerate(self.listing)}
+        for pattern, (_, kind) in sorted(found.items(), key=lambda one: order[one[1][0][0]]):
+            lines.append(f"  {pattern}  {kind}".rstrip())
         reasons: dict[str, list[str]] = {}
         for path, why in self.lost.items():
             reasons.setdefault(why, []).append(path)
         for why, paths in reasons.items():
             lines.append(f"not seen: {', '.join(collapse(paths))}: {why}")
         return "\n".join([*lines, *self.remarks])
+
+
+def described(model: Any, name: str) -> Description:
+    """The tree of a compiled file in words."""
+    reader = model.reader
+    contents = reader.contents
+    return Description(
+        name=name,
+        format=reader.format,
+        kind=contents.kind,
+        modules=len(select(model, "**")),
+        sites=len(contents.paths),
+        inputs=tuple(map(str, contents.arguments)),
+        lost=dict(contents.lost),
+        remarks=tuple(contents.told()),
+        listing={path: contents.modules.get(path, "") for path in contents.paths if path},
+    )
 
 
 def as_inputs(value: Any) -> Inputs | None:

@@ -27,8 +27,8 @@ from layertap.targets.scopes import leaf_names
 from layertap.targets.shadow import CONTAINERS, data_of
 from layertap.targets.torchscript_file import with_output_type
 
-# The tracer calls the second call of one module forward1.
-_FORWARD = re.compile(r"forward\d*")
+# The tracer calls the second call of one module forward1; a script calls an overload of it forward__0 (nn.LSTM).
+FORWARD = re.compile(r"forward(__)?\d*")
 _PAIR = TupleType([StringType.get(), TensorType.get()])
 _TAPS = ListType(_PAIR)
 
@@ -135,7 +135,7 @@ class _Calls:
             if (called, method) not in self._seen:
                 self._seen.add((called, method))
                 self._walk(child._c._get_method(method).graph, child, called)
-            if below and _FORWARD.fullmatch(method):
+            if below and FORWARD.fullmatch(method):
                 self.leaves.setdefault(called, list(_leaves(node, child).values()))
                 self.types.setdefault(called, node.output().type().annotation_str)
 
@@ -187,7 +187,7 @@ def _expand(graph: Any, block: Any, module: Any, path: str, taps: Any, wanted: f
             continue
         called, method = _join(path, below), node.s("name")
         value = node.output()
-        tapped = called in wanted and below and _FORWARD.fullmatch(method)
+        tapped = called in wanted and below and FORWARD.fullmatch(method)
         inside = any(other.startswith(f"{called}.") if called else True for other in wanted)
         child = _child(module, below)
         leaves = _leaves(node, child) if tapped else {}
