@@ -188,7 +188,7 @@ def _only_holds(cls: type, fields: Mapping[str, Any]) -> bool:
             len(getattr(cls, "_fields", ())) == len(fields)
             and len(plain) == 1
             and "__init__" not in plain[0]
-            and _generated(plain[0]["__new__"])
+            and _generated(cls.__new__)
         )
     if not dataclasses.is_dataclass(cls) or not _generated(cls.__init__) or type(cls) is not type:
         return False
