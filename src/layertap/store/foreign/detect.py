@@ -9,10 +9,14 @@ from typing import Any
 
 from layertap.errors import BadArgument, NotARun
 from layertap.files import reading
+from layertap.store.foreign.files import LOADERS, is_tensor_file, read_files, read_runner
 from layertap.store.foreign.layers import is_layers_file, read_layers
 from layertap.store.foreign.monitor import is_monitor_file, read_monitor
+from layertap.store.foreign.msprobe import is_msprobe, read_msprobe
 from layertap.store.foreign.neuron import is_neuron_file, read_neuron
 from layertap.store.foreign.npz import read_npz
+from layertap.store.foreign.polygraphy import check_runner
+from layertap.store.foreign.sglang import is_dump_file, is_passes, read_dumper, read_passes
 from layertap.store.foreign.values import read_values
 from layertap.store.memory import MemoryWriter
 from layertap.store.run import Run
@@ -21,11 +25,20 @@ from layertap.store.shards import list_shards
 
 UNDERSTOOD = (
     "layertap opens a run's folder (run.json), a folder of layer_1_output.pt ... or statistics.pt, a folder of "
-    "epoch_1_batch_0_NAME.pt, a folder of Neuron's captured_tensors_..., and an .npz (file.npz#mode)"
+    "epoch_1_batch_0_NAME.pt, a folder of Neuron's captured_tensors_..., msprobe's dump.json, SGLang's dumps, a folder "
+    "of NAME.pt, NAME.npy or NAME.safetensors, one such file, Polygraphy's JSON, and an .npz (file.npz#mode)"
 )
 
 
-_READERS: dict[str, Callable[[Path], Run]] = {"layers": read_layers, "monitor": read_monitor, "neuron": read_neuron}
+_READERS: dict[str, Callable[[Path], Run]] = {
+    "layers": read_layers,
+    "monitor": read_monitor,
+    "neuron": read_neuron,
+    "msprobe": read_msprobe,
+    "dumper": read_dumper,
+    "passes": read_passes,
+    "files": read_files,
+}
 
 
 def open_run(source: Run | MemoryWriter | str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]) -> Run:
@@ -50,20 +63,24 @@ def _open(path: Path) -> Run:
     if path.is_file():
         if path.suffix == ".npz":
             return read_npz(path)
+        if path.suffix == ".json":
+            check_runner(path)
+        if path.suffix.lower() in LOADERS:
+            return read_files(path)
         raise NotARun(
             f"{path}: a single {path.suffix or 'file without a suffix'}; give the folder it is in. {UNDERSTOOD}"
         )
     before, sign, mode = str(path).rpartition("#")
     if sign and Path(before).is_file():
-        return read_npz(before, mode)
+        return read_runner(Path(before), mode) if before.endswith(".json") else read_npz(before, mode)
     there = "is neither a folder nor a regular file" if path.exists() else "does not exist"
     raise NotARun(f"{before if sign and not path.exists() else path}: {there}. {UNDERSTOOD}")
 
 
 def layout_of(folder: Path) -> str | None:
-    """What a folder holds: "run", "layers", "monitor", "neuron", or None.
+    """What a folder holds: "run", "layers", "monitor", "neuron", "msprobe", "dumper", "passes", "files", or None.
 
-    Names decide, and a run of layertap's own comes first.
+    Names decide, and a run of layertap's own comes first; plain files come last.
     """
     if not folder.is_dir():
         return None
@@ -80,7 +97,15 @@ def layout_of(folder: Path) -> str | None:
             f"{folder} holds files of two layouts, {' and '.join(found)}; put them into two folders, or say which with "
             f"layertap.store.foreign.read_layers or read_monitor"
         )
-    return found[0] if found else None
+    if found:
+        return found[0]
+    if is_msprobe(folder):
+        return "msprobe"
+    if any(map(is_dump_file, names)):
+        return "dumper"
+    if is_passes(folder):
+        return "passes"
+    return "files" if any(is_tensor_file(name, folder) for name in names) else None
 
 
 def _folder(folder: Path) -> Run:

@@ -22,6 +22,7 @@ from layertap.errors import BadArgument, CorruptRun
 from layertap.site import Record, Site
 from layertap.store.foreign import numbers
 from layertap.store.foreign.choosing import choose, first_of_each, inputs, one_step
+from layertap.store.foreign.files import is_tensor_file, take_file
 from layertap.store.foreign.naming import layer_names, with_given
 from layertap.store.foreign.staging import Staging
 from layertap.store.foreign.suspicion import Shelf, leaves, listed, load_pt, natural, record_of, regular
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 STATISTICS = "statistics.pt"
 METADATA = "metadata.pt"
 DDOF = 1
-_FILE = re.compile(r"(?!epoch_\d+_batch_|captured_tensors_)([^.].*)_output\.pt|(logits|lm_head)\.pt", re.DOTALL)
+_OTHERS = r"epoch_\d+_batch_|captured_tensors_"
+"""How the files of the other layouts begin."""
+_FILE = re.compile(rf"(?!{_OTHERS})([^.].*)_output\.pt", re.DOTALL)
 INPUTS = ("input_ids", "attention_mask")
 _STATS_ONLY = (
     "known from its statistics alone: no tensor, fingerprint or sketch; NaN and Inf count as 1 where there are any, "
@@ -61,7 +64,7 @@ def read_layers(path: str | os.PathLike[str]) -> Run:
     """
     folder = Path(path)
     shelf = Shelf(folder, layout="layers")
-    files = {(match[1] or match[2]): name for name in listed(folder) if (match := _FILE.fullmatch(name))}
+    files = {match[1]: name for name in listed(folder) if (match := _FILE.fullmatch(name))}
     metadata = _mapping(shelf, METADATA)
     _take_inputs(shelf, metadata)
     statistics = _statistics(shelf, metadata, set(files))
@@ -73,6 +76,10 @@ def read_layers(path: str | os.PathLike[str]) -> Run:
                 f"{folder / STATISTICS}: {name} is not what {file} holds ({'; '.join(wrong)}): one of the two is stale "
                 f"or was edited; the tensor is used"
             )
+    for name in listed(folder):
+        mine = name in (STATISTICS, METADATA) or name in files.values()
+        if is_tensor_file(name, folder) and not mine and not re.match(_OTHERS, name):
+            take_file(shelf, folder / name)  # logits.pt, lm_head.npy: whatever lies beside them
     have = {record.site.path for record, _ in shelf.rows}
     _take_statistics(shelf, {name: given for name, given in statistics.items() if name not in have}, bool(files))
     prompt = metadata.get("prompt")
@@ -226,6 +233,7 @@ def _mapping(shelf: Shelf, file: str) -> Mapping[str, Any]:
     path = shelf.path / file
     if not path.exists():
         return {}
+    shelf.used.add(path)
     value = shelf.attempt(load_pt, path)
     if value is not None and not isinstance(value, Mapping):
         shelf.problems.append(f"{path}: holds a {type(value).__name__}, expected a dict")

@@ -127,6 +127,7 @@ def _take(shelf: Shelf, site: Site, path: Path, step: int) -> None:
             raise ValueError(f"a {type(tensor).__name__}, expected a tensor")
         why = no_capture(tensor)
         if why:
+            shelf.used.add(path)
             shelf.problems.append(f"{path}: {site} at step {step}: {why}")
             return
         shelf.put(record_of(site, tensor, step=step), path, before, partial(load_pt, path))

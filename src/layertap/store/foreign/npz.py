@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import time
@@ -31,6 +30,7 @@ from layertap.store.dtype import SIZES
 from layertap.store.foreign import numbers
 from layertap.store.foreign.choosing import Row, choose, first_of_each, one_step
 from layertap.store.foreign.naming import block_family, with_given
+from layertap.store.foreign.npy import read_npy
 from layertap.store.foreign.staging import Staging
 from layertap.store.foreign.suspicion import Shelf, record_of, regular
 from layertap.store.run import Run
@@ -139,22 +139,14 @@ def _tensor(path: Path, key: str) -> torch.Tensor:
 
 
 def _array(path: Path, key: str) -> npt.NDArray[Any]:
-    """One array. Not by `np.load`, which reserves what a damaged header asks for, and leaves CRCs unread."""
+    """One array. Not by `np.load`, which leaves CRCs unread."""
     what = f"{path}: {key}"
     with _archive(path) as archive, reading(what, "not numbers"):
         names = archive.namelist()
         member = archive.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
         check_unpacked(what, member.file_size, member.compress_size)
         with archive.open(member) as source:
-            major, _ = np.lib.format.read_magic(source)
-            header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = header(source)
-            if dtype.hasobject:  # numpy's advice, allow_pickle, is how such a file gets to run its code
-                raise ValueError("it holds pickled objects, and layertap runs no code from a file")
-            raw = bytearray(source.read())
-    if len(raw) != math.prod(shape) * dtype.itemsize:
-        raise CorruptRun(f"{what}: {len(raw)} bytes, {dtype} {list(shape)} has {math.prod(shape) * dtype.itemsize}")
-    return np.frombuffer(raw, dtype).reshape(shape, order="F" if fortran else "C")
+            return read_npy(source, what, member.compress_size)
 
 
 @contextmanager

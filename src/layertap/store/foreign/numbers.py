@@ -37,9 +37,9 @@ def theirs(ours: Statistics, *, ddof: int) -> dict[str, float]:
 
 def ours(given: Mapping[str, Any], count: int, *, ddof: int) -> Statistics:
     """What their statistics alone let us know. They say only whether there is a NaN or an Inf: it is counted once."""
-    mean, std, low, high = (_number(given.get(name)) for name in ("mean", "std", "min", "max"))
+    mean, std, low, high = (number(given.get(name)) for name in ("mean", "std", "min", "max"))
     std = _rescale(std, count, ddof, 0)
-    inf = bool(_number(given.get("has_inf")) == 1) or math.inf in (low, high, -low, -high)
+    inf = bool(number(given.get("has_inf")) == 1) or math.inf in (low, high, -low, -high)
     neg = inf and low == -math.inf
     return Statistics(
         count=count,
@@ -49,11 +49,11 @@ def ours(given: Mapping[str, Any], count: int, *, ddof: int) -> Statistics:
         max=high,
         abs_mean=math.nan,
         l2=math.sqrt(count * (std * std + mean * mean)),
-        nan=int(_number(given.get("has_nan")) == 1),
+        nan=int(number(given.get("has_nan")) == 1),
         pos_inf=int(inf and (high == math.inf or not neg)),
         neg_inf=int(neg),
         zero=0,
-        first=tuple(_number(value) for value in given.get("first_10", ())),
+        first=tuple(number(value) for value in given.get("first_10", ())),
     )
 
 
@@ -89,7 +89,7 @@ def _disagreements(record: Record, given: Mapping[str, Any], ddof: int, rounding
         yield f"dtype {dtype} there, {record.dtype} in the tensor"
     stats = record.statistics
     for name, there in (("has_nan", stats.nan > 0), ("has_inf", stats.pos_inf + stats.neg_inf > 0)):
-        if name in given and (_number(given[name]) == 1) != there:
+        if name in given and (number(given[name]) == 1) != there:
             yield f"{name} {not there} there, {there} in the tensor"
     if stats.nonfinite or not stats.count:
         return
@@ -98,7 +98,7 @@ def _disagreements(record: Record, given: Mapping[str, Any], ddof: int, rounding
     for name, value in expected.items():
         if name not in given:
             continue
-        found = _number(given[name])
+        found = number(given[name])
         slack = rounding + 1e-6 * abs(value)
         if name in ("mean", "std"):
             slack += share * abs(value) + 1e-5 * stats.abs_mean
@@ -113,7 +113,7 @@ def _rescale(std: float, count: int, old: int, new: int) -> float:
     return 0.0 if count <= old else std * math.sqrt((count - old) / (count - new))
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
     """A number, a boolean, a tensor of one value, or a word such as "NaN"; anything else is NaN."""
     try:
         return float(value)

@@ -27,6 +27,12 @@ DEPTH = 8
 PLACES = 10_000
 """How many values one file may hold."""
 
+TEXTS = frozenset(
+    f".{suffix}"
+    for suffix in "txt md rst log json yaml yml toml html csv py ipynb png jpg svg pdf".split()  # noqa: SIM905
+)
+"""Suffixes of what may lie beside tensors and holds none."""
+
 T = TypeVar("T")
 Read = Callable[[], "torch.Tensor"]
 Stamp = tuple[int, int, int]
@@ -47,12 +53,20 @@ class Shelf:
         self.layout = layout
         self.name = name or str(path)
         self.problems: list[str] = []
+        self.unread: list[str] = []
+        """What may hold tensors and was not read; files of the folder from which nothing came are added at the end."""
+        self.used: set[Path] = set()
+        """Files that were read for what they say of others."""
+        self.loaded: Any = None
+        """What the reader keeps of the file that it loaded last."""
+        self._sources: set[Path] = set()
         self.rows: list[tuple[Record, Callable[[], Bytes] | None]] = []
 
     def put(self, record: Record, path: Path, before: Stamp, read: Read) -> None:
         """Takes a record; `read` gives its tensor again, from the file at `path`, which was `before` when measured."""
         kept = replace(record, kept="tensor", kept_shape=record.shape, kept_dtype=record.dtype)
         self.rows.append((kept, _lazily(kept, path, before, read)))
+        self._sources.add(path)
 
     def put_statistics(self, record: Record) -> None:
         """Takes a record that has no tensor."""
@@ -71,13 +85,29 @@ class Shelf:
         if not self.rows:
             told = "; ".join(self.problems[:3]) or "it holds no tensors and no statistics"
             raise CorruptRun(f"{self.name}: nothing in it could be read: {told}")
-        writer = MemoryWriter(info={**info, "layout": self.layout, "source": str(self.path)}, name=self.name)
+        unread = [*self.unread, *self._ignored()]
+        told = "\n".join(self.problems)
+        silent = [name for name in unread if f"/{name}" not in told]
+        if silent:
+            some = ", ".join(silent[:8]) + (f" and {len(silent) - 8} more" if len(silent) > 8 else "")
+            self.problems.append(f"{self.path}: not read: {some}")
+        about = {**info, "layout": self.layout, "source": str(self.path), "unread": unread}
+        writer = MemoryWriter(info=about, name=self.name)
         writer.problems += self.problems
         rows = self.rows if order is None else sorted(self.rows, key=lambda row: (row[0].step, order(row[0])))
         for place, (record, data) in enumerate(rows):
             writer.add(replace(record, order=place), data)
         writer.close()
         return Run(writer)
+
+    def _ignored(self) -> list[str]:
+        """What lies in the folder and gave nothing, but for texts and pictures."""
+        if not self.path.is_dir():
+            return []
+        seen = {path.relative_to(self.path).parts[0] for path in (*self._sources, *self.used)}
+        seen |= {name for name in listed(self.path) if (self.path / name / "run.json").exists()}  # a run of its own
+        names = [name for name in listed(self.path) if not name.startswith(".") and name not in seen]
+        return [name for name in names if (self.path / name).is_dir() or Path(name).suffix.lower() not in TEXTS]
 
 
 def load_pt(path: Path) -> Any:

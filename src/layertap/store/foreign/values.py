@@ -10,13 +10,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from layertap.errors import BadArgument
+from layertap.errors import BadArgument, CorruptRun
 from layertap.site import ROLES, Record, Site
 from layertap.store.dtype import SIZES, Bytes
-from layertap.store.foreign.suspicion import record_of
+from layertap.store.foreign.suspicion import PLACES, record_of
 from layertap.store.memory import MemoryWriter
 from layertap.store.run import Run
 
@@ -37,6 +37,7 @@ class Entry:
 
     site: Site
     tensor: torch.Tensor
+    step: int = 0
 
     @property
     def asked(self) -> bool:
@@ -69,16 +70,24 @@ def read_values(value: Any, *, name: str = "values in memory") -> Run:
 def entries(value: Any, base: str = "") -> tuple[list[Entry], list[str]]:
     """The tensors in a value in their order, and in words what else is in it that may be data; `base` is its name."""
     found: list[Entry] = []
-    left_out: list[str] = []
+    search = _Search()
     taken: set[str] = set()
-    for site, tensor in _walk(value, base, left_out, 0):
+    for site, tensor in _walk(value, base, search, 0):
         name = str(site)
         if name in taken:
-            left_out.append(f"{name} (twice)")
+            search.left_out.append(f"{name} (twice)")
             continue
         taken.add(name)
         found.append(Entry(site, tensor))
-    return found, left_out
+    return found, search.left_out
+
+
+@dataclass(slots=True)
+class _Search:
+    """What a walk through a value has seen."""
+
+    left_out: list[str] = field(default_factory=list)
+    places: int = 0
 
 
 def record_kept(record: Record) -> Record:
@@ -115,37 +124,40 @@ def as_tensor(value: Any) -> torch.Tensor | None:
     return torch.from_numpy(np.array(value.astype(value.dtype.newbyteorder("="), copy=False)))
 
 
-def _walk(value: Any, path: str, left_out: list[str], depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
+def _walk(value: Any, path: str, search: _Search, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
+    search.places += 1
+    if search.places > PLACES:  # a list that holds one list many times multiplies at every depth
+        raise CorruptRun(f"{path}: more than {PLACES} values, one inside the other")
     try:
         tensor = as_tensor(value)
     except ValueError as error:
-        left_out.append(f"{path or 'the value'} ({error})")
+        search.left_out.append(f"{path or 'the value'} ({error})")
         return
     if tensor is not None:
         yield site_of(path or "tensor"), tensor
     elif depth == DEPTH:
-        left_out.append(f"{path} (nested deeper than {DEPTH})")
+        search.left_out.append(f"{path} (nested deeper than {DEPTH})")
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _walk(item, f"{path}.{key}" if path else str(key), left_out, depth + 1)
+            yield from _walk(item, f"{path}.{key}" if path else str(key), search, depth + 1)
     elif isinstance(value, (list, tuple)):
-        yield from _places(value, path, left_out, depth)
+        yield from _places(value, path, search, depth)
     elif value is not None and not isinstance(value, (str, bytes, int, float, bool, complex)):
         # Texts and single numbers say something about a capture; they are no layer.
-        left_out.append(f"{path or 'the value'} ({type(value).__name__})")
+        search.left_out.append(f"{path or 'the value'} ({type(value).__name__})")
 
 
-def _places(value: Sequence[Any], path: str, left_out: list[str], depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
+def _places(value: Sequence[Any], path: str, search: _Search, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
     tensors = [item for item in value if hasattr(item, "shape")]
     # Many of one shape are layers; a few beside each other are what one module returned.
     alike = len(tensors) > 2 and len({tuple(item.shape) for item in tensors}) == 1
     layers = alike or not path or path.endswith(STATES)
     for place, item in enumerate(value):
         if not layers and hasattr(item, "shape"):
-            for site, tensor in _walk(item, path, left_out, depth + 1):
+            for site, tensor in _walk(item, path, search, depth + 1):
                 yield replace(site, leaf=f"{site.leaf}.{place}" if site.leaf else str(place)), tensor
         else:
-            yield from _walk(item, f"{path or STATES}.{place}", left_out, depth + 1)
+            yield from _walk(item, f"{path or STATES}.{place}", search, depth + 1)
 
 
 def site_of(path: str) -> Site:
