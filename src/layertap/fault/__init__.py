@@ -9,13 +9,14 @@ pairing      which module of the one is which of the other
 replay       the reference written down; the candidate held to it, forward and back
 watchers     what stands at each module while that happens
 book, shelf  what was written down, and where it waits, within a budget
+forms        one value in two layouts
 contrast     one tensor against another; outputs: what two models return
 masks        masks that differ in form: what they say, and who made them
 writes       who wrote into a tensor that was only given to it
 rounding     what honest arithmetic does
 judge        which modules stand out
 alike        what is quantised everywhere, and no fault of one module
-folded       two modules that are wrong one by one and right together
+cancelled    modules that are wrong one by one and right together
 drill        the operators inside a guilty module, and what they say (operators)
 why          the cause, from the two modules, the operators and the error's form
 repro        the culprit in a folder of its own

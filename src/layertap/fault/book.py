@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from layertap.fault.contrast import Contrast
+from layertap.fault.forms import Layouts, closed, masklike
 from layertap.fault.shelf import Shelf, Slot
 
 Key = tuple[str, int, str, str]
@@ -32,21 +33,30 @@ class Book:
     void: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
     """By batch and length, the tokens that see no key: a softmax over nothing has no right value."""
 
+    layouts: Layouts = field(default_factory=Layouts)
+    """How values of the reference lie in the candidate, where that was found."""
+    _leaves: dict[tuple[str, int, str], list[str]] = field(default_factory=dict)
+
+    def leaves(self, page: str, call: int, end: str) -> list[str]:
+        """The leaves that one end of one call has."""
+        if not self._leaves:
+            for key in self.slots:
+                self._leaves.setdefault(key[:3], []).append(key[3])
+        return self._leaves.get((page, call, end), [])
+
     def void_in(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Where such tokens lie in a tensor of that batch and length; None where there are none."""
-        void = self.void.get(tuple(tensor.shape[:2])) if self.void and tensor.ndim > 2 else None
+        plain = self.void and tensor.ndim > 2 and not tensor.is_nested
+        void = self.void.get(tuple(tensor.shape[:2])) if plain else None
         return None if void is None else void.to(tensor.device).reshape(*void.shape, *[1] * (tensor.ndim - 2))
 
     def close_masks(self) -> int:
         """Looks for tokens that see no key in the masks that were written down, and counts them."""
-        masks = {id(slot): slot for (_, _, end, leaf), slot in self.slots.items() if end == "entry" and "mask" in leaf}
-        for slot in masks.values():
-            if slot.ndim != 4:
-                continue
+        given = {id(slot): slot for (_, _, end, _), slot in self.slots.items() if end == "entry" and slot.ndim == 4}
+        for slot in given.values():
             mask = slot.get()
-            if mask.dtype == torch.bool or mask.is_floating_point():
-                closed = ~mask if mask.dtype == torch.bool else mask <= torch.finfo(mask.dtype).min / 2
-                blind = closed.all(-1).all(1)
+            if masklike(mask):
+                blind = (~mask if mask.dtype == torch.bool else closed(mask)).all(-1).all(1)
                 if blind.any():
                     shape = tuple(blind.shape)
                     self.void[shape] = self.void.get(shape, torch.zeros_like(blind)) | blind

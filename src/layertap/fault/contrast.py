@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from layertap.fault.forms import closed, plain
 from layertap.measure import pair_many
 
 BLOCK = 1 << 22
@@ -33,6 +34,8 @@ class Contrast:
     column: float = 0.0
     column_index: int = -1
     """The worst row and column: their own relative error (against the average row's size at least)."""
+    calm: float = 0.0
+    """The relative error of what is left without the few rows or columns that hold nearly all of the energy."""
     mismatched: float = 0.0
     """For integers: the share of places that differ."""
     truth: bool = False
@@ -54,6 +57,7 @@ class Contrast:
             offset=max(abs(self.offset), abs(other.offset)),
             row=max(self.row, other.row),
             column=max(self.column, other.column),
+            calm=max(self.calm, other.calm),
             mismatched=max(self.mismatched, other.mismatched),
             nonfinite=max(self.nonfinite, other.nonfinite),
             shape=self.shape or other.shape,
@@ -69,6 +73,7 @@ class Pending:
     shape: tuple[int, ...] | None = None
     """Of a pair that the kernel measured: what lies there is its slab."""
     truth: bool = False
+    calm: torch.Tensor | None = None
 
 
 def contrast(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
@@ -83,7 +88,10 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
     form = form_of(reference, candidate)
     if form is None or form.shape or not reference.numel():
         return form
-    reference, candidate = on_one_device(reference.detach(), candidate.detach())
+    ours, theirs = plain(reference.detach()), plain(candidate.detach())
+    if ours is None or theirs is None or ours.shape != theirs.shape:
+        return None
+    reference, candidate = on_one_device(ours, theirs)
     if reference.is_complex():
         reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)
     if not reference.is_floating_point():
@@ -91,10 +99,17 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
         return Pending(apart, reference.numel(), truth=reference.dtype == torch.bool)
     if candidate.is_cuda:
         reference, candidate = reference.contiguous(), candidate.contiguous()
-        if pair_many.fits(reference, candidate):
+        if pair_many.fits(reference, candidate) and not _may_close(candidate):
             slab = pair_many.begin_pair(reference, candidate)
-            return Pending(slab, reference.numel(), tuple(reference.shape))
-    return Pending(_measure(reference, candidate), reference.numel())
+            calm = _calm(*_lines_of(reference.float(), candidate.float() - reference.float()))
+            return Pending(slab, reference.numel(), tuple(reference.shape), calm=calm)
+    numbers, calm = _measure_lines(reference, candidate)
+    return Pending(numbers, reference.numel(), calm=calm)
+
+
+def _may_close(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may be a mask, or scores with one added, by its shape: the kernel knows infinities alone."""
+    return tensor.ndim == 4 or (tensor.ndim > 1 and tensor.shape[-1] == tensor.shape[-2])
 
 
 def on_one_device(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -107,6 +122,9 @@ def form_of(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None
     """What can be said without looking at the values: None where the two differ in form, and whether shapes differ."""
     if reference.is_complex() != candidate.is_complex() or reference.ndim != candidate.ndim:
         return None
+    if reference.is_nested or candidate.is_nested:  # torch's nested tensors have no shape to be asked for
+        same = reference.is_nested == candidate.is_nested and reference.numel() == candidate.numel()
+        return Contrast(exact=True, count=reference.numel()) if same else None
     if reference.shape != candidate.shape:
         return Contrast(error=math.inf, shape=True, count=reference.numel())
     if reference.is_floating_point() != candidate.is_floating_point():
@@ -128,16 +146,25 @@ def settle(begun: Sequence[Pending]) -> list[Contrast]:
             size = begun[i].numbers.numel()
             found[i] = replace(_read(read[:size], begun[i].count), truth=begun[i].truth)
             read = read[size:]
+    for device in {one.calm.device for one in begun if one.calm is not None}:
+        calm = [(i, one.calm) for i, one in enumerate(begun) if one.calm is not None and one.calm.device == device]
+        for (i, _), value in zip(calm, torch.stack([value for _, value in calm]).tolist(), strict=True):
+            found[i] = replace(found[i] or Contrast(), calm=value)
     return [one for one in found if one is not None]
 
 
 def _measure(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
+    return _measure_lines(reference, candidate)[0]
+
+
+def _measure_lines(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers that a contrast is read from, and the error apart from what holds nearly all of the energy."""
     width = reference.shape[-1] if reference.ndim else 1
     left, right = reference.reshape(-1, width), candidate.reshape(-1, width)
     rows, columns, sums = [], torch.zeros(2, width, dtype=torch.float64, device=left.device), []
     step = max(1, BLOCK // width)
     for start in range(0, len(left), step):
-        r, c = left[start : start + step].double(), right[start : start + step].double()
+        r, c = _opened(left[start : start + step]), _opened(right[start : start + step])
         d = c - r
         # Equal infinities (masks) are no error; a value that is finite on one side only is the worst there is.
         finite = torch.isfinite(d)
@@ -148,7 +175,34 @@ def _measure(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
         columns += squares.sum(1)
         sums.append(torch.stack([(r * d).sum(), d.sum(), nonfinite]))
     by_row = torch.cat(rows, dim=1)
-    return torch.cat([by_row.sum(1), torch.stack(sums).sum(0), *map(_worst_line, (by_row, columns))])
+    numbers = torch.cat([by_row.sum(1), torch.stack(sums).sum(0), *map(_worst_line, (by_row, columns))])
+    return numbers, _calm(by_row, columns)
+
+
+def _opened(values: torch.Tensor) -> torch.Tensor:
+    """In float64, the lowest numbers there are, which masks add to scores, as the infinities that they stand for."""
+    return values.double().masked_fill_(closed(values), -math.inf)
+
+
+def _lines_of(r: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    width = r.shape[-1] if r.ndim else 1
+    squares = torch.stack([d.reshape(-1, width).square(), r.reshape(-1, width).square()])
+    return squares.sum(2).double(), squares.sum(1).double()
+
+
+MASSIVE = 1e3
+"""A row or column with this many times the energy of the typical one hides what happens in the others."""
+
+
+def _calm(*sums: torch.Tensor) -> torch.Tensor:
+    """The relative error without massive rows, and without massive columns: the larger of the two."""
+    errors = []
+    for wrong, size in sums:
+        typical = size.median()
+        usual = (size <= MASSIVE * typical) | (typical == 0)
+        left, rest = (wrong * usual).sum(), (size * usual).sum()
+        errors.append((left / rest.clamp_min(1e-300)).sqrt() * ~usual.all())
+    return torch.stack(errors).max().double()
 
 
 def _worst_line(sums: torch.Tensor) -> torch.Tensor:

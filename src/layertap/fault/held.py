@@ -12,22 +12,23 @@ from torch import nn
 
 from layertap.fault.alike import MANY, coarseness, systematic
 from layertap.fault.book import Book, Key, Place, Played
-from layertap.fault.contrast import Contrast, contrast
+from layertap.fault.cancelled import Free, Probe, Sorted, sort_out
+from layertap.fault.contrast import Contrast
 from layertap.fault.drill import Departure, OpLog, depart
-from layertap.fault.folded import folded_pairs
-from layertap.fault.judge import LIMIT, by_module, floors_of, judge_events, least_of
-from layertap.fault.outputs import output_error, size_of
-from layertap.fault.replay import graft
+from layertap.fault.judge import LIMIT, Judged, by_module, floors_of, judge_events, least_of
 from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import one_ulp
 from layertap.fault.search import APART, Search
 from layertap.fault.side import Side
+from layertap.fault.unjudged import judged_pages, suspects
 from layertap.fault.watchers import Stage
 from layertap.fault.why import Clues, below, explain
 
 LAZY = {"xla", "lazy"}
 """Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
+NAMED = 6
+"""So many modules are named in one note."""
 CLOSELY = 4
 """So many guilty modules are looked into; the others are named."""
 
@@ -56,9 +57,13 @@ class HeldSearch(Search):
         self._doubt_draws(floors)
         self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
         guilty, masks = self._makers([row for row in table if row.ratio > LIMIT], held)
-        for first, second in folded_pairs(guilty, book, free, floors_of([drift]), least_of(self.dtype)):
-            guilty = [row for row in guilty if row not in (first, second)]
-            self.notes.append(f"wrong one by one, right together, so one is folded in: {first.path}, {second.path}")
+        guilty = self._consequential(guilty, judged)
+        if guilty and low is not self.ours:  # inputs nudged everywhere move more than the dtype alone does
+            drift = self.play(low, modules, book, hold=False)
+        told = self._sorted(guilty, book, free, floors_of([drift]), total, self.total(book, drift))
+        guilty = told.faults
+        if guilty and guilty[0].page not in {page for page, _ in masks}:
+            self._doubt_unjudged(guilty[0], book, held)
         absent = [*masks, *self._absent(book, held)]
         self.notes += [f"without effect: {text}" for page, text in absent if not self._under(page, guilty)]
         if not held.events:
@@ -73,7 +78,58 @@ class HeldSearch(Search):
             exact = total == 0 and all(one.event.found.exact for one in judged)
             return self._innocent(table, shared, total, rounding, exact)
         self.progress("looking into what stands out")
-        return self._guilty(guilty, table, book, absent, total, rounding, low, modules)
+        return self._guilty(guilty, table, book, absent, total, rounding, low, modules, told.probe, held)
+
+    def _consequential(self, guilty: list[ModuleRow], judged: list[Judged]) -> list[ModuleRow]:
+        """Without those that return another size, where what calls them comes out right all the same."""
+        exits: dict[str, float] = {}
+        for one in judged:
+            if one.event.key[2] == "exit":
+                exits[one.event.key[0]] = max(exits.get(one.event.key[0], 0.0), one.ratio)
+        idle = []
+        for row in guilty:
+            above = row.page
+            while above and row.found.shape and (above := above.rpartition(".")[0]) not in exits and above:
+                pass
+            if row.found.shape and above != row.page and exits.get(above, math.inf) <= LIMIT:
+                idle.append(row)
+        if idle:
+            self.notes.append(f"of another size, without effect: {_listed(idle)}")
+        return [row for row in guilty if row not in idle]
+
+    def _doubt_unjudged(self, row: ModuleRow, book: Book, held: Played) -> None:
+        ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
+        if ours is None or theirs is None or below(ours, theirs, row.page, judged_pages(held)):
+            return
+        if left := suspects(row, self.pairing, book, held):
+            names = ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "")
+            self.doubts.append(
+                f"{row.path or 'the model'} is out of line (seen at {row.where}), and {names} inside it could not be "
+                "judged, having no partner or another form: the error is in one of them; mapping= pairs modules by name"
+            )
+
+    def _sorted(
+        self, guilty: list[ModuleRow], book: Book, free: Played, drifts: dict[Key, Contrast], total: float, floor: float
+    ) -> Sorted:
+        """Which of them are faults; the others cancel, which is said."""
+        least = least_of(self.dtype)
+
+        def probe(ends: frozenset[tuple[str, str]]) -> Probe:
+            played = self.play(self.theirs, self.pairing.candidate, book, hold=False, put_back=ends)
+            return Probe(ends, played, self.total(book, played, skip=next(iter(ends))[0]))
+
+        def hollow(row: ModuleRow) -> bool:
+            module = self.pairing.candidate.get(row.page)
+            return module is not None and next(module.parameters(), None) is None
+
+        told = sort_out(guilty, Free(book, free, drifts, least), total, max(floor, least), probe, hollow)
+        if told.cancelled:
+            self.notes.append(f"wrong one by one, right together: {_listed(told.cancelled)}")
+        if told.unclear and not told.faults:
+            self.doubts.append(
+                f"values are rearranged, so their error cannot be told from a fault: {_listed(told.unclear)}"
+            )
+        return told
 
     def _makers(self, guilty: list[ModuleRow], held: Played) -> tuple[list[ModuleRow], list[tuple[str, str]]]:
         """In the place of attention that was given another mask, those who made it; and what to say of them."""
@@ -153,6 +209,8 @@ class HeldSearch(Search):
         rounding: float,
         low: Side,
         modules: dict[str, nn.Module],
+        probe: Probe | None,
+        held: Played,
     ) -> Finding:
         closely = guilty[:CLOSELY]
         keep = frozenset(key for row in closely for key in (row.place, (row.page, row.call, "exit", "")))
@@ -171,34 +229,49 @@ class HeldSearch(Search):
             departure = depart(ours[place], theirs[place], floor[place], least) if place in calls else None
             below = tuple(text for page, text in absent if page == row.page or self._under(page, [row]))
             clues = Clues(row=row, book=book, found=kept.kept.get(row.place), departure=departure, absent=below)
-            found.append(self._accused(row, clues, departure, kept, book))
+            found.append(self._accused(row, clues, departure, kept, book, judged_pages(held)))
         found += [
             Finding(verdict="fault", site=row.path, cause="unknown", local=row.local, floor=row.floor, ratio=row.ratio)
             for row in guilty[CLOSELY:]
         ]
         first = found[0]
-        patched = graft(self.theirs, self.pairing.candidate, book, self.names, {guilty[0].page}, self.seeded)
-        after = max(output_error(book.output, patched, book), self._grad_error(book, skip=guilty[0].page))
+        page = guilty[0].page
+        ends = frozenset({(page, "exit"), (page, "grad_input")})
+        if probe is None or probe.ends != ends:
+            patched = self.play(self.theirs, self.pairing.candidate, book, hold=False, put_back=ends)
+            after = self.total(book, patched, skip=page)
+        else:
+            after = probe.total
         return replace(
             first,
             evidence=(*first.evidence, *_alike(guilty, table)),
-            explained=_explained(total, after, rounding),
+            explained=math.nan if guilty[0].found.shape else _explained(total, after, rounding),
             total=total,
             others=tuple(found[1:]),
             table=tuple(table),
             notes=tuple(self.notes),
         )
 
-    def _accused(self, row: ModuleRow, clues: Clues, departure: Departure | None, kept: Played, book: Book) -> Finding:
+    def _accused(
+        self,
+        row: ModuleRow,
+        clues: Clues,
+        departure: Departure | None,
+        kept: Played,
+        book: Book,
+        judged: set[str],
+    ) -> Finding:
         ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
         cause, evidence = explain(clues, ours, theirs)
-        inner = below(ours, theirs, row.page, book.calls) if ours and theirs and not clues.absent else None
+        lost = any("is called" not in text for text in clues.absent)
+        inner = below(ours, theirs, row.page, judged) if ours and theirs and not lost else None
         site = row.path
         if inner is not None:
             (page, (cause, evidence)) = inner
+            how = "and it could not be judged by itself" if kept.calls[page] else "reads it without calling it"
             evidence = (
                 *evidence,
-                f"{row.path or 'the model'} reads it without calling it",
+                f"{row.path or 'the model'} {'calls it, ' if kept.calls[page] else ''}{how}",
                 f"seen at {row.where} there",
             )
             site = self.pairing.name(page)
@@ -243,17 +316,6 @@ class HeldSearch(Search):
         played = self.play(side, modules, book, hold=True, keep=keep, within=within, judge=False)
         return played, logs[0].ops
 
-    def _grad_error(self, book: Book, skip: str) -> float:
-        worst = 0.0
-        for (page, _, end, name), slot in book.slots.items():
-            module = self.pairing.candidate.get(page)
-            if end != "param_grad" or module is None or page == skip:
-                continue
-            grad = getattr(module.get_parameter(name), "grad", None)
-            found = contrast(slot.get(), grad) if grad is not None else None
-            worst = max(worst, size_of(found)) if found is not None else worst
-        return worst
-
     def _absent(self, book: Book, held: Played) -> list[tuple[str, str]]:
         """Modules that ran more often in the reference, although the module above them ran as often."""
         found = []
@@ -284,6 +346,12 @@ def _counted_otherwise(row: ModuleRow, floors: dict[Key, Contrast]) -> bool:
     """
     floor = floors.get(row.place, Contrast())
     return row.sign == "mismatched" and row.place[2] == "entry" and row.ratio > 0 and not floor.mismatched
+
+
+def _listed(rows: list[ModuleRow]) -> str:
+    names = [row.path or "the model" for row in rows]
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _once(keys: list[Key]) -> list[Key]:

@@ -73,6 +73,7 @@ def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str
         "error": found.error / max(floor.error, least),
         "row": found.row / max(floor.row, 2 * least),
         "column": found.column / max(floor.column, 2 * least),
+        "calm": found.calm / max(floor.calm, 2 * least),
         "slope": abs(found.slope) / max(2 * abs(floor.slope), 2 * chance, least / 4),
         "offset": abs(found.offset) / max(2 * abs(floor.offset), 2 * chance, least / 4),
     }

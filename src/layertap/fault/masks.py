@@ -12,16 +12,17 @@ import torch
 from torch import nn
 
 from layertap.fault.book import Place
+from layertap.fault.forms import closed
 
 
 @dataclass(slots=True)
 class Masks:
     """The masks of one run that differ in form from the reference's."""
 
-    given: dict[tuple[Place, str], Place | None] = field(default_factory=dict)
-    """By call and argument, the caller."""
+    given: dict[Place, Place | None] = field(default_factory=dict)
+    """By call, the caller."""
     other: dict[Place, tuple[Place, str]] = field(default_factory=dict)
-    """Calls of attention whose mask says something else, with its maker, and how much it is."""
+    """Calls whose mask says something else, with its maker, and how much it is."""
 
     def meet(
         self,
@@ -36,10 +37,10 @@ class Masks:
         given = found if right is None else right
         if given is None or (right is not None and found is not None and _alike(right, found)):
             return
-        self.given[place, leaf] = caller
+        self.given[place] = caller
         causal = getattr(module, "is_causal", None)
-        if causal is None or given.ndim != 4:
-            return
+        if causal is None and (right is None or found is None):
+            return  # only attention says what it sees without a mask
         written_out = getattr(getattr(module, "config", None), "_attn_implementation", "") == "eager"
         ours = _closed(right, given, bool(causal))
         theirs = _closed(found, given, bool(causal) and not written_out)
@@ -47,8 +48,8 @@ class Masks:
             apart = (ours != theirs).double().mean().item()
         except RuntimeError:  # of shapes that do not go together
             return
-        while caller is not None and (caller, leaf) in self.given:
-            caller = self.given[caller, leaf]
+        while caller is not None and caller in self.given:
+            caller = self.given[caller]
         if apart and caller is not None:
             self.other[place] = caller, f"{apart:.1%} of {leaf} is open on one side and closed on the other"
 
@@ -60,8 +61,8 @@ def _alike(right: torch.Tensor, found: torch.Tensor) -> bool:
 def _closed(mask: torch.Tensor | None, like: torch.Tensor, causal: bool) -> torch.Tensor:
     """Which keys each query does not see."""
     if mask is None:
-        closed = torch.zeros(like.shape[-2:], dtype=torch.bool)
-        return ~closed.logical_not().tril() if causal and closed.shape[0] == closed.shape[1] else closed
+        none = torch.zeros(like.shape[-2:], dtype=torch.bool)
+        return ~none.logical_not().tril() if causal and none.shape[0] == none.shape[1] else none
     if mask.is_floating_point():
-        return (mask <= torch.finfo(mask.dtype).min / 2).cpu()
+        return closed(mask).cpu()
     return (mask == 0).cpu()

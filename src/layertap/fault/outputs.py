@@ -10,6 +10,7 @@ import torch
 from layertap.capture.leaves import leaves, map_tensors
 from layertap.fault.book import Book
 from layertap.fault.contrast import Contrast, contrast
+from layertap.fault.forms import plain
 
 
 @torch.no_grad()
@@ -19,10 +20,16 @@ def same(one: Any, other: Any) -> bool:
     theirs = {leaf.path: leaf.tensor for leaf in leaves(other) if leaf.tensor is not None}
     if ours.keys() != theirs.keys():
         return False
-    return all(
-        tensor.shape == theirs[path].shape and torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(theirs[path]))
-        for path, tensor in ours.items()
-    )
+    return all(_equal(tensor, theirs[path]) for path, tensor in ours.items())
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    ours, theirs = plain(one), plain(other)
+    if ours is None or theirs is None:
+        return type(one) is type(other) and one.shape == other.shape and bool((one == other).all())
+    if ours.is_complex() and theirs.is_complex():
+        ours, theirs = torch.view_as_real(ours), torch.view_as_real(theirs)
+    return ours.shape == theirs.shape and torch.equal(torch.nan_to_num(ours), torch.nan_to_num(theirs))
 
 
 def output_error(right: Any, found: Any, book: Book | None = None) -> float:
@@ -36,7 +43,7 @@ def output_error(right: Any, found: Any, book: Book | None = None) -> float:
     measured = []
     for one, other in _paired(wanted, _results(found)):
         void = book.void_in(other) if book is not None else None
-        if void is not None and one.shape == other.shape and other.is_floating_point():
+        if void is not None and not one.is_nested and one.shape == other.shape and other.is_floating_point():
             other = torch.where(void & torch.isfinite(other), one.to(other), other)
         measured.append(contrast(one, other))
     return max((size_of(one) for one in measured if one is not None), default=math.nan)

@@ -9,17 +9,16 @@ same happens to them on the way back.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from layertap.capture import taps
 from layertap.fault.book import Book, Key, Played
 from layertap.fault.shelf import Shelf
 from layertap.fault.side import Side
-from layertap.fault.watchers import Graft, Nudge, Passer, Player, Scribe, Stage, Task
+from layertap.fault.watchers import Nudge, Player, Scribe, Stage, Task
 
 
 def write_down(side: Side, modules: Mapping[str, nn.Module], shelf: Shelf, seeded: bool = False) -> Book:
@@ -46,14 +45,17 @@ def play(
     judge: bool = True,
     seeded: bool = False,
     within: Callable[[Stage], Any] | None = None,
+    put_back: frozenset[tuple[str, str]] = frozenset(),
 ) -> Played:
     """Runs a model against the book; `hold` replaces what flows by the book's, `nudge` changes what is entered.
+
+    A run that is not held is free, but for the pages and ends in `put_back`, whose values are replaced all the same.
 
     Without `judge` values are exchanged and not measured. `names` are the parameters of the reference's `forward`, by
     page, so that a value given by position is known when the other side gives it by name.
     """
     played, stage = Played(), Stage(seeded)
-    task = Task(stage, played, book, hold, nudge, keep, judge)
+    task = Task(stage, played, book, hold, nudge, keep, judge, put_back)
     watchers = {module: Player(task, page, names.get(page, ()), module) for page, module in modules.items()}
     played.output = side.run(watchers, within(stage) if within is not None else None)
     for page, name, grad in _gradients(modules):
@@ -68,24 +70,6 @@ def _gradients(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, tor
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.grad is not None:
                 yield page, name, parameter.grad
-
-
-def graft(
-    side: Side,
-    modules: Mapping[str, nn.Module],
-    book: Book,
-    names: Mapping[str, tuple[str, ...]],
-    pages: Iterable[str],
-    seeded: bool = False,
-) -> Any:
-    """A free run in which the modules at `pages` return what the reference's returned, forward and back."""
-    stage, pages = Stage(seeded), frozenset(pages)
-    watchers: dict[nn.Module, taps.Tap] = {
-        module: Graft(stage, book, page, names.get(page, ())) if page in pages else Passer(stage, page)
-        for page, module in modules.items()
-        if page in pages or seeded
-    }
-    return side.run(watchers)
 
 
 def parameter_names(module: nn.Module) -> tuple[str, ...]:

@@ -48,7 +48,9 @@ def _dtype_for(tensor: torch.Tensor, wanted: torch.Tensor | None, theirs: Side) 
 
 def one_ulp(value: torch.Tensor, seed: int = 0) -> torch.Tensor:
     """Moves about half of the values to a neighbour, up or down: what rounding somewhere before would do."""
-    if not value.is_floating_point() or value.dtype.itemsize < 2:
+    if value.is_complex():
+        return torch.view_as_complex(one_ulp(torch.view_as_real(value), seed))
+    if not value.is_floating_point() or value.dtype.itemsize < 2 or value.is_nested or value.layout != torch.strided:
         return value
     wide = value.double() if value.dtype == torch.float64 else value.float()
     device = value.device if value.is_cuda else torch.device("cpu")  # others may have no generator

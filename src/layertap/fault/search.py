@@ -111,8 +111,9 @@ class Search:
     def dtype(self) -> str:
         return str(self.theirs.dtype or torch.float32).removeprefix("torch.")
 
-    def total(self, book: Book, played: Played) -> float:
-        grads = [event.found for event in played.events if event.key[2] == "param_grad"]
+    def total(self, book: Book, played: Played, skip: str | None = None) -> float:
+        """The error of the output, and of the parameters' gradients but for those of one module."""
+        grads = [event.found for event in played.events if event.key[2] == "param_grad" and event.key[0] != skip]
         own = output_error(book.output, played.output, book)
         return max([*map(size_of, grads), own])  # NaN last: no number is smaller
 

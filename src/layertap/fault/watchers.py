@@ -1,4 +1,4 @@
-"""The taps of a replay: one writes the book, one holds a module to it, one puts a single module's output back."""
+"""The taps of a replay: one writes the book, one measures a module against it and exchanges what it is told to."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from layertap.capture import taps
 from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors
 from layertap.fault.book import Book, Event, Key, Place, Played
 from layertap.fault.contrast import Contrast, Pending, begin, form_of, settle
+from layertap.fault.forms import masklike, plain
 from layertap.fault.masks import Masks
 from layertap.fault.shelf import Shelf
 from layertap.fault.side import seed, version
@@ -133,14 +134,20 @@ class Task:
     keep: frozenset[Key]
     judge: bool = True
     """Whether values are measured; if not, they are only exchanged."""
+    put_back: frozenset[tuple[str, str]] = frozenset()
+    """In a free run, the pages and ends whose values are exchanged for the reference's all the same."""
     begun: list[tuple[Key, Place | None, Pending | Contrast]] = field(default_factory=list)
     masks: Masks = field(default_factory=Masks)
     writes: Writes = field(default_factory=Writes)
-    uneven: dict[Place, tuple[Key, Place | None]] = field(default_factory=dict)
-    """Calls that were given a value of another shape, with where and by whom."""
+    misgiven: set[Place] = field(default_factory=set)
+    """Calls that were given a value of another size."""
+
+    def forces(self, key: Key) -> bool:
+        """Whether what is here is exchanged for the reference's."""
+        return self.hold or (key[0], key[2]) in self.put_back
 
     def measure(self, key: Key, caller: Place | None, found: torch.Tensor) -> torch.Tensor | None:
-        """Measures one value; returns the right one, on the same device and in the same dtype, if the form allows."""
+        """Measures one value; returns the right one, in the form that it has here, if it has a right one."""
         slot = self.book.slots.get(key)
         if slot is None:
             self.played.unforced.append(key)
@@ -148,23 +155,43 @@ class Task:
         if self.hold and self.book.shelf.slot_of(found) is slot:
             self.begun.append((key, caller, Contrast(exact=True, count=found.numel())))  # it was put there by us
             return found
-        if type(found) not in (torch.Tensor, nn.Parameter):
-            self.played.unforced.append(key)  # a shard or a packed tensor: its values are not at hand
+        if key[2] == "exit" and key[:2] in self.misgiven:
+            self.played.unforced.append(key)  # what it makes of other values is neither right nor wrong
             return None
-        wanted = slot.get(found.device)
-        begun = self._begin(wanted, found)
-        if begun is None or (isinstance(begun, Contrast) and begun.shape and self._uneven(key, caller, begun)):
+        right, mine = slot.get(found.device), found
+        layout = None
+        form = form_of(right, found)
+        values = plain(found)
+        if values is None or (form is None and right.ndim == found.ndim) or right.is_complex() != found.is_complex():
+            form = None
+        elif form is None or form.shape:
+            dense = plain(right)
+            nested = found.is_nested or right.is_nested or dense is None
+            layout = None if nested or dense is None else self.book.layouts.between(dense, found)
+            if layout is not None:
+                found = layout.here(found, right.shape)
+            elif not nested and form is not None and self._sized_otherwise(key, right, found):
+                self.begun.append((key, caller, form))
+            form = None
+        begun = None if form is None and layout is None else self._begin(right, found)
+        if begun is None:
             self.played.unforced.append(key)
             return None
         self.begun.append((key, caller, begun))
         if key in self.keep:
             self.played.kept[key] = found.detach().clone()
-        if isinstance(begun, Contrast) and begun.shape and not self.hold:
-            return None
-        right = wanted.to(found.device, found.dtype, copy=True)
-        if self.hold:
-            self.book.shelf.remember(right, slot)
-        return right
+        if layout is not None:
+            right = layout.there(right, mine.shape)
+        given = as_given(right, mine)
+        if self.hold and given is not None:
+            self.book.shelf.remember(given, slot)
+        return given
+
+    def _sized_otherwise(self, key: Key, right: torch.Tensor, found: torch.Tensor) -> bool:
+        """Whether a module returns more or less than the reference's, although it was given as much."""
+        if key[2] == "entry" and "." not in key[3] and not masklike(right) and not masklike(found):
+            self.misgiven.add(key[:2])  # of a cache, or a mask that fits one, the size says nothing
+        return key[2] == "exit" and right.numel() != found.numel() and key[:2] not in self.misgiven
 
     def _begin(self, wanted: torch.Tensor, found: torch.Tensor) -> Pending | Contrast | None:
         if not self.judge:
@@ -173,16 +200,6 @@ class Task:
         if void is not None and wanted.shape == found.shape and found.is_floating_point():
             found = torch.where(void & torch.isfinite(found), wanted.to(found.dtype), found)
         return begin(wanted, found)
-
-    def _uneven(self, key: Key, caller: Place | None, begun: Contrast) -> bool:
-        """Another shape is no fault at an entry; where it leads to another at the exit, it is the caller's."""
-        if key[2] == "entry":
-            self.uneven.setdefault(key[:2], (key, caller))
-        elif key[2] == "exit" and key[:2] in self.uneven:
-            self.begun.append((*self.uneven[key[:2]], begun))
-        else:
-            return False
-        return True
 
     @property
     def into(self) -> Shelf | None:
@@ -237,98 +254,57 @@ class Player:
         call, again, caller = token
         if again or not self._task.hold or not self._task.judge:
             return
-        found = {leaf.path: leaf.tensor for leaf in _arriving(self._names, args, kwargs) if "mask" in leaf.path}
-        for name in dict.fromkeys((*found, "attention_mask")):
-            slot = self._task.book.slots.get((self._page, call, "entry", name))
-            right = slot.get() if slot is not None else None
-            self._task.masks.meet((self._page, call), caller, name, right, found.get(name), self._module)
+        book = self._task.book
+        found = {leaf.path: leaf.tensor for leaf in _arriving(self._names, args, kwargs) if _mask(leaf.tensor)}
+        slots = {name: book.slots[self._page, call, "entry", name] for name in book.leaves(self._page, call, "entry")}
+        right = {name: slot.get() for name, slot in slots.items() if slot.ndim > 1}
+        right = {name: tensor for name, tensor in right.items() if _mask(tensor)}
+        names = self._names_of(call, "entry", list(found), list(right))
+        for name in dict.fromkeys((*right, *(names.get(path, path) for path in found))):
+            mine = next((tensor for path, tensor in found.items() if names.get(path, path) == name), None)
+            self._task.masks.meet((self._page, call), caller, name, right.get(name), mine, self._module)
 
     def _compare(self, token: _Token, end: str, found: Iterator[Leaf]) -> Swaps:
         call, again, caller = token
         task = self._task
         swaps: Swaps = {}
-        for leaf in found:
-            if leaf.tensor is None or id(leaf.tensor) in swaps:
+        tensors = [(leaf.path, leaf.tensor) for leaf in found if leaf.tensor is not None]
+        names = self._names_of(call, end, [path for path, _ in tensors])
+        for path, tensor in tensors:
+            if id(tensor) in swaps:
                 continue
-            key = (self._page, call, end, leaf.path)
+            key = (self._page, call, end, names.get(path, path))
             # A value that a neighbour has spoilt is the neighbour's doing, not the caller's.
-            maker = (task.writes.writer(leaf.tensor) if end == "entry" else None) or caller
-            value = self._again(key, leaf.tensor) if again else task.measure(key, maker, leaf.tensor)
-            given = value if task.hold and value is not None else leaf.tensor
+            maker = (task.writes.writer(tensor) if end == "entry" else None) or caller
+            value = self._again(key, tensor) if again else task.measure(key, maker, tensor)
+            given = value if value is not None and task.forces(key) else tensor
             if task.nudge is not None and end == "entry":
                 given = task.nudge(given)
-            if _flows(leaf.tensor) and end in _BACK:
-                back = self._back(call, end, leaf.path, caller)
-                passed = _gate(leaf.tensor, None if given is leaf.tensor else given, back)
-                swaps[id(leaf.tensor)] = leaf.tensor, passed
-            elif given is not leaf.tensor:
-                swaps[id(leaf.tensor)] = leaf.tensor, given
+            if _flows(tensor) and end in _BACK:
+                back = self._back(call, end, key[3], caller)
+                swaps[id(tensor)] = tensor, _gate(tensor, None if given is tensor else given, back)
+            elif given is not tensor:
+                swaps[id(tensor)] = tensor, given
         return swaps
+
+    def _names_of(self, call: int, end: str, paths: list[str], theirs: list[str] | None = None) -> dict[str, str]:
+        """Of a value that has no namesake: where each side has one such, whatever it is wrapped in, they are paired."""
+        theirs = self._task.book.leaves(self._page, call, end) if theirs is None else theirs
+        left, right = [path for path in paths if path not in theirs], [name for name in theirs if name not in paths]
+        return {left[0]: right[0]} if len(left) == len(right) == 1 else {}
 
     def _again(self, key: Key, found: torch.Tensor) -> torch.Tensor | None:
         slot = self._task.book.slots.get(key)
-        return None if slot is None else slot.get().to(found.device, found.dtype, copy=True)
+        return None if slot is None else as_given(slot.get(), found)
 
     def _back(self, call: int, end: str, leaf: str, caller: Place | None) -> Nudge:
         def back(grad: torch.Tensor) -> torch.Tensor:
             right = self._task.measure((self._page, call, _BACK[end], leaf), caller, grad)
-            if not self._task.hold or right is None or right.shape != grad.shape:
+            if right is None or not self._task.forces((self._page, call, _BACK[end], leaf)):
                 return grad
             return self._task.nudge(right) if self._task.nudge is not None and end == "exit" else right
 
         return back
-
-
-class Passer:
-    """Changes nothing, but that its module draws the same random numbers as in other runs."""
-
-    def __init__(self, stage: Stage, page: str) -> None:
-        self._stage, self._page = stage, page
-
-    def enter(self, args: taps.Args, kwargs: taps.Kwargs, direct: bool) -> tuple[taps.Args, taps.Kwargs, int]:
-        return args, kwargs, self._stage.enter(self._page)[0]
-
-    def leave(self, token: int, output: Any) -> Any:
-        self._stage.leave(self._page, token)
-        return output
-
-
-class Graft:
-    def __init__(self, stage: Stage, book: Book, page: str, names: tuple[str, ...]) -> None:
-        self._stage, self._book, self._page, self._names = stage, book, page, names
-
-    def enter(self, args: taps.Args, kwargs: taps.Kwargs, direct: bool) -> tuple[taps.Args, taps.Kwargs, int]:
-        call, _ = self._stage.enter(self._page)
-        swaps = {
-            id(leaf.tensor): (leaf.tensor, _gate(leaf.tensor, None, self._back(call, leaf.path)))
-            for leaf in _arriving(self._names, args, kwargs)
-            if leaf.tensor is not None and _flows(leaf.tensor)
-        }
-        return *_swap((args, kwargs), swaps), call
-
-    def leave(self, token: int, output: Any) -> Any:
-        self._stage.leave(self._page, token)
-        swaps: Swaps = {}
-        for leaf in leaves(output):
-            right = self._right(token, "exit", leaf.path, leaf.tensor)
-            if leaf.tensor is not None and right is not None:
-                passed = _gate(leaf.tensor, right, lambda grad: grad) if _flows(leaf.tensor) else right
-                swaps[id(leaf.tensor)] = leaf.tensor, passed
-        return _swap(output, swaps)
-
-    def _back(self, call: int, leaf: str) -> Nudge:
-        def back(grad: torch.Tensor) -> torch.Tensor:
-            right = self._right(call, "grad_input", leaf, grad)
-            return grad if right is None else right
-
-        return back
-
-    def _right(self, call: int, end: str, leaf: str, found: torch.Tensor | None) -> torch.Tensor | None:
-        slot = self._book.slots.get((self._page, call, end, leaf))
-        if found is None or slot is None:
-            return None
-        right = slot.get()
-        return right.to(found.device, found.dtype, copy=True) if right.shape == found.shape else None
 
 
 def _arriving(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> Iterator[Leaf]:
@@ -341,6 +317,14 @@ def _in_objects(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) ->
     """Of the tensors of a call, those that lie in objects: a module may have written there."""
     plain = {id(tensor) for tensor in _tensors((args, kwargs))}
     return (leaf for leaf in _arriving(names, args, kwargs) if leaf.tensor is not None and id(leaf.tensor) not in plain)
+
+
+def _mask(tensor: torch.Tensor | None) -> bool:
+    """Whether a value is a mask; numbers are looked at only where they have the shape of scores."""
+    if tensor is None or plain(tensor) is not tensor or tensor.ndim < 2:
+        return False
+    scores = tensor.ndim == 4 or tensor.shape[-1] == tensor.shape[-2]
+    return masklike(tensor) and (scores or tensor.dtype == torch.bool)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -366,6 +350,17 @@ def _copied(call: tuple[Any, Any]) -> tuple[Any, Any]:
 
 def _flows(tensor: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and tensor.requires_grad
+
+
+def as_given(right: torch.Tensor, found: torch.Tensor) -> torch.Tensor | None:
+    """The reference's value in the place of another; None where it cannot stand there."""
+    if right.is_nested != found.is_nested or (not right.is_nested and right.shape != found.shape):
+        return None
+    if found.layout == torch.jagged:  # its rows are known by their offsets, which must stay the same tensor
+        return torch.nested.nested_tensor_from_jagged(right.values().to(found.device, found.dtype), found.offsets())  # type: ignore[attr-defined]
+    if right.is_nested and not torch.equal(right._nested_tensor_size(), found._nested_tensor_size()):
+        return None
+    return right.to(found.device, found.dtype, copy=True)
 
 
 def _gate(found: torch.Tensor, right: torch.Tensor | None, back: Nudge) -> torch.Tensor:

@@ -81,13 +81,16 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
     told = None
     if ours is not None and theirs is not None:
         told = weights_apart(theirs, ours, row.page, set(book.calls))
+    if told is None and row.found.shape:
+        told = config_apart(theirs, ours) if ours is not None and theirs is not None else None
+        return told or ("structure", ("what it returns has another size than the reference's",))
     if told is not None or clues.found is None:
         return told
     right, found = on_one_device(book.slots[row.place].get(), clues.found)
     given = book.at(page, call, "entry").values() if end == "exit" else ()
     told = _certain(right, found, [value.to(found.device) for value in given])
     if told is None and ours is not None and theirs is not None:
-        told = _config(theirs, ours)
+        told = config_apart(theirs, ours)
     if not found.is_floating_point():
         return told or _whole(right, found)
     departure = clues.departure
@@ -194,8 +197,9 @@ def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
 def below(
     reference: nn.Module, candidate: nn.Module, path: str, called: Collection[str]
 ) -> tuple[str, Explanation] | None:
-    """A module that differs and is never called: the one at `path` reads its parameters, as fused kernels do."""
-    if weights_apart(reference, candidate, path, _under(candidate, path)) or _config(reference, candidate):
+    """A module that differs and is not in `called`: never called, so that the one at `path` reads its parameters, as
+    fused kernels do, or not judged."""
+    if weights_apart(reference, candidate, path, _under(candidate, path)) or config_apart(reference, candidate):
         return None  # it differs itself
     ours = dict(reference.named_modules())
     for name, child in candidate.named_modules():
@@ -204,7 +208,7 @@ def below(
             continue
         told = weights_apart(ours[name], child, page, _under(child, page))
         if told is None and next(child.parameters(recurse=False), None) is not None:
-            told = _config(ours[name], child)
+            told = config_apart(ours[name], child)
         if told is not None:
             return page, told
     return None
@@ -220,7 +224,8 @@ def _ways(name: str) -> Iterator[str]:
     return (".".join(parts[: length + 1]) for length in range(len(parts)))
 
 
-def _config(reference: nn.Module, candidate: nn.Module) -> Explanation | None:
+def config_apart(reference: nn.Module, candidate: nn.Module) -> Explanation | None:
+    """Which setting of a module differs, or its class where it has no parameters to tell."""
     if type(reference).__name__ != type(candidate).__name__ and not list(reference.parameters()):
         return "config", (f"is a {type(candidate).__name__}, expected a {type(reference).__name__}",)
     right = dict(_settings(reference))

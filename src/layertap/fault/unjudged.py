@@ -1,0 +1,56 @@
+"""What could not be judged inside a module that is out of line: then the error may be there, and not the module's own.
+
+A child that returns another form than the reference's, or has no partner, is not held to anything: its error shows in
+the module that calls it. It is ruled out where both sides have the same class with the same parameters and settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from layertap.fault.book import Book, Played
+from layertap.fault.pairing import Pairing
+from layertap.fault.result import ModuleRow
+from layertap.fault.why import config_apart, weights_apart
+
+
+def judged_pages(held: Played) -> set[str]:
+    """The modules whose output was laid beside the reference's."""
+    return {event.key[0] for event in held.events if event.key[2] == "exit" and not event.found.shape}
+
+
+def suspects(row: ModuleRow, pairing: Pairing, book: Book, held: Played) -> list[str]:
+    """The candidate's modules inside this one that were not judged and may be at fault in its place."""
+    judged = judged_pages(held)
+    own = pairing.names.get(row.page)
+    prefix = f"{own}." if own else ""
+    extra = [path for path in pairing.extra if path and path.startswith(prefix) and "." not in path[len(prefix) :]]
+    left = list(_unjudged(row.page, book, judged))
+    paired = [page for page in left if page in pairing.names]
+    found = [pairing.name(page) for page in paired if held.calls[page] and not _alike(page, pairing, book)]
+    # A module whose children all have no partner is the smallest that both sides have.
+    alone = len(paired) < len(left) and extra
+    if alone and (paired or not row.page):
+        found += extra
+    return found
+
+
+def _unjudged(page: str, book: Book, judged: Collection[str]) -> Iterator[str]:
+    """Called modules below one whose errors are nobody else's: not inside another that was judged."""
+    prefix = f"{page}." if page else ""
+    for other in book.calls:
+        if other == page or not other.startswith(prefix) or other in judged:
+            continue
+        above, inside = other, False
+        while (above := above.rpartition(".")[0]) and above != page:
+            inside |= above in judged
+        if not inside:
+            yield other
+
+
+def _alike(page: str, pairing: Pairing, book: Book) -> bool:
+    """Whether the two modules are of one class, and equal in what they hold and how they are set."""
+    ours, theirs = pairing.reference[page], pairing.candidate[page]
+    if type(ours) is not type(theirs):
+        return False
+    return weights_apart(ours, theirs, page, set(book.calls)) is None and config_apart(ours, theirs) is None
