@@ -144,9 +144,8 @@ def test_a_full_disk_costs_the_last_part_only(small_disk: Path, keep: str) -> No
     assert receipt.lost > 1000
     assert run.count == receipt.records > 1000
     assert receipt.records + receipt.lost == 120 * 51
-    assert sorted({record.step for record in run.records()}) == list(
-        range(1 + max(record.step for record in run.records()))
-    )
+    first = [record.step for record in run.records()][:1000]
+    assert first == [row // 51 for row in range(1000)]
     if keep == "tensor":
         assert all(run[site].at(step=0).tensor().shape == (300,) for site in run.sites)
     assert len(rec._writer.problems) < 200

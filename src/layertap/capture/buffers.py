@@ -32,6 +32,17 @@ class Buffers:
         self._spare_bytes = 0
         self._lock = threading.Lock()
 
+    @property
+    def spare(self) -> int:
+        """Bytes that are held and not lent."""
+        return self._spare_bytes
+
+    def limit(self, budget: int) -> None:
+        """Sets another budget; spare buffers past it are let go."""
+        with self._lock:
+            self._budget = budget
+            self._trim(0)
+
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A contiguous host tensor with no particular contents."""
         nbytes = math.prod(shape) * dtype.itemsize
@@ -65,6 +76,10 @@ class Buffers:
         if found:
             self._spare_bytes -= nbytes
             return found.pop()
+        self._trim(nbytes)
+        return None
+
+    def _trim(self, nbytes: int) -> None:
         while self._spare and self._lent + self._spare_bytes + nbytes > self._budget:
             size, unused = next(iter(self._spare.items()))
             if unused:
@@ -72,7 +87,6 @@ class Buffers:
                 self._spare_bytes -= size
             else:
                 del self._spare[size]
-        return None
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -421,5 +421,10 @@ class Recorder:
             lost=self.sink.taken - self._writer.records - getattr(self.sink.writer, "let_go", 0),
             error=self._error or self.sink.error,
             sources=[(role, source) for (_, role, _), source in self._sources.items()],
-            notes=(*getattr(self.model, "layertap_notes", ()), *self.parts.notes(self._rank), *self.notes),
+            notes=(
+                *getattr(self.model, "layertap_notes", ()),
+                *self.parts.notes(self._rank),
+                *self.notes,
+                *self.sink.notes,
+            ),
         )

@@ -2,7 +2,8 @@
 
 The calling thread does what cannot wait (the pass over a tensor that may be overwritten next, the copy of one that is
 kept) and hands the rest over. What is under way is bounded by a budget of bytes; past it the policy decides: `block`
-waits for the writer, `stats` keeps the statistics alone, `drop` leaves the record out; the receipt counts it.
+waits for the writer, `stats` keeps the statistics alone, `drop` leaves the record out; the receipt counts it. Where
+memory is short the budget shrinks (headroom.py), and tensors give way before the model has to.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ import torch
 
 from layertap.capture.buffers import Buffers
 from layertap.capture.cuda import CudaLane
+from layertap.capture.headroom import allowance
 from layertap.capture.keep import STATS, TENSOR, Level
 from layertap.capture.parcel import Draft, Parcel
 from layertap.measure import Measurement, measure
@@ -31,6 +34,9 @@ BACKLOG = 50_000
 """Parcels that may wait for a slow writer; past it the policy decides about statistics too."""
 IDLE = 2.0
 """Seconds without work after which the writer commits what it has, so that readers see it."""
+
+LOOK = 0.25
+"""Seconds after which the free memory is looked up again: that costs up to a millisecond."""
 
 _COMMIT, _END, _IDLE = object(), object(), object()
 
@@ -57,7 +63,10 @@ class Sink:
         self.taken = 0
         """Parcels on their way or arrived; what the writer has not committed in the end is lost."""
         self.error = ""
-        self._budget = budget
+        self.notes: list[str] = []
+        """What the receipt tells besides."""
+        self._budget = self._allowed = budget
+        self._look_again, self._unlooked = 0.0, 0
         # What stays in memory is never given back to the budget, so waiting for room would be waiting forever.
         self._policy = "stats" if retains and policy == "block" else policy
         self._retains = retains
@@ -99,7 +108,11 @@ class Sink:
         if tensor.is_cuda:
             self._cuda.put(draft, tensor, kept if level.keeps else None, level, nbytes, ours=ours, ready=ready)
             return
-        copy = self._buffers.copy_of(kept) if level.keeps else None
+        copy = self._copy(kept) if level.keeps else None
+        if copy is None and level.keeps:
+            draft.tally.dropped += 1
+            self._release(nbytes)
+            level, nbytes = STATS, 0
         if level is TENSOR and copy is not None:
             whole = copy
             self._send(Parcel(draft, level, lambda: (measure(whole), whole), nbytes))
@@ -149,15 +162,46 @@ class Sink:
             self.taken += 1
         self._queue.put(parcel)
 
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A copy, or None where the system has no memory for one: the model may need what is left."""
+        try:
+            return self._buffers.copy_of(tensor)
+        except (MemoryError, RuntimeError) as error:  # torch says so by a RuntimeError
+            self._give_way(str(error).splitlines()[0])
+            return None
+
     def _reserve(self, nbytes: int) -> bool:
         with self._room:
+            most = self._allowed_now(nbytes)
             if self._policy == "block":
-                # A tensor larger than the whole budget passes alone rather than never.
-                self._room.wait_for(lambda: not self._used or self._used + nbytes <= self._budget)
-            elif self._used + nbytes > self._budget:
+                # A tensor larger than the whole budget passes alone rather than never, if there is memory for it.
+                self._room.wait_for(lambda: not self._used or self._used + nbytes <= most)
+                if most < self._budget and nbytes > self._allowed_now(self._budget):
+                    self._give_way(f"{self._allowed} bytes may be held, a tensor has {nbytes}")
+                    return False
+            elif self._used + nbytes > most:
+                if most < self._budget:
+                    self._give_way(f"{most} bytes may be held")
                 return False
             self._used += nbytes
             return True
+
+    def _allowed_now(self, nbytes: int) -> int:
+        """The budget, or less where memory is short; looked up anew when time has passed or much was taken."""
+        now = time.monotonic()
+        self._unlooked += nbytes
+        if now >= self._look_again or self._unlooked > self._allowed // 8:
+            self._allowed = min(self._budget, allowance(self._used + self._buffers.spare))
+            self._buffers.limit(self._allowed)
+            self._look_again, self._unlooked = now + LOOK, 0
+        return self._allowed
+
+    def _give_way(self, why: str) -> None:
+        if not self.notes:
+            self.notes.append(
+                f"memory is short, so tensors gave way to the model and only their statistics stayed: {why}"
+            )
+            log.warning("layertap: %s", self.notes[0])
 
     def _release(self, nbytes: int) -> None:
         if nbytes and not self._retains:
