@@ -84,7 +84,7 @@ def _npz(
     for there in (file, file.with_name(stats_name(file.name))):
         if exists == "error" and there.exists():
             raise RunExists(f"{there} is there already; exists='replace' (--replace) replaces it, or give another path")
-    with Staging(file.parent, "npz", progress) as out:
+    with Staging(file.parent, "npz", progress, whole=False) as out:
         write_npz(runs, out, file.name, names=names, step=step)
         out.commit()
     return out.done(file)
