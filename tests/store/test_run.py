@@ -183,7 +183,7 @@ def test_opening_reads_no_rows_and_sites_only_small_columns(run: Run, monkeypatc
     assert read == []
     assert len(opened.sites) == 4
     assert len(read) == 3
-    assert not {"sketch", "first", "shape"} & {name for columns in read for name in columns}
+    assert not {"sketch", "first", "key"} & {name for columns in read for name in columns}
 
 
 def test_one_record_decodes_one_row_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

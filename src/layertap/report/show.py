@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group
@@ -17,6 +17,7 @@ from layertap.report.table import Column, Lines
 from layertap.report.values import number, sparkline
 from layertap.site import Record
 from layertap.store import Run, SiteRecords
+from layertap.store.index import whole_numbers
 from layertap.words import say
 
 RED = "bold red"
@@ -50,7 +51,7 @@ def run_rows(run: Run, *, step: int | None = None, rank: int | None = None) -> l
     """
     rows = []
     before: dict[tuple[object, ...], Record] = {}
-    for record in _chosen(run.records(), step, rank):
+    for record in run.records(step=step, rank=rank):
         if not record.asked:
             continue
         site = record.site
@@ -65,12 +66,15 @@ def telling_step(run: Run, rank: int | None = None) -> int | None:
     """Of a training whose steps fill many screens: the first with NaN or Inf, else the last."""
     if run.count <= LONG:
         return None
-    steps: dict[int, bool] = {}
-    for record in _chosen(run.records(), None, rank):
-        steps[record.step] = steps.get(record.step, False) or (record.asked and record.statistics.nonfinite > 0)
-    if len(steps) < 2:
+    columns = run.table(["step", "rank", "asked", "nan", "pos_inf", "neg_inf"])
+    found = {name: whole_numbers(columns.column(name)) for name in columns.column_names}
+    here = slice(None) if rank is None else found["rank"] == rank
+    steps = found["step"][here]
+    if len(steps) == 0 or steps.min() == steps.max():
         return None
-    return min((step for step, bad in steps.items() if bad), default=max(steps))
+    bad = (found["asked"] != 0) & (found["nan"] + found["pos_inf"] + found["neg_inf"] > 0)
+    born = steps[bad[here]]
+    return int(born.min() if len(born) else steps.max())
 
 
 def run_view(run: Run, rows: Sequence[dict[str, Any]], only: int | None = None) -> Group:
@@ -104,22 +108,23 @@ def run_view(run: Run, rows: Sequence[dict[str, Any]], only: int | None = None) 
 
 def site_rows(found: SiteRecords) -> list[dict[str, Any]]:
     """One row for each record of one site."""
-    return [_row(record) | {"first": list(record.statistics.first)} for record in found]
+    return [_row(record) | {"first": list(record.statistics.first)} for record in found.listed()]
 
 
 def site_view(found: SiteRecords) -> Group:
     """Everything known about one site."""
-    last = found[-1]
+    records = found.listed()
+    last = records[-1]
     lines = [
         Text(f"{last.site}  {last.kind}", style="bold"),
         Text(f"{_shape(last.shape)} {last.dtype} on {last.device}"),
     ]
-    if len(found) > 1:
-        sizes = [record.statistics.abs_mean for record in found]
-        lines.append(Text(f"{len(found)} records, mean |x|  {sparkline(sizes)}", style="cyan"))
-    if len(found) > FEW:
-        return Group(*lines, _over_time(found))
-    for record in found:
+    if len(records) > 1:
+        sizes = [record.statistics.abs_mean for record in records]
+        lines.append(Text(f"{len(records)} records, mean |x|  {sparkline(sizes)}", style="cyan"))
+    if len(records) > FEW:
+        return Group(*lines, _over_time(records))
+    for record in records:
         stats = record.statistics
         bad = stats.nonfinite > 0
         lines.append(Text(f"step {record.step} {record.phase} rank {record.rank}", style="bold"))
@@ -131,7 +136,7 @@ def site_view(found: SiteRecords) -> Group:
     return Group(*lines)
 
 
-def _over_time(found: SiteRecords) -> Lines:
+def _over_time(found: Sequence[Record]) -> Lines:
     """One line a record, where there are too many for a paragraph each."""
     names = ("mean", "std", "min", "max", "abs_max", "l2", "zero", "nan", "pos_inf", "neg_inf")
     spare = {"abs_max": 5, "l2": 4, "zero": 3, "std": 2}
@@ -142,12 +147,6 @@ def _over_time(found: SiteRecords) -> Lines:
         moment = (str(getattr(record, name)) for name in ("step", *several))
         table.add([*moment, *(number(getattr(stats, name)) for name in names)], RED if stats.nonfinite else "")
     return table
-
-
-def _chosen(records: Iterable[Record], step: int | None, rank: int | None) -> Iterable[Record]:
-    for record in records:
-        if step in (None, record.step) and rank in (None, record.rank):
-            yield record
 
 
 def _row(record: Record) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,94 +17,187 @@ NONE = -(1 << 63)
 """Stands for "no epoch" and "no batch"."""
 
 _NUMBERS = ("step", "rank", "order", "epoch", "batch")
-_COLUMNS = ("site", "phase", "asked", *_NUMBERS)
+_TEXTS = ("phase", "dtype", "kept")
+_COLUMNS = ("site", "asked", "shape", "fingerprint", *_NUMBERS, *_TEXTS)
+
+Rows = npt.NDArray[np.int64]
 
 
 class Index:
     """Where the records of a run lie. Each shard is read through `attempt`, which gives None for one that cannot be."""
 
     def __init__(self, shards: Sequence[Any], attempt: Callable[..., Any]) -> None:
-        codes: dict[str, int] = {}
-        found = [attempt(_part, shard, number, codes) for number, shard in enumerate(shards)]
+        self._codes: dict[str, dict[str, int]] = {name: {} for name in ("site", *_TEXTS)}
+        found = [attempt(_part, shard, number, self._codes) for number, shard in enumerate(shards)]
         parts: list[dict[str, npt.NDArray[Any]]] = [part for part in found if part is not None]
-        self.sites = tuple(Site.parse(text) for text in codes)
+        self.sites = tuple(Site.parse(text) for text in self._codes["site"])
         """All sites, asked for or not, as they were met."""
+        self._names = {name: np.array([*codes, ""], np.str_) for name, codes in self._codes.items() if name != "site"}
         self._columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
-        self._codes = {str(site): code for code, site in enumerate(self.sites)}
-        self._order: npt.NDArray[np.int64] | None = None
+        self._codes["site"] = {str(site): code for code, site in enumerate(self.sites)}
+        self._gone = np.zeros(len(self._columns["row"]) if parts else 0, np.bool_)
 
-    def values(self, name: str, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """One column of the given rows; `NONE` where there is no value."""
-        return self._columns[name][rows]
+    def __len__(self) -> int:
+        """How many rows there are, with those that were left out."""
+        return len(self._gone)
 
-    def place(self, row: int) -> tuple[int, int]:
-        """The shard of a row, and its number in there."""
-        return int(self._columns["shard"][row]), int(self._columns["row"][row])
+    def values(self, name: str, rows: Rows) -> npt.NDArray[Any]:
+        """One column of the given rows; `NONE` where there is no value. Sites come as their numbers in `sites`."""
+        found = self._columns[name][rows]
+        return self._names[name][found] if name in self._names else found
 
-    def find(self, site: Site | str) -> npt.NDArray[np.int64]:
+    def code(self, site: Site | str) -> int:
+        """The number of a site in `sites`, or -1."""
+        return self._codes["site"].get(str(site), -1)
+
+    def find(self, site: Site | str) -> Rows:
         """The rows of a site in order of execution; those asked for, or if there are none the others."""
-        code = self._codes.get(str(site), -1)
-        order = self._sorted()
-        rows = order[self._columns["site"][order] == code] if len(order) else order
+        code = self.code(site)
+        order, codes = self._by_site
+        rows = order[np.searchsorted(codes, code, "left") : np.searchsorted(codes, code, "right")]
         asked = rows[self._columns["asked"][rows]] if len(rows) else rows
         return asked if len(asked) else rows
 
-    def unasked(self) -> npt.NDArray[np.int64]:
-        order = self._sorted()
+    def asked(self) -> Rows:
+        """The rows that were asked for, in order of execution."""
+        order = self.ordered
+        return order[self._columns["asked"][order]] if len(order) else order
+
+    def unasked(self) -> Rows:
+        order = self.ordered
         return order[~self._columns["asked"][order]] if len(order) else order
 
     def sites_asked(self) -> tuple[Site, ...]:
         """The sites that were asked for, each where it first came."""
-        order = self._sorted()
-        if not len(order):
+        rows = self.asked()
+        if not len(rows):
             return ()
-        codes = self._columns["site"][order[self._columns["asked"][order]]]
+        codes = self._columns["site"][rows]
         _, first = np.unique(codes, return_index=True)
         return tuple(self.sites[code] for code in codes[np.sort(first)])
 
-    def steps(self) -> npt.NDArray[np.int64]:
+    def steps(self) -> Rows:
         return np.unique(self._columns["step"]) if self._columns else np.empty(0, np.int64)
 
-    def _sorted(self) -> npt.NDArray[np.int64]:
+    def leave_out(self, rows: Rows) -> None:
+        """Forgets rows that turned out to be unreadable; the others keep their numbers."""
+        self._gone[rows] = True
+        for name in ("ordered", "_by_site"):
+            self.__dict__.pop(name, None)
+
+    def left(self, rows: Rows) -> Rows:
+        """Those of the rows that were not left out."""
+        return rows[~self._gone[rows]]
+
+    def same(self, rows: Rows, other: Index, others: Rows) -> npt.NDArray[np.bool_]:
+        """Row for row, whether two records are known to be bit-identical: fingerprint, dtype and shape, not 0.
+
+        A foreign folder without tensors has fingerprints of 0, which prove nothing; neither do those of all zeros.
+        """
+        if not len(rows):
+            return np.empty(0, np.bool_)
+        ours, theirs = self._columns, other._columns
+        marks = ours["fingerprint"][rows]
+        found: npt.NDArray[np.bool_] = (marks == theirs["fingerprint"][others]) & (marks != 0)
+        shared = np.array([other._codes["dtype"].get(name, -1) for name in self._codes["dtype"]])
+        found &= shared[ours["dtype"][rows]] == theirs["dtype"][others]
+        shape = ours["shape"][rows]
+        found &= (shape[:, 0] != _OTHER) & (shape == theirs["shape"][others]).all(axis=1)
+        return found
+
+    @cached_property
+    def ordered(self) -> Rows:
+        """All rows in order of execution."""
         # By step, rank, order. The rank comes before the order, because in a pipeline each rank counts from 0 and
         # rank 1 carries on where rank 0 ended; where ranks hold the same sites, rank 0 decides alone.
-        if self._order is None:
-            columns = self._columns
-            self._order = (
-                np.lexsort((columns["order"], columns["rank"], columns["step"])) if columns else np.empty(0, np.int64)
-            )
-        return self._order
+        columns = self._columns
+        if not columns:
+            return np.empty(0, np.int64)
+        order = np.lexsort((columns["order"], columns["rank"], columns["step"]))
+        return order[~self._gone[order]]
+
+    @cached_property
+    def _by_site(self) -> tuple[Rows, Rows]:
+        """All rows by site, and their sites: so each of a thousand sites is found without a look at a million rows."""
+        codes = self._columns["site"][self.ordered] if self._columns else self.ordered
+        places = np.argsort(codes, kind="stable")
+        return self.ordered[places], codes[places]
 
 
-def _part(shard: Any, number: int, codes: dict[str, int]) -> dict[str, npt.NDArray[Any]]:
-    table = shard.read(_COLUMNS, encoded=("site", "phase"))
+_AXES = 6
+"""Axes of a shape that are held here; what has more, or longer ones, is compared by its record."""
+_OTHER = -2
+
+
+def _part(shard: Any, number: int, codes: dict[str, dict[str, int]]) -> dict[str, npt.NDArray[Any]]:
+    table = shard.read(_COLUMNS, encoded=("site", *_TEXTS))
     part: dict[str, npt.NDArray[Any]] = {}
     for name in _NUMBERS:
-        part[name] = _whole_numbers(table.column(name))
-    part["asked"] = _whole_numbers(table.column("asked")) != 0
-    texts, local = _encoded(table.column("site"))
-    for text in texts:
-        if text not in codes:
-            try:
-                Site.parse(text)
-            except ValueError as error:
-                raise CorruptRun(f"{shard.name}: {error}") from None
-    part["site"] = np.array([codes.setdefault(text, len(codes)) for text in texts], np.int64)[local]
-    phases, local = _encoded(table.column("phase"))
-    part["phase"] = np.array(phases, np.str_)[local] if phases else np.empty(0, np.str_)
-    part["shard"] = np.full(table.num_rows, number, np.int64)
-    part["row"] = np.arange(table.num_rows)
+        part[name] = whole_numbers(table.column(name))
+    part["asked"] = whole_numbers(table.column("asked")) != 0
+    for name, known in codes.items():
+        texts, local = _encoded(table.column(name))
+        for text in texts:
+            if name == "site" and text not in known:
+                try:
+                    Site.parse(text)
+                except ValueError as error:
+                    raise CorruptRun(f"{shard.name}: {error}") from None
+        numbers = np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
+        part[name] = numbers[local] if len(local) else np.empty(0, np.int32)
+    part["fingerprint"] = _numbers(table.column("fingerprint"), np.uint64)
+    part["shape"] = _shapes(table.column("shape"))
+    part["shard"] = np.full(table.num_rows, number, np.int32)
+    part["row"] = np.arange(table.num_rows, dtype=np.int32)
     return part
+
+
+def _shapes(column: Any) -> npt.NDArray[np.int32]:
+    """A row for each shape: its axes, then -1; `_OTHER` for one that does not fit."""
+    column = column.combine_chunks()
+    found = np.full((len(column), _AXES), -1, np.int32)
+    if not len(column):
+        return found
+    ends = _numbers(pa.chunked_array([column.offsets]), np.int32)
+    flat = _numbers(pa.chunked_array([column.values]), np.int64)
+    lengths = np.diff(ends)
+    odd = np.flatnonzero(lengths > _AXES)
+    if len(flat):
+        large = (flat < 0) | (flat > np.iinfo(np.int32).max)
+        if large.any():
+            odd = np.union1d(odd, np.searchsorted(ends, np.flatnonzero(large), "right") - 1)
+    usual = np.ones(len(column), np.bool_)
+    usual[odd] = False
+    for axis in range(_AXES):
+        here = usual & (lengths > axis)
+        found[here, axis] = flat[ends[:-1][here] + axis]
+    found[odd] = _OTHER
+    return found
 
 
 def _encoded(column: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
     array = column.unify_dictionaries().combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # no rows at all
         return [], np.empty(0, np.int64)
-    return array.dictionary.to_pylist(), _whole_numbers(pa.chunked_array([array.indices]))
+    return array.dictionary.to_pylist(), whole_numbers(pa.chunked_array([array.indices]))
 
 
-def _whole_numbers(column: Any) -> npt.NDArray[np.int64]:
+def as_arrow(rows: Rows) -> Any:
+    """Row numbers for arrow, by way of the buffers too."""
+    whole = np.ascontiguousarray(rows, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])
+
+
+def _numbers(column: Any, kind: type) -> npt.NDArray[Any]:
+    """A column without empty values as it lies in memory."""
+    array = column.combine_chunks()
+    if not len(array):
+        return np.empty(0, kind)
+    return np.frombuffer(array.buffers()[1], kind, len(array), np.dtype(kind).itemsize * array.offset)
+
+
+def whole_numbers(column: Any) -> npt.NDArray[np.int64]:
+    """An arrow column of whole numbers or booleans; `NONE` where there is no value."""
     # By way of the buffers: pyarrow's own to_numpy and fill_null(int) import pandas, which takes longer than the rest.
     none = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(NONE.to_bytes(8, "little", signed=True))])[0]
     array = column.cast(pa.int64()).fill_null(none).combine_chunks()

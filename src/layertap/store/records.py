@@ -11,7 +11,7 @@ import numpy.typing as npt
 from layertap.errors import NoTensor, RunError, SiteNotFound
 from layertap.site import Record, Site, Statistics
 from layertap.store.dtype import SIZES, Bytes, to_numpy
-from layertap.store.index import NONE
+from layertap.store.index import NONE, Rows
 from layertap.words import printable
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from layertap.store.run import Run
 
-Rows = npt.NDArray[np.int64]
+BLOCK = 256
+"""Records that are in memory at a time."""
 _CHOICES = ("step", "rank", "epoch", "batch", "phase")
 
 
@@ -28,7 +29,7 @@ class SiteRecords(Sequence[Record]):
 
         run["model.layers.3"].at(step=100, rank=0).tensor()
 
-    They are read from disk one by one, as they are asked for.
+    They are read from disk as they are asked for.
     """
 
     def __init__(self, run: Run, site: Site, rows: Rows) -> None:
@@ -120,7 +121,12 @@ class SiteRecords(Sequence[Record]):
         return self._run.record_at(int(self._rows[index]))
 
     def __iter__(self) -> Iterator[Record]:
-        return (self._run.record_at(int(row)) for row in self._rows)
+        for begin in range(0, len(self._rows), BLOCK):
+            yield from self._run.records_at(self._rows[begin : begin + BLOCK])
+
+    def listed(self) -> list[Record]:
+        """All of them without their sketches, which are most of what lies on disk."""
+        return self._run.records_at(self._rows, sketches=False)
 
     def __repr__(self) -> str:
         return printable(f"<{self.site}: {len(self)} record(s); {self._choices()}>")

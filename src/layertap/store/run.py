@@ -6,27 +6,31 @@ import difflib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, NoTensor, SiteNotFound
 from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record, Site
 from layertap.store.dtype import Bytes, size_of, stored_as
-from layertap.store.index import Index
+from layertap.store.index import Index, Rows, as_arrow
 from layertap.store.memory import MemoryWriter
 from layertap.store.records import SiteRecords
 from layertap.store.runfile import read_run_file, run_files
-from layertap.store.schema import SCHEMA, to_records
+from layertap.store.schema import RECORD, SCHEMA, TEXTS, to_records
 from layertap.store.shards import MemoryShard, Shard, inside, list_shards, tensor_path
 from layertap.store.tensorfile import Entry, is_empty, read_bytes, read_header
 from layertap.words import printable
 
 T = TypeVar("T")
 
+BLOCK = 2048
+"""Records that are read at a time."""
 _CACHED_GROUPS = 8
 _CACHED_HEADERS = 16
 
@@ -57,7 +61,7 @@ class Run:
         self._whole = not since
         self._problems: list[str] = []
         self._shards: list[Shard | MemoryShard] = []
-        self._groups: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        self._groups: OrderedDict[tuple[int, int, bool], Any] = OrderedDict()
         self._headers: OrderedDict[str, dict[str, Entry]] = OrderedDict()
         if isinstance(source, MemoryWriter):
             self._memory = source
@@ -129,7 +133,7 @@ class Run:
     @cached_property
     def inputs(self) -> tuple[Record, ...]:
         """The model's own inputs, which are recorded unasked."""
-        return tuple(self.record_at(int(row)) for row in self.index.unasked())
+        return tuple(self.records_at(self.index.unasked()))
 
     @cached_property
     def index(self) -> Index:
@@ -152,14 +156,34 @@ class Run:
         schema = pa.schema([SCHEMA.field(name) for name in names], metadata=SCHEMA.metadata)
         return pa.concat_tables([table.cast(schema) for table in tables]) if tables else schema.empty_table()
 
-    def records(self, site: Site | str | None = None) -> Iterator[Record]:
-        """The records of one site, or all of them as they were written, holding one block of them in memory."""
+    def records(
+        self, site: Site | str | None = None, *, step: int | None = None, rank: int | None = None
+    ) -> Iterator[Record]:
+        """The records of one site, or all of them as they were written, holding one block of them in memory.
+
+        Of one step or rank, the others are not read. Those that cannot be read are told in `problems`.
+        """
         if site is not None:
             yield from self[site]
+            return
+        if step is not None or rank is not None:
+            rows = np.arange(len(self.index))
+            for name, value in (("step", step), ("rank", rank)):
+                rows = rows if value is None else rows[self.index.values(name, rows) == value]
+            yield from self.readable(rows)
             return
         for shard in self._shards:
             for group in range(len(shard.groups)):
                 yield from self._attempt(_decode, shard, group) or ()
+
+    def readable(self, rows: Rows) -> Iterator[Record]:
+        """Those of the records at these rows of `index` that can be read, block by block."""
+        for begin in range(0, len(rows), BLOCK):
+            block = rows[begin : begin + BLOCK]
+            while len(block := self.index.left(block)):
+                with suppress(CorruptRun):  # which is told, and leaves fewer rows
+                    yield from self.records_at(block)
+                    break
 
     def __getitem__(self, site: Site | str) -> SiteRecords:
         rows = self.index.find(_canonical(site))
@@ -196,18 +220,48 @@ class Run:
 
     def record_at(self, row: int) -> Record:
         """One record by its row in `index`."""
-        number, place = self.index.place(row)
+        return self.records_at(np.array([row]))[0]
+
+    def records_at(self, rows: Rows, *, sketches: bool = True) -> list[Record]:
+        """Records by their rows in `index`; without their sketches, which are most of what lies on disk, if so asked.
+
+        A CorruptRun where one cannot be read: its row group is then told in `problems` and left out of the index.
+        """
+        if not len(rows):
+            return []
+        found: list[Any] = [None] * len(rows)
+        shards, places = self.index.values("shard", rows), self.index.values("row", rows)
+        for number in dict.fromkeys(shards.tolist()):
+            here = np.flatnonzero(shards == number)
+            ends = np.cumsum(self._shards[number].groups)
+            groups = np.searchsorted(ends, places[here], "right")
+            for group in dict.fromkeys(groups.tolist()):
+                mine = here[groups == group]
+                begin = int(ends[group]) - self._shards[number].groups[group]
+                records = self._decoded(number, group, places[mine] - begin, sketches)
+                for place, record in zip(mine.tolist(), records, strict=True):
+                    found[place] = record
+        return found
+
+    def _decoded(self, number: int, group: int, places: Rows, sketches: bool) -> list[Record]:
         shard = self._shards[number]
-        group = 0
-        while place >= shard.groups[group]:
-            place -= shard.groups[group]
-            group += 1
-        table = self._groups.get((number, group))
-        if table is None:
-            table = self._groups[number, group] = shard.read(SCHEMA.names, group)
-            if len(self._groups) > _CACHED_GROUPS:
-                self._groups.popitem(last=False)
-        return _decode(shard, group, table.slice(place, 1))[0]
+        table = self._groups.get((number, group, sketches))
+        try:
+            if table is None:
+                names = [name for name in RECORD if sketches or name != "sketch"]
+                table = self._groups[number, group, sketches] = shard.read(names, group, TEXTS)
+                if len(self._groups) > _CACHED_GROUPS:
+                    self._groups.popitem(last=False)
+            whole = len(places) == table.num_rows and np.array_equal(places, np.arange(len(places)))
+            return _decode(shard, group, table if whole else table.take(as_arrow(places)))
+        except CorruptRun as error:
+            every = np.arange(len(self.index))
+            shards, rows = self.index.values("shard", every), self.index.values("row", every)
+            begin, end = sum(shard.groups[:group]), sum(shard.groups[: group + 1])
+            self.index.leave_out(every[(shards == number) & (rows >= begin) & (rows < end)])
+            if str(error) not in self._problems:
+                self._problems.append(str(error))
+            raise
 
     def kept_bytes(self, record: Record, *, verify: bool | None = None, mapped: bool = False) -> Bytes:
         """The bytes of what was kept of a record, checked against what the record says of them.
@@ -340,8 +394,10 @@ def _run_file(folder: Path, path: Path) -> dict[str, Any]:
 
 def _decode(shard: Shard | MemoryShard, group: int, table: Any = None) -> list[Record]:
     try:
-        return list(to_records(shard.read(SCHEMA.names, group) if table is None else table))
-    except (TypeError, ValueError) as error:
+        return to_records(shard.read(RECORD, group, TEXTS) if table is None else table)
+    except CorruptRun:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
         raise CorruptRun(f"{shard.name}: {error}") from None
 
 
