@@ -12,6 +12,7 @@ from torch import nn
 
 from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors, parts
 from layertap.capture.parcel import Tally
+from layertap.capture.sharding import marked
 from layertap.capture.taps import Args, Kwargs
 from layertap.measure import supported
 
@@ -164,13 +165,14 @@ class ModuleTap:
         asked = tally is not self._unasked
         if asked and not recorder.selection.wants(self.path, role, leaf.path):
             return
+        known = marked(leaf.tensor)
         for below, part, sharding in parts(leaf.tensor.detach()):
             reason = supported(part)
             if reason:
                 tally.skip(reason)
                 continue
             name = f"{leaf.path}.{below}" if leaf.path and below else leaf.path or below
-            recorder.put(self, role, name, part.resolve_conj().resolve_neg(), moment, tally, sharding, asked)
+            recorder.put(self, role, name, part.resolve_conj().resolve_neg(), moment, tally, sharding or known, asked)
 
     def _watch_inputs(self, args: Args, kwargs: Kwargs, moment: Moment) -> tuple[Args, Kwargs]:
         # The gradient of an input tensor also holds what flows around this module. A view of it, handed to this module

@@ -37,6 +37,17 @@ def sharding_of(tensor: Any, local: torch.Tensor | None) -> Sharding:
     )
 
 
+def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
+    """Says of a plain tensor which part of a whole it is; recording it records that too."""
+    tensor._layertap_sharding = sharding  # type: ignore[attr-defined]
+
+
+def marked(tensor: torch.Tensor) -> Sharding | None:
+    """What `mark` said of it."""
+    found: Sharding | None = getattr(tensor, "_layertap_sharding", None)
+    return found
+
+
 def region(
     shape: Sequence[int], mesh: Sequence[int], here: Sequence[int], placements: Sequence[Any]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -15,7 +15,7 @@ import os
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layertap.errors import CorruptRun
 from layertap.site import Record, Site
@@ -27,45 +27,81 @@ if TYPE_CHECKING:
 
 _FILE = re.compile(
     r"captured_tensors_(?P<phase>cte|ctx|tkg)_step_(?P<step>\d+)_"
-    r"(?:module_(?P<module>.+?)(?:[._](?P<role>output|input)s?)?|manual_tensor_(?P<manual>\d+))\.pt"
+    r"(?:module_(?P<module>.+?)(?:[._](?P<role>output|input)s?(?:_(?P<leaf>\w+))?)?|manual_tensor_(?P<manual>\d+))\.pt"
 )
 EQUIVALENT = {
     "mlp.gate": "mlp.router.linear_router",
+    "mlp.experts": "mlp.expert_mlps",
+    "mlp.router": "feed_forward.moe.router.linear_router",
     "block_sparse_moe.gate": "block_sparse_moe.router.linear_router",
+    "block_sparse_moe.experts": "block_sparse_moe.expert_mlps",
     "self_attn.q_proj": "self_attn.qkv_proj.q_proj",
     "self_attn.k_proj": "self_attn.qkv_proj.k_proj",
     "self_attn.v_proj": "self_attn.qkv_proj.v_proj",
     "self_attn.o_proj": "self_attn.o_proj.o_proj",
+    "self_attn.q_norm": "self_attn.q_layernorm",
+    "self_attn.k_norm": "self_attn.k_layernorm",
 }
 """How Hugging Face's modules are called there, by the ends of their paths."""
+_HOLDS = {
+    "mlp.router": "mlp.gate",
+    "block_sparse_moe.router": "block_sparse_moe.gate",
+    "self_attn.qkv_proj": "self_attn.q_proj",
+    "feed_forward.moe.router": "mlp.router",
+    "feed_forward.moe.expert_mlps": "mlp.experts",
+    "feed_forward.moe": "mlp",
+}
+"""Modules there whose first output, which is all that is captured, is that of one of Hugging Face's."""
+_STAGE = re.compile(r"\.(?:cte|tkg)_(qkv_proj|o_proj|mlp)(?=\.|$)")
+"""Where prompt and tokens run on other groups of ranks, a module is there twice."""
 _OUTSIDE = ("lm_head",)
 """What Hugging Face has beside `model.`, not in it."""
 
 
-def to_neuron(path: str) -> str:
-    """A Hugging Face module path as NxD Inference calls it.
+def to_neuron(path: str, config: Any = None) -> tuple[str, ...]:
+    """The modules of NxD Inference that hold what a Hugging Face module returns; `config` is the NeuronConfig.
 
     >>> to_neuron("model.layers.3.mlp.gate"), to_neuron("model.embed_tokens"), to_neuron("lm_head")
-    ('layers.3.mlp.router.linear_router', 'embed_tokens', 'lm_head')
+    (('layers.3.mlp.router.linear_router',), ('embed_tokens',), ('lm_head',))
     """
     path = path.removeprefix("model.")
     for ours, theirs in EQUIVALENT.items():
         if path.endswith(f".{ours}"):
-            return path.removesuffix(ours) + theirs
-    return path
+            path = path.removesuffix(ours) + theirs
+            break
+    if getattr(config, "fused_qkv", False):
+        # One projection for all three, of which the wrapper around it returns the queries first.
+        path = re.sub(r"\.qkv_proj\.q_proj$", ".qkv_proj", path)
+        path = re.sub(r"\.qkv_proj\.[kv]_proj$", ".qkv_proj.Wqkv", path)
+    attention, feed_forward = _stages(config)
+    for names, twice in ((r"qkv_proj|o_proj", attention), (r"mlp", feed_forward)):
+        found = re.search(rf"\.({names})(?=\.|$)", path) if twice else None
+        if found:
+            at = found.start(1)
+            return tuple(f"{path[:at]}{stage}_{path[at:]}" for stage in ("cte", "tkg"))
+    return (path,)
 
 
 def to_hf(path: str) -> str:
     """The way back.
 
-    >>> to_hf("layers.3.self_attn.o_proj.o_proj"), to_hf("norm"), to_hf("lm_head")
+    >>> to_hf("layers.3.self_attn.tkg_o_proj.o_proj"), to_hf("norm"), to_hf("lm_head")
     ('model.layers.3.self_attn.o_proj', 'model.norm', 'lm_head')
     """
-    for ours, theirs in EQUIVALENT.items():
+    path = _STAGE.sub(r".\1", path)
+    for ours, theirs in (*EQUIVALENT.items(), *((ours, theirs) for theirs, ours in _HOLDS.items())):
         if path.endswith(f".{theirs}"):
             path = path.removesuffix(theirs) + ours
             break
     return path if path.split(".")[0] in _OUTSIDE or path.startswith("model.") else f"model.{path}"
+
+
+def _stages(config: Any) -> tuple[bool, bool]:
+    """Whether attention, and the feed-forward network, are there once for the prompt and once for tokens."""
+    context, data, feed_forward = (
+        int(getattr(config, name, 1) or 1) for name in ("cp_degree", "attention_dp_degree", "mlp_cp_degree")
+    )
+    return (context > 1 or data > 1) and context != data, feed_forward > 1
 
 
 def no_capture(tensor: torch.Tensor) -> str:
@@ -77,8 +113,8 @@ def no_capture(tensor: torch.Tensor) -> str:
         return "NaN padding: nothing was captured in this place"
     if value == 0:
         return (
-            "a placeholder, zeros(1): the module was never hit (is its name right?), or this bucket was compiled "
-            "after the first, which alone has the captures"
+            "a placeholder, zeros(1): the module was never hit (is its name right? does a fused kernel use its "
+            "weights?), or this bucket was compiled after the first, which alone has the captures"
         )
     return ""
 
@@ -112,7 +148,9 @@ def read_neuron(path: str | os.PathLike[str]) -> Run:
             continue
         step = int(found["step"]) - 1
         phases[str(step)] = found["phase"]
-        site = Site(path=to_hf(found["module"]), role=found["role"] or "output")
+        # The first tensor is what the device's own captures hold; a reference's further ones keep their numbers.
+        leaf = found["leaf"] or ""
+        site = Site(path=to_hf(found["module"]), role=found["role"] or "output", leaf="" if leaf == "0" else leaf)
         _take(shelf, site, folder / name, step)
     return shelf.run(_order, phases=phases, tensor_parallel="rank 0's shard under tensor parallelism")
 

@@ -1,26 +1,28 @@
-"""A loaded app: run with captures, as a target, and the documents' own helper.
+"""A loaded app: run with captures, recorded while others run it, as a target, and the documents' own helper.
 
 An app is what NxD Inference loads: `app.models[0]` is a wrapper whose `.model` is a ScriptModule around the device's
-binary, in which no layer can be seen. Its captures come back with each call, through `tensor_capture_hook`.
+binary, in which no layer can be seen. Its captures come back with each call (listening.py).
 """
 
 from __future__ import annotations
 
-import functools
-import weakref
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import layertap.capture as capture
+from layertap.capture.sharding import mark
 from layertap.errors import NothingCaptured, TargetError
 from layertap.site import Receipt, Site
 from layertap.store import Run
 from layertap.store.foreign.neuron import to_hf
-from layertap.targets.neuron.decoding import NOTHING, Decoded, decode
+from layertap.targets.neuron.decoding import NOTHING, Decoded, decode, layers_of
+from layertap.targets.neuron.layout import Asked, Compiled, place
+from layertap.targets.neuron.listening import Call, app_of, listen, listener_of, neuron_config_of
 from layertap.targets.reader import Argument, Contents, Ran, Reader
 from layertap.targets.target import Inputs, Target
 from layertap.targets.trust import NOT_VARIED, moved, named, refused, second_input
@@ -30,6 +32,9 @@ _NO_LOGITS = (
     "logits: None. With sampling on the device the model returns tokens, and logits only if it was compiled with "
     "output_logits=True together with an OnDeviceSamplingConfig; layertap.targets.neuron.prepare sets both"
 )
+_ARGUMENTS = ("input_ids", "seq_ids", "attention_mask", "position_ids")
+"""The first of `forward`, in its order."""
+_EVERYTHING = {"sites": "**", "keep": "tensor"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +55,41 @@ def run(app: Any, inputs: Inputs, path: str | Path | None = None, **options: Any
     print(found.receipt); report = lt.diff("runs/reference", found.run)
     """
     target = open_app(app)
-    with capture.record(target, path, **{"sites": "**", "keep": "tensor", **options}) as recording:
+    with capture.record(target, path, **{**_EVERYTHING, **options}) as recording:
         output = target.run(inputs)
     reader: App = target.model.reader
     assert reader.decoded is not None  # a run without captures has raised
     return Recorded(output=output, run=recording.run, receipt=recording.receipt, decoded=reader.decoded)
 
 
+@contextmanager
+def record(app: Any, path: str | Path | None = None, **options: Any) -> Iterator[capture.Recorder]:
+    """Records every call that anybody makes of the app in the block: the prompt, then each step of `generate()`.
+
+        adapter = HuggingFaceGenerationAdapter(app)
+        with neuron.record(app, "runs/device") as rec:
+            adapter.generate(ids, attention_mask=mask, max_new_tokens=8)
+        rec.run["model.layers.3@2"]            # the second token after the prompt
+
+    Calls are numbered as `lt.record` numbers those of a model of Hugging Face inside its `generate()`.
+    """
+    target = open_app(app)
+    reader: App = target.model.reader
+    with capture.record(target, path, **{**_EVERYTHING, **options}) as recording:
+        reader.listener.follow = lambda call: reader.replay(target.model, call)
+        try:
+            yield recording
+        finally:
+            reader.listener.follow = None
+    if reader.failure is not None:
+        raise reader.failure
+
+
 def open_app(app: Any, name: str = "") -> Target:
-    """The app as a target: its sites are the modules that it was compiled to capture."""
+    """The app (or the adapter around it) as a target: its sites are the modules that it was compiled to capture."""
     from layertap.targets.shadow import as_model
 
+    app = app_of(app)
     return Target(model=as_model(App(app)), name=name or type(app).__name__)
 
 
@@ -74,22 +103,46 @@ class App(Reader):
     def __init__(self, app: Any) -> None:
         self._app = app
         self._capture = capture_config(app)
-        attach(app)
-        modules = {to_hf(module): "Module" for module in self._capture.modules_to_capture}
+        self.listener = listen(app)
+        fused = bool(getattr(neuron_config_of(app), "qkv_kernel_fuse_residual_add", False))
+        modules = dict.fromkeys(_seen(self._capture.modules_to_capture, fused), "Module")
         self.contents = Contents(kind=type(app).__name__, modules={"": "", **modules}, absent=_UNSEEN)
-        self.contents.arguments = tuple(Argument(name=name) for name in ("input_ids", "attention_mask", "position_ids"))
+        self.contents.arguments = tuple(Argument(name=name) for name in _ARGUMENTS)
         self.contents.remarks.append(
             "Neuron: only a module's first output tensor is captured; what else it returned cannot be seen"
         )
         self.decoded: Decoded | None = None
         """Of the last call."""
+        self.failure: NothingCaptured | None = None
+        """Why a call that was recorded as it came gave nothing."""
         self._probed = False
+        self._replayed: Call | None = None
+        self._before: Ran | None = None
+        self._told: dict[str, None] = {}
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
+        if self._replayed is not None:
+            ran = self._ran(self._replayed, wanted)
+            if self._before is not None and wanted:
+                ran.notes.extend(moved(ran, self._before, frozenset()))
+            self._before = ran
+            self._told |= dict.fromkeys(ran.notes)
+            return replace(ran, notes=list(self._told))
         fresh = self._probe(args, kwargs, wanted)
         ran = self._call(args, kwargs, wanted)
         ran.notes.extend(fresh(ran) if fresh is not None else [])
         return ran
+
+    def replay(self, model: Any, call: Call) -> None:
+        """Records a call that somebody else has made."""
+        self._replayed = call
+        try:
+            with torch.inference_mode():
+                model(**call.inputs)
+        except NothingCaptured as error:  # not into the user's generate(); the block raises it at its end
+            self.failure = self.failure or error
+        finally:
+            self._replayed = None
 
     def _probe(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]
@@ -109,16 +162,29 @@ class App(Reader):
         return lambda ran: moved(ran, again, frozenset())
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
-        output = self._app(*args, **kwargs)
-        self.decoded = found = decoded_of(self._app, self._capture, args, kwargs)
+        before = self.listener.call
+        self._app(*args, **kwargs)
+        call = self.listener.call
+        if call is None or call is before:
+            raise NothingCaptured(f"{type(self._app).__name__} was called, and none of its compiled models ran")
+        return self._ran(call, wanted)
+
+    def _ran(self, call: Call, wanted: frozenset[str]) -> Ran:
+        self.decoded = found = decoded_of(self._app, call)
+        for site, sharding in found.shardings.items():
+            mark(found.captures[site], sharding)
         calls = [
             (site.path, {"": tensor})
             for site, tensor in found.captures.items()
             if site.path in wanted and site.role == "output"
         ]
         notes = list(_by_note(found.notes))
-        if hasattr(output, "logits") and output.logits is None:
-            notes.append(say(_NO_LOGITS))
+        output = call.output
+        if hasattr(output, "logits"):
+            if output.logits is None:
+                notes.append(say(_NO_LOGITS))
+            else:
+                _mark_logits(output.logits, self._app, call)
         if found.manual:
             notes.append(
                 f"{len(found.manual)} tensors were registered by hand in the model's source; they have no site"
@@ -137,64 +203,39 @@ _UNSEEN = (
 )
 
 
-class _Call:
-    """What one call of an app handed out."""
-
-    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self.args, self.kwargs = args, kwargs
-        self.tensors: list[torch.Tensor] | None = None
-        self.done = False
-
-
-_calls: weakref.WeakKeyDictionary[Any, _Call] = weakref.WeakKeyDictionary()
-_last: weakref.ref[Any] | None = None
-
-
-def attach(app: Any) -> Any:
-    """From now on each call of the app, by whomever, forgets what the call before captured and keeps its own."""
-    if getattr(app, "_layertap_attached", False):
-        return app
-    forward = app.forward
-
-    @functools.wraps(forward)
-    def listening(*args: Any, **kwargs: Any) -> Any:
-        global _last
-        call = _calls[app] = _Call(args, kwargs)
-        _last = weakref.ref(app)
-        theirs = kwargs.pop("tensor_capture_hook", None)
-
-        def hook(model: Any, tensors: Any) -> None:
-            # Copied: a device may hand out the same buffers next time.
-            call.tensors = None if tensors is None else [tensor.detach().cpu().clone() for tensor in tensors]
-            if theirs is not None:
-                theirs(model, tensors)
-
-        output = forward(*args, tensor_capture_hook=hook, **kwargs)
-        if call.tensors is None and getattr(output, "captured_tensors", None):
-            call.tensors = [tensor.detach().cpu().clone() for tensor in output.captured_tensors]
-        call.done = True
-        return output
-
-    app.forward = listening
-    app._layertap_attached = True
-    return app
+def _seen(modules: Iterable[str], fused: bool) -> Iterator[str]:
+    """With what a capture may turn out to hold: the projections in a fused one, the MLP in a layer without its sum."""
+    for module in modules:
+        path = to_hf(module)
+        yield path
+        head, _, name = path.rpartition(".")
+        if name == "Wqkv":
+            yield from (f"{head.removesuffix('.qkv_proj')}.{part}_proj" for part in "qkv")
+        if fused and name.isdigit():
+            yield f"{path}.mlp"
 
 
-def decoded_of(app: Any, config: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Decoded:
-    """The captures of the app's last call, which must be over."""
-    call = _calls.get(app)
+def _mark_logits(logits: Any, app: Any, call: Call) -> None:
+    if isinstance(logits, torch.Tensor):
+        whole = Compiled(vocab_size=logits.shape[-1])  # the app has put the ranks' together
+        placed = place(Site(path="lm_head"), logits, whole, Asked.of(call))
+        if placed.sharding is not None:
+            mark(logits, placed.sharding)
+
+
+def decoded_of(app: Any, call: Call | None) -> Decoded:
+    """The captures of a call, which must be over."""
     if call is None or not call.done:
         raise NothingCaptured(
             "the app's last call did not end, so there are no captures of it; an older call's are gone"
         )
-    neuron_config = _neuron_config(app)
+    config = capture_config(app)
     return decode(
         call.tensors,
         config.modules_to_capture,
         capture_inputs=bool(getattr(config, "capture_inputs", False)),
-        span=_span(args, kwargs),
-        tp_degree=int(getattr(neuron_config, "tp_degree", 1) or 1),
-        hidden_size=getattr(getattr(app, "config", None), "hidden_size", None),
+        compiled=Compiled.of(call.config, getattr(app, "config", None)),
+        asked=Asked.of(call),
     )
 
 
@@ -208,17 +249,17 @@ def get_layer_hidden_states(app: Any = None) -> list[torch.Tensor]:
 
     An error where a layer was not captured, where the last call failed, or where there was none.
     """
-    app = app if app is not None else (_last() if _last is not None else None)
-    if app is None or app not in _calls:
+    listener = listener_of(app)
+    if listener is None or listener.call is None:
         raise NothingCaptured(
             "no call of an app was listened to yet: layertap.targets.neuron.open_app(app) once, then run it"
         )
-    call = _calls[app]
-    found = decoded_of(app, capture_config(app), call.args, call.kwargs)
+    listener.check()
+    app = listener.app
+    found = decoded_of(app, listener.call)
     count = getattr(getattr(app, "config", None), "num_hidden_layers", None)
-    known = [site for site in (*found.captures, *found.lost) if site.role == "output"]
-    numbers = [int(site.path.rpartition(".")[2]) for site in known if _is_layer(site)]
-    count = count if isinstance(count, int) else max(numbers, default=-1) + 1
+    known = {**found.captures, **found.lost}
+    count = count if isinstance(count, int) else max(layers_of(known), default=-1) + 1
     wanted = [Site(path="model.embed_tokens"), *(Site(path=f"model.layers.{number}") for number in range(count))]
     missing = [f"{site} ({found.lost.get(site, 'not asked for')})" for site in wanted if site not in found.captures]
     if missing:
@@ -231,15 +272,10 @@ def get_layer_hidden_states(app: Any = None) -> list[torch.Tensor]:
 
 def capture_config(app: Any) -> Any:
     """What the app was compiled to capture."""
-    config = getattr(_neuron_config(app), "tensor_capture_config", None)
+    config = getattr(neuron_config_of(app), "tensor_capture_config", None)
     if config is None or not getattr(config, "modules_to_capture", None):
         raise TargetError(f"{_shape(app)}. {NOTHING}")
     return config
-
-
-def _neuron_config(app: Any) -> Any:
-    text = getattr(getattr(app, "text_config", None), "neuron_config", None)
-    return text if text is not None else getattr(app, "neuron_config", None)
 
 
 def _shape(app: Any) -> str:
@@ -252,21 +288,6 @@ def _shape(app: Any) -> str:
             "it, and only its outputs can be seen"
         )
     return f"{type(app).__name__} was not compiled to capture anything"
-
-
-def _is_layer(site: Site) -> bool:
-    head, _, number = site.path.rpartition(".")
-    return head == "model.layers" and number.isdigit()
-
-
-def _span(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The first and last true token of a batch whose mask says so; else the length of the ids."""
-    mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
-    ids = kwargs.get("input_ids", args[0] if args else None)
-    if isinstance(mask, torch.Tensor) and mask.ndim == 2 and mask.any():
-        used = mask.bool().any(0).nonzero().reshape(-1)
-        return int(used[0]), int(used[-1]) + 1
-    return (0, int(ids.shape[1])) if isinstance(ids, torch.Tensor) and ids.ndim == 2 else None
 
 
 def _by_note(notes: Mapping[Site, str]) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from layertap.errors import NothingCaptured
-from layertap.site import Site
+from layertap.site import Sharding, Site
 from layertap.store.foreign.neuron import no_capture, to_hf
+from layertap.targets.neuron.layout import Asked, Compiled, place, split_qkv
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +19,10 @@ NOTHING = (
     "tensor_capture_config, output_logits=True and an on_device_sampling_config together: "
     "layertap.targets.neuron.prepare(neuron_config, sites) sets all three; then compile again"
 )
+_LATER = (
+    "qkv_kernel_fuse_residual_add leaves a layer's last addition to the next layer's kernel, so the device never has "
+    "{what} in one tensor; compile without it to capture the hidden states"
+)
 
 
 @dataclass(kw_only=True)
@@ -25,6 +30,8 @@ class Decoded:
     """Captures by site, and what is to be said about them."""
 
     captures: dict[Site, torch.Tensor] = field(default_factory=dict)
+    shardings: dict[Site, Sharding] = field(default_factory=dict)
+    """Of captures that are a part of the whole tensor: which part."""
     lost: dict[Site, str] = field(default_factory=dict)
     """Asked for, and not captured: placeholders, padding, tensors that did not come."""
     notes: dict[Site, str] = field(default_factory=dict)
@@ -40,36 +47,31 @@ def decode(
     modules: Sequence[str],
     *,
     capture_inputs: bool = False,
-    span: tuple[int, int] | None = None,
-    shapes: Mapping[Site, Sequence[int]] | None = None,
-    tp_degree: int = 1,
-    hidden_size: int | None = None,
+    compiled: Compiled | None = None,
+    asked: Asked | None = None,
 ) -> Decoded:
     """Lays the tensors beside the modules that were asked for: output, then input, in the order of the configuration.
 
-    `span` is the first and the last true token plus one; what is padded to the bucket's length is cut to it. `shapes`,
-    for instance a reference's, tell a rank's shard from a whole tensor; so does `hidden_size`, for decoder layers.
+    `compiled` tells which tensors are rank 0's shards, `asked` how many tokens are true.
     """
     if not tensors:
         raise NothingCaptured(NOTHING)
+    compiled = compiled or Compiled()
     found = Decoded()
     rest = list(tensors)
     for module in modules:
         for role in ("output", "input") if capture_inputs else ("output",):
             site = Site(path=to_hf(module), role=role)
             if not rest:
-                found.lost[site] = "no tensor came for it: the compiled model captures fewer modules than are listed"
+                _lose(found, site, "no tensor came for it: the compiled model captures fewer modules than are listed")
                 continue
             tensor = rest.pop(0)
             why = no_capture(tensor)
             if why:
-                found.lost[site] = why
+                _lose(found, site, why)
                 continue
-            tensor, cut = _cut(tensor, span)
-            shard = _shard(site, tensor, (shapes or {}).get(site), tp_degree, hidden_size)
-            if cut or shard:
-                found.notes[site] = "; ".join(part for part in (cut, shard) if part)
-            found.captures[site] = tensor
+            for its, part in _what(site, tensor, compiled, asked, found):
+                _keep(found, its, part, compiled, asked)
     for tensor in rest:
         if no_capture(tensor).startswith("NaN"):
             found.padding += 1
@@ -78,24 +80,56 @@ def decode(
     return found
 
 
-def _cut(tensor: torch.Tensor, span: tuple[int, int] | None) -> tuple[torch.Tensor, str]:
-    if span is None or tensor.ndim < 2 or tensor.shape[1] <= 1 or tensor.shape[1] < span[1]:
-        return tensor, ""
-    length = tensor.shape[1]
-    if span == (0, length):
-        return tensor, ""
-    return tensor[:, span[0] : span[1]], f"padded to {length} tokens, cut to the true {span[1] - span[0]}"
+def _what(
+    site: Site, tensor: torch.Tensor, compiled: Compiled, asked: Asked | None, found: Decoded
+) -> Iterator[tuple[Site, torch.Tensor]]:
+    """The captures in one tensor, each under the name of the module that holds these values elsewhere."""
+    head, _, name = site.path.rpartition(".")
+    if name == "Wqkv" and site.role == "output":
+        split = split_qkv(tensor, compiled)
+        if split is None:
+            found.notes[site] = "queries, keys and values in one tensor, whose widths are not known"
+            yield site, tensor
+            return
+        owner = head.removesuffix(".qkv_proj")
+        yield from ((Site(path=f"{owner}.{name}_proj"), part) for name, part in zip("qkv", split, strict=True))
+    elif compiled.fused_residual and (asked is None or asked.prefill) and _is_layer(site.path):
+        if site.role == "output":
+            _lose(found, site, _LATER.format(what="its output"))
+            yield replace(site, path=f"{site.path}.mlp"), tensor
+        elif name == "0":
+            yield site, tensor
+        else:
+            _lose(found, site, _LATER.format(what="its input"))
+    else:
+        yield site, tensor
 
 
-def _shard(
-    site: Site, tensor: torch.Tensor, shape: Sequence[int] | None, tp_degree: int, hidden_size: int | None
-) -> str:
-    if tp_degree < 2:
-        return ""
-    if shape is not None and len(shape) == tensor.ndim:
-        split = [axis for axis, (whole, part) in enumerate(zip(shape, tensor.shape, strict=True)) if whole != part]
-        if len(split) == 1 and shape[split[0]] == tensor.shape[split[0]] * tp_degree:
-            return f"rank 0's shard, 1 of {tp_degree} along axis {split[0]}"
-    elif hidden_size is not None and tensor.ndim and tensor.shape[-1] * tp_degree == hidden_size:
-        return f"rank 0's shard, 1 of {tp_degree} along the last axis"
-    return ""
+def _keep(found: Decoded, site: Site, tensor: torch.Tensor, compiled: Compiled, asked: Asked | None) -> None:
+    placed = place(site, tensor, compiled, asked)
+    if placed.tensor is None:
+        _lose(found, site, placed.note)
+        return
+    found.captures[site] = placed.tensor
+    found.lost.pop(site, None)
+    if placed.sharding is not None:
+        found.shardings[site] = placed.sharding
+    if placed.note:
+        found.notes[site] = "; ".join(filter(None, (found.notes.get(site), placed.note)))
+
+
+def _lose(found: Decoded, site: Site, why: str) -> None:
+    # Two modules may stand for one site, of which one model runs the one and another the other (`cte_`, `tkg_`).
+    if site not in found.captures:
+        found.lost.setdefault(site, why)
+
+
+def _is_layer(path: str) -> bool:
+    head, _, number = path.rpartition(".")
+    return head.endswith("layers") and number.isdigit()
+
+
+def layers_of(sites: Mapping[Site, object]) -> list[int]:
+    """The numbers of the decoder layers among sites."""
+    paths = [site.path for site in sites if site.role == "output" and _is_layer(site.path)]
+    return [int(path.rpartition(".")[2]) for path in paths]

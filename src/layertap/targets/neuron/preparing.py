@@ -61,7 +61,7 @@ def prepare(
     if not paths:
         return Plan(sites=(), modules=())
     classes = classes if classes is not None else _classes()
-    modules = tuple(to_neuron(path) for path in paths)
+    modules = tuple(dict.fromkeys(module for path in paths for module in to_neuron(path, neuron_config)))
     neuron_config.tensor_capture_config = classes.TensorCaptureConfig(
         modules_to_capture=list(modules), capture_inputs=capture_inputs
     )
@@ -71,11 +71,47 @@ def prepare(
     if getattr(neuron_config, "on_device_sampling_config", None) is None:
         neuron_config.on_device_sampling_config = classes.OnDeviceSamplingConfig()
         notes.append("on-device sampling was off; it is on now, since captures come back as None without it")
-    if getattr(neuron_config, "enable_bucketing", False):
-        notes.append("bucketing is on: only the first bucket's captures are real, the others are placeholders")
-    if int(getattr(neuron_config, "tp_degree", 1) or 1) > 1:
-        notes.append(f"tp_degree is {neuron_config.tp_degree}: a capture of a sharded tensor is rank 0's shard")
+    notes += [text for holds, text in _warnings(neuron_config, paths) if holds]
     return Plan(sites=tuple(paths), modules=modules, notes=tuple(notes))
+
+
+def _warnings(config: Any, paths: Sequence[str]) -> list[tuple[bool, str]]:
+    """What a configuration does to captures, and whether it is this one."""
+
+    def on(*names: str) -> bool:
+        return any(bool(getattr(config, name, False)) for name in names)
+
+    degree = int(getattr(config, "tp_degree", 1) or 1)
+    kernels = ("qkv_kernel_enabled", "qkv_nki_kernel_enabled", "mlp_kernel_enabled", "moe_fused_nki_kernel_enabled")
+    ends = tuple(path.rpartition(".")[2] for path in paths)
+    return [
+        (
+            on("enable_bucketing"),
+            "bucketing is on: only the first bucket's captures are real, the others are placeholders",
+        ),
+        (degree > 1, f"tp_degree is {degree}: a capture of a sharded tensor is rank 0's shard"),
+        (
+            degree > 1 and "experts" in ends,
+            "experts: under tensor parallelism their output is rank 0's summand; capture the block around them instead",
+        ),
+        (
+            on("sequence_parallel_enabled"),
+            "sequence_parallel_enabled: of a prompt, rank 0's tokens alone are captured in the residual stream",
+        ),
+        (
+            on("qkv_kernel_fuse_residual_add") and any(end.isdigit() for end in ends),
+            "qkv_kernel_fuse_residual_add: of a prompt, a layer's capture is its MLP's output, not the hidden states",
+        ),
+        (
+            on(*kernels),
+            "fused kernels are on: a module whose weights a kernel uses is not called and gives a placeholder",
+        ),
+        (
+            on("async_mode"),
+            "async_mode: captures cannot be told apart from the next call's; layertap refuses such an app",
+        ),
+        ("lm_head" in ends, "lm_head: of a prompt, the device computes the last token alone"),
+    ]
 
 
 def _paths(sites: str | Sequence[str] | None, num_layers: int | None, model: Any) -> list[str]:
