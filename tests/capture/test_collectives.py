@@ -19,11 +19,14 @@ def test_what_a_rank_records_is_what_the_collective_gives_and_not_its_own_part(j
 
 
 def test_gradients_too(job):
+    made = [job(rank, "forward_and_back") for rank in (0, 1)]
     for rank in (0, 1):
-        found, right = job(rank, "forward_and_back")["found"], job(rank, "forward_and_back")["right"]
-        assert torch.allclose(found["up:grad_input"], right["grad_input"], atol=1e-5)
+        found, right = made[rank]["found"], made[rank]["right"]
         assert torch.allclose(found[":grad_input"], right["grad_input"], atol=1e-5)
         assert torch.allclose(found["down:param_grad.bias"], right["param_grad"], atol=1e-5)
+        assert made[rank]["up"].partial, "what comes back to `up` itself is each rank's summand, and the record says so"
+    both = made[0]["found"]["up:grad_input"] + made[1]["found"]["up:grad_input"]
+    assert torch.allclose(both, made[0]["right"]["grad_input"], atol=1e-5)
 
 
 def test_a_gradient_that_a_function_of_the_users_own_reduces(job):

@@ -116,16 +116,18 @@ def test_a_shard_inside_another_wrapper_keeps_its_layout(mesh):
     assert (sharding.placements, sharding.global_shape) == (("Shard(dim=0)",), ())
 
 
-def test_parameters_of_fsdp(mesh):
+def test_parameters_and_gradients_of_fsdp(mesh):
     from torch.distributed.fsdp import fully_shard
 
     block = nn.Sequential(nn.Linear(6, 8, bias=False))
     fully_shard(block, mesh=mesh)
-    with torch.no_grad(), lt.record(nn.Sequential(block), sites="0", what=("output", "param"), keep="tensor") as rec:
-        rec.model(torch.ones(2, 6))
-    record = rec.run["0:param.0.weight"].record
-    assert record.shape == (2, 6)
-    assert (record.sharding.global_shape, record.sharding.offset) == ((8, 6), (2, 0))
+    roles = ("output", "param", "param_grad")
+    with lt.record(nn.Sequential(block), sites="0", what=roles, keep="tensor") as rec:
+        rec.model(torch.ones(2, 6)).sum().backward()
+    whole, shard = (rec.run[f"0:{role}.0.weight"].record for role in ("param", "param_grad"))
+    assert (whole.shape, whole.sharding) == ((8, 6), None), "as the block computes with it: gathered"
+    assert shard.shape == (2, 6)
+    assert (shard.sharding.global_shape, shard.sharding.offset) == ((8, 6), (2, 0))
 
 
 def test_a_plain_output_of_a_module_with_sharded_parameters_is_told(mesh):

@@ -15,7 +15,7 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.leaves import leaves
-from layertap.capture.settled import Settled
+from layertap.fault.local import Local
 from layertap.targets.target import expect_inputs
 
 Inputs = Mapping[str, Any] | Sequence[Any] | torch.Tensor | Callable[[nn.Module], Any]
@@ -50,7 +50,7 @@ class Side:
         with ExitStack() as stack:
             stack.enter_context(_seeded(self.device))
             if watchers and torch.distributed.is_available() and torch.distributed.is_initialized():
-                watchers = {module: Settled(tap) for module, tap in watchers.items()}
+                watchers = {module: Local(tap) for module, tap in watchers.items()}
             if watchers:
                 taps.attach(watchers)
                 stack.callback(taps.detach, watchers)
