@@ -23,6 +23,7 @@ def test_the_public_names_are_pinned():
         "diff",
         "find_fault",
         "open_target",
+        "prune",
         "record",
         "watch",
     ]

@@ -7,6 +7,7 @@
     diff         two runs, one verdict: identical, noise, fault or inconclusive
     find_fault   two live models, one culprit: the module that goes wrong, and why
     audit        a model against a checkpoint, tensor by tensor: what is in it, and what was lost on the way
+    prune        a model without some of its branches: gone round, or removed
     Monitor      chosen layers at chosen epochs and batches of a training loop
     watch        a training loop recorded from outside, with triggers; never in its way
     Site         where a tensor comes from, `path:role.leaf@call`
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from layertap.store import Run
     from layertap.targets import open_target
     from layertap.training import Monitor, watch
-    from layertap.weights import audit
+    from layertap.weights import audit, prune
 
-__all__ = ["Monitor", "Run", "Site", "audit", "bake", "diff", "find_fault", "open_target", "record", "watch"]
+__all__ = ["Monitor", "Run", "Site", "audit", "bake", "diff", "find_fault", "open_target", "prune", "record", "watch"]
 __version__ = "0.1.0"
 
 _ROOMS = {
@@ -39,6 +40,7 @@ _ROOMS = {
     "diff": "layertap.compare",
     "find_fault": "layertap.fault",
     "open_target": "layertap.targets",
+    "prune": "layertap.weights",
     "record": "layertap.capture",
     "watch": "layertap.training",
 }

@@ -1,11 +1,25 @@
 """Two sets of parameters: is this model what the checkpoint says, and what was lost on the way?
 
 audit     every tensor of either side, explained by a rule that is proven on its values
-loading   the same around any code that loads, with a marker in what was there before
+loading   the same around any code that loads: what was there before and was never written
+prune     a model without some of its branches: gone round, or removed; save_pruned, load_pruned
 """
 
 from layertap.weights.audit import audit
 from layertap.weights.loading import Loading, loading
+from layertap.weights.pruned_files import load_pruned, save_pruned
+from layertap.weights.pruning import Pruning, prune
 from layertap.weights.result import STATUSES, Audit, AuditRow
 
-__all__ = ["STATUSES", "Audit", "AuditRow", "Loading", "audit", "loading"]
+__all__ = [
+    "STATUSES",
+    "Audit",
+    "AuditRow",
+    "Loading",
+    "Pruning",
+    "audit",
+    "load_pruned",
+    "loading",
+    "prune",
+    "save_pruned",
+]

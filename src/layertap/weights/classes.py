@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.select.collapse import collapse
+from layertap.weights.branches import kind_of_child
 from layertap.weights.entries import Weights
 
 
@@ -25,7 +27,10 @@ def class_notes(model: Weights, other: Weights) -> tuple[list[str], list[str]]:
         own = mapped.get("AutoModelForCausalLM") or next(iter(mapped.values()))
         where = type(model.model).__module__
         faults.append(f"the checkpoint brings its own class (auto_map: {own}), and the {built} of {where} was built")
-    for config in (model.config, other.config):
+    lost = _pruning_lost(model.model, other.config)
+    if lost:
+        faults.append(lost)
+    for config in (model.config, other.config) if not lost else ():
         ignored = _ignored_skips(model.model, config)
         if ignored and ignored not in faults:
             faults.append(ignored)
@@ -37,6 +42,20 @@ def _related(model: Any, named: list[str]) -> bool:
     bases = {base.__name__ for base in type(model).__mro__}
     base = type(getattr(model, "base_model", model)).__name__.removesuffix("Model")
     return bool(bases & set(named)) or (bool(base) and any(str(name).startswith(base) for name in named))
+
+
+def _pruning_lost(model: Any, config: dict[str, Any]) -> str:
+    """A checkpoint that was saved pruned, in a model that was built whole."""
+    plan = config.get("layertap_pruning")
+    if model is None or not isinstance(plan, dict):
+        return ""
+    built = [path for path, module in model.named_modules() if path in plan and any(True for _ in module.parameters())]
+    if not built:
+        return ""
+    return (
+        f"the checkpoint was saved without {', '.join(collapse(built))}, and this {type(model).__name__} was built "
+        "with them: load it with layertap.weights.load_pruned"
+    )
 
 
 def _ignored_skips(model: Any, config: dict[str, Any]) -> str:
@@ -51,7 +70,7 @@ def _ignored_skips(model: Any, config: dict[str, Any]) -> str:
             if path.split(".")[-1:] == [str(layer)] and any(part.isdigit() for part in path.split(".")):
                 held = [skip for skip in skips for name, child in module.named_children() if _names(skip, name, child)]
                 kept += [f"{path}.{skip}" for skip in held]
-    if not kept or getattr(model, "layertap_pruning", None) is not None:
+    if not kept:
         return ""
     return (
         f"the configuration asks to skip {', '.join(kept[:4])}{', …' if len(kept) > 4 else ''} (per_layer_config), and "
@@ -60,12 +79,7 @@ def _ignored_skips(model: Any, config: dict[str, Any]) -> str:
 
 
 def _names(skip: str, name: str, child: nn.Module) -> bool:
-    alike = {
-        "attention": ("attn", "attention"),
-        "self_attn": ("attn", "attention"),
-        "mlp": ("mlp", "feed_forward", "moe"),
-    }
-    return any(part in name.lower() for part in alike.get(skip, (skip,))) and any(True for _ in child.parameters())
+    return kind_of_child(name) == kind_of_child(skip) != "" and any(True for _ in child.parameters())
 
 
 def fresh_buffer(model: Any, name: str) -> torch.Tensor | None:

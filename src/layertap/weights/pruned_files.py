@@ -1,0 +1,130 @@
+"""Pruned models on disk: saved with their plan, checked, and loaded again as what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from layertap.errors import BadArgument, MissingExtra, WeightsWrong
+from layertap.weights.branches import call, confirm, default_inputs
+from layertap.weights.plan import Plan, read_plan
+from layertap.weights.pruning import Pruning, branches_for, outputs, remember, skips_of, without
+from layertap.weights.skip import SkippedBranch, is_bypassed
+
+PLAN_FILE = "pruning.json"
+
+
+def save_pruned(model: nn.Module | Pruning, folder: str | os.PathLike[str], *, inputs: Any = None) -> Path:
+    """Writes a pruned model, loads it again, and compares the two bit by bit.
+
+    A model that goes round its branches is saved without their weights. The plan is in `pruning.json` and in the
+    configuration: `load_pruned` makes the same model of it, and `audit` finds one that was loaded without it.
+    """
+    path = Path(folder)
+    model = model.model if isinstance(model, Pruning) else model
+    given = inputs if inputs is not None else default_inputs(model)
+    bypassed = {name for name, module in model.named_modules() if is_bypassed(module)}
+    removed = {name for name, module in model.named_modules() if isinstance(module, SkippedBranch)}
+    if not bypassed and not removed:
+        raise BadArgument(f"this {type(model).__name__} is not pruned; prune it first: small = lt.prune(model, plan)")
+    marked = bypassed | removed
+    branches = [b for b in branches_for(model, dict.fromkeys(marked, "skip")) if b.path in marked]
+    plan = Plan(branches=tuple(branches))
+    small = model
+    if bypassed:
+        skips = {name: model.get_submodule(name).__dict__["_layertap_skip"] for name in bypassed}
+        gone = Plan(branches=tuple(b for b in branches if b.path in bypassed))
+        small = without(model, gone, skips)
+    remember(small, plan)
+    path.mkdir(parents=True, exist_ok=True)
+    saves: Any = getattr(small, "save_pretrained", None)
+    if saves is not None:
+        saves(path)
+    else:
+        from safetensors.torch import save_model
+
+        save_model(small, str(path / "model.safetensors"))
+    held = {"format": 1, "class": type(small).__name__, "plan": plan.to_dict()}
+    skeleton = None if saves is not None else model
+    _write(path / PLAN_FILE, json.dumps(held, indent=1))
+    again = load_pruned(path, skeleton, inputs=given)
+    _compare(small, again, given, path)
+    return path
+
+
+def load_pruned(folder: str | os.PathLike[str], model: nn.Module | None = None, *, inputs: Any = None) -> nn.Module:
+    """The pruned model that `save_pruned` wrote; `model` is a whole one of the class, where transformers has none."""
+    path = Path(folder)
+    try:
+        held = json.loads((path / PLAN_FILE).read_text(encoding="utf-8"))
+        plan = {str(name): str(wish) for name, wish in held["plan"].items()}
+    except FileNotFoundError:
+        raise BadArgument(f"{path} has no {PLAN_FILE}: it was not written by save_pruned") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadArgument(f"{path / PLAN_FILE} is damaged: {error}") from None
+    if model is None:
+        return _of_transformers(path, str(held.get("class", "")), plan, inputs)
+    return _of_skeleton(path, model, plan, inputs)
+
+
+def _of_transformers(path: Path, name: str, plan: dict[str, str], inputs: Any) -> nn.Module:
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtra("loading this model needs transformers: pip install 'layertap[hf]'") from error
+    cls = getattr(transformers, name, None)
+    if cls is None:
+        raise BadArgument(f"transformers has no {name}; give a whole model of the class: load_pruned(folder, model)")
+    full, loading = cls.from_pretrained(path, local_files_only=True, dtype="auto", output_loading_info=True)
+    full.eval()
+    pruned = _pruned(full, plan, inputs)
+    gone = set(full.state_dict()) - set(pruned.state_dict())
+    lost = sorted(set(loading["missing_keys"]) - gone) + sorted(loading["unexpected_keys"])
+    if lost:
+        raise WeightsWrong(f"{path}: {len(lost)} tensors beyond the plan are missing or unexpected (first: {lost[0]})")
+    return pruned
+
+
+def _of_skeleton(path: Path, model: nn.Module, plan: dict[str, str], inputs: Any) -> nn.Module:
+    from safetensors.torch import load_model
+
+    small = _pruned(model, plan, inputs)
+    load_model(small, str(path / "model.safetensors"), strict=True)
+    return small
+
+
+def _pruned(full: nn.Module, plan: dict[str, str], inputs: Any) -> nn.Module:
+    whole = [module for module in full.modules() if not isinstance(module, SkippedBranch) and not is_bypassed(module)]
+    if len(whole) != sum(1 for _ in full.modules()):
+        skips = {
+            name: module.skip if isinstance(module, SkippedBranch) else module.__dict__["_layertap_skip"]
+            for name, module in full.named_modules()
+            if isinstance(module, SkippedBranch) or is_bypassed(module)
+        }
+        kept = read_plan(plan, branches_for(full, plan))
+        return without(full, kept, skips)
+    chosen = read_plan(plan, branches_for(full, plan))
+    given = inputs if inputs is not None else default_inputs(full)
+    return without(full, chosen, skips_of(full, chosen, confirm(full, list(chosen.branches), given)))
+
+
+def _compare(model: nn.Module, again: nn.Module, inputs: Any, path: Path) -> None:
+    mode = model.training
+    try:
+        one, two = outputs(call(model.eval(), inputs)), outputs(call(again.eval(), inputs))
+    finally:
+        model.train(mode)
+    if len(one) != len(two) or not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
+        raise WeightsWrong(f"{path}: the model that was loaded again computes something else than the one saved")
+
+
+def _write(path: Path, text: str) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
+        file.write(text)
+    os.replace(file.name, path)

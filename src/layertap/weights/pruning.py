@@ -1,0 +1,168 @@
+"""`prune`: a model without some of its branches, by going round them or by removing them."""
+
+from __future__ import annotations
+
+import copy
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from layertap.errors import BadArgument, WeightsWrong
+from layertap.weights.branches import ATTENTION, Branch, Confirmed, call, confirm, default_inputs, find_branches
+from layertap.weights.plan import Plan, named_modules, read_plan
+from layertap.weights.skip import Skip, SkippedBranch, bypass, is_bypassed, restore
+
+PLAN_KEY = "layertap_pruning"
+"""Where a model's configuration keeps its plan."""
+
+
+class Pruning:
+    """A model that goes round some branches until `undo`, or until the `with` block ends."""
+
+    def __init__(self, model: nn.Module, plan: Plan, skips: dict[str, Skip]) -> None:
+        self.model, self.plan = model, plan
+        self._undone = False
+        for path, skip in skips.items():
+            bypass(model.get_submodule(path), skip)
+
+    def undo(self) -> None:
+        """The model is whole again. Calling it twice does nothing."""
+        if not self._undone:
+            self._undone = True
+            for branch in self.plan.branches:
+                for path in branch.members:
+                    restore(self.model.get_submodule(path))
+
+    def __enter__(self) -> Pruning:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.undo()
+
+    def __str__(self) -> str:
+        return f"{type(self.model).__name__}: {self.plan}; the weights are still there"
+
+
+def prune(model: nn.Module, plan: Any, *, how: Literal["bypass", "physical"] = "bypass", inputs: Any = None) -> Any:
+    """Skips branches of the model: `{path: "skip"}`, or text such as `attention[:3] mlp[n//2:]`, n being all layers.
+
+    `bypass` goes round them in this very model, whose weights stay, and returns a handle: a `with` block, or `undo()`.
+    `physical` returns a copy without their parameters. What a branch is, is confirmed by one run, for which language
+    models of transformers need no `inputs`. That both ways give the same bits is checked.
+    """
+    if how not in ("bypass", "physical"):
+        raise BadArgument(f"how={how!r}: choose 'bypass' or 'physical'")
+    chosen = read_plan(plan, branches_for(model, plan))
+    done = [path for path in chosen.paths if already(model.get_submodule(path))]
+    if done:
+        raise BadArgument(f"{done[0]} is skipped already; undo that first, or leave it out of the plan")
+    given = inputs if inputs is not None else default_inputs(model)
+    confirmed = confirm(model, list(chosen.branches), given)
+    skips = skips_of(model, chosen, confirmed)
+    if how == "bypass":
+        return Pruning(model, chosen, skips)
+    small = without(model, chosen, skips)
+    with Pruning(model, chosen, skips):
+        _same(model, small, given, chosen)
+    return small
+
+
+def already(module: nn.Module) -> bool:
+    return is_bypassed(module) or isinstance(module, SkippedBranch)
+
+
+def skips_of(model: nn.Module, plan: Plan, confirmed: dict[str, Confirmed]) -> dict[str, Skip]:
+    """What each module of the plan's branches does instead."""
+    found = {}
+    for branch in plan.branches:
+        for path in branch.members:
+            known = confirmed[branch.path]
+            passes = path != branch.path
+            place = _cache_place(model.get_submodule(path), model) if branch.kind == ATTENTION else {}
+            leaf = None if passes else known.leaf
+            found[path] = Skip(leaf=leaf, length=known.length, passes=passes, **place)
+    return found
+
+
+def _cache_place(module: nn.Module, model: nn.Module) -> dict[str, int]:
+    """Where this attention keeps its keys, and of what shape."""
+    layer = getattr(module, "layer_idx", None)
+    config = getattr(module, "config", None) or getattr(model, "config", None)
+    if not isinstance(layer, int) or config is None:
+        return {}
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 1)
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return {"layer": layer, "heads": heads, "head_dim": width}
+
+
+def without(model: nn.Module, plan: Plan, skips: dict[str, Skip]) -> nn.Module:
+    """A copy whose branches are replaced; the parameters that go are not copied on the way."""
+    kept = {}
+    try:
+        for branch in plan.branches:
+            for path in branch.members:
+                kept[path] = model.get_submodule(path)
+                _set(model, path, SkippedBranch(skips[path]))
+        small = copy.deepcopy(model)
+    finally:
+        for path, module in kept.items():
+            _set(model, path, module)
+    remember(small, plan)
+    return small
+
+
+def _set(model: nn.Module, path: str, module: nn.Module) -> None:
+    above, _, name = path.rpartition(".")
+    module.train(model.training)
+    model.get_submodule(above)._modules[name] = module
+
+
+def remember(model: nn.Module, plan: Plan) -> None:
+    """Writes the plan into the configuration, in layertap's form and in that which transformers reads where it can."""
+    config = getattr(model, "config", None)
+    if config is None:
+        return
+    setattr(config, PLAN_KEY, plan.to_dict())
+    layers: dict[str, dict[str, list[str]]] = {}
+    for branch in plan.branches:
+        layers.setdefault(str(branch.layer), {"skip": []})["skip"].append(branch.kind)
+    config.per_layer_config = layers
+
+
+def _same(full: nn.Module, small: nn.Module, inputs: Any, plan: Plan) -> None:
+    """Both ways of pruning must give the same bits."""
+    mode = full.training
+    try:
+        one, two = outputs(call(full.eval(), inputs)), outputs(call(small.eval(), inputs))
+    finally:
+        full.train(mode)
+        small.train(mode)
+    if len(one) != len(two) or not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
+        raise WeightsWrong(
+            f"the model that goes round its branches and the one without them differ ({plan}); not pruned"
+        )
+
+
+def outputs(value: Any) -> list[torch.Tensor]:
+    """The tensors of an output, caches left out."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [item for item in value if isinstance(item, torch.Tensor)] if isinstance(value, (list, tuple)) else []
+
+
+def branches_for(model: nn.Module, plan: Any) -> list[Branch]:
+    """The model's branches; where it has none that are known, the modules that the plan names."""
+    try:
+        found = find_branches(model)
+    except BadArgument:
+        found = []
+    named = named_modules(plan, model)
+    known = {path for branch in found for path in (branch.path, branch.block, *branch.members)}
+    found += [branch for branch in named if branch.path not in known]
+    return found or find_branches(model)

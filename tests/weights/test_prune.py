@@ -1,0 +1,206 @@
+"""Branches that are skipped: gone round or removed, the same bits, and a cache that still counts."""
+
+import copy
+import json
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import layertap as lt
+import models
+from layertap.errors import BadArgument
+from layertap.weights import load_pruned, save_pruned
+
+KINDS = ["qwen3", "llama", "mixtral", "minimax_m2", "gpt2"]
+
+
+def opt():
+    torch.manual_seed(0)
+    config = transformers.OPTConfig(
+        vocab_size=128, hidden_size=32, ffn_dim=64, num_hidden_layers=3, num_attention_heads=4, word_embed_proj_dim=32,
+        max_position_embeddings=128,
+    )  # fmt: skip
+    ids = torch.randint(0, 128, (2, 9))
+    return transformers.OPTForCausalLM(config).eval(), {"input_ids": ids}
+
+
+def made(kind):
+    return opt() if kind == "opt" else getattr(models, kind)()
+
+
+def logits(model, inputs):
+    with torch.no_grad():
+        return model(**inputs).logits
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "opt"])
+def test_d2_going_round_and_removing_give_the_same_bits(kind):
+    model, inputs = made(kind)
+    whole, before = logits(model, inputs), {name: t.clone() for name, t in model.state_dict().items()}
+    small = lt.prune(model, "attention[:1] mlp[n//2:]", how="physical")
+    with lt.prune(model, "attention[:1] mlp[n//2:]") as handle:
+        pruned = logits(model, inputs)
+        assert [b.kind for b in handle.plan.branches][:1] == ["attention"]
+    assert torch.equal(pruned, logits(small, inputs))
+    assert not torch.equal(pruned, whole)
+    assert torch.equal(logits(model, inputs), whole), "undone, it is what it was"
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert small.num_parameters() < model.num_parameters()
+    gone = set(before) - set(small.state_dict())
+    assert gone
+    assert all(any(name.startswith(f"{path}.") for b in handle.plan.branches for path in b.members) for name in gone)
+
+
+def residual(model, inputs, skipped):
+    """What is right: a decoder written out, without the branches."""
+    with torch.no_grad():
+        base = model.model
+        hidden = base.embed_tokens(inputs["input_ids"])
+        positions = base.rotary_emb(hidden, torch.arange(hidden.shape[1])[None])
+        mask = torch.full((hidden.shape[1],) * 2, torch.finfo(hidden.dtype).min).triu(1)[None, None]
+        for index, layer in enumerate(base.layers):
+            if ("attention", index) not in skipped:
+                given = layer.input_layernorm(hidden)
+                hidden = hidden + layer.self_attn(given, position_embeddings=positions, attention_mask=mask)[0]
+            if ("mlp", index) not in skipped:
+                hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return model.lm_head(base.norm(hidden))
+
+
+def test_d3_the_documents_rule_is_what_a_model_written_out_gives():
+    model, inputs = models.qwen3(layers=8)
+    inputs = {"input_ids": inputs["input_ids"]}
+    skipped = {("attention", i) for i in range(3)} | {("mlp", i) for i in range(4, 8)}
+    with lt.prune(model, "attention[:3] mlp[n//2:]"):
+        found = logits(model, inputs)
+    assert torch.allclose(found, residual(model, inputs, skipped), atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["bypass", "physical"])
+@pytest.mark.parametrize("kind", [*KINDS, "opt"])
+def test_d5_generating_with_a_cache_is_generating_without_one(kind, how):
+    model, inputs = made(kind)
+    pruned = lt.prune(model, "attention[:1] mlp[1]", how=how)
+    model = pruned if how == "physical" else model
+    ids = inputs["input_ids"][:1, :5]
+    how = dict(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=None)
+    cached = model.generate(ids, use_cache=True, **how)
+    assert torch.equal(cached, model.generate(ids, use_cache=False, **how))
+    with torch.no_grad():
+        cache = model(ids, use_cache=True).past_key_values
+    assert cache.get_seq_length() == 5, "a skipped first layer still counts its tokens"
+
+
+def test_a_compiled_model_is_pruned_and_restored():
+    model, inputs = models.qwen3()
+    compiled = torch.compile(model, backend="eager")
+    whole = logits(compiled, inputs)
+    with lt.prune(model, {"model.layers.0.self_attn": "skip"}):
+        assert torch.equal(logits(compiled, inputs), logits(model, inputs))
+        assert not torch.equal(logits(compiled, inputs), whole)
+    assert torch.equal(logits(compiled, inputs), whole)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "mixtral"])
+def test_d3_saved_and_loaded_it_is_still_pruned(kind, tmp_path):
+    model, inputs = made(kind)
+    small = lt.prune(model, "attention[:1] mlp[1:]", how="physical")
+    save_pruned(small, tmp_path)
+    again = load_pruned(tmp_path)
+    assert torch.equal(logits(again, inputs), logits(small, inputs))
+    assert set(again.state_dict()) == set(small.state_dict())
+    assert lt.audit(again, tmp_path).verdict == "identical"
+    assert json.loads((tmp_path / "config.json").read_text())["layertap_pruning"]["model.layers.0.self_attn"] == "skip"
+
+
+def test_d3_loaded_by_accident_as_a_whole_model_it_is_found(tmp_path):
+    model, _ = models.qwen3()
+    save_pruned(lt.prune(model, "mlp[1]", how="physical"), tmp_path)
+    stock = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    found = lt.audit(stock, tmp_path)
+    assert found.verdict == "fault"
+    assert found.by_status["missing"] == 3
+    assert "model.layers.1.mlp" in found.faults[0]
+    assert "load_pruned" in found.faults[0]
+
+
+def test_a_model_that_goes_round_its_branches_is_saved_without_them(tmp_path):
+    model, inputs = models.qwen3()
+    with lt.prune(model, "mlp[1]") as handle:
+        save_pruned(handle, tmp_path)
+        pruned = logits(model, inputs)
+    assert torch.equal(logits(load_pruned(tmp_path), inputs), pruned)
+    assert "model.layers.1.mlp.up_proj.weight" in model.state_dict()
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.two(torch.relu(self.one(x)))
+
+
+def test_any_other_model_by_site(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block()).eval()
+    x = torch.randn(3, 8)
+    small = lt.prune(model, {"1.two": "skip"}, how="physical", inputs=x)
+    assert torch.equal(small(x), model[0](x))
+    save_pruned(small, tmp_path, inputs=x)
+    assert torch.equal(load_pruned(tmp_path, copy.deepcopy(model), inputs=x)(x), small(x))
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("heads[:3]", r"'heads\[:3\]' is not part of a plan; expected attention, attn, mlp, block"),
+        ("mlp[n//0:]", r"'n//0:' is not a layer or a range; n is the number of layers \(3\)"),
+        ("mlp[7]", r"there is no layer 7, the model has 3"),
+        ("mlp[__import__('os')]", "is not a layer or a range"),
+        ({"model.layers.9.mlp": "skip"}, r"is no branch of the model; it has model.layers.\[0-2\].self_attn"),
+        ({"model.layers.1.mlp": "remove"}, "the only thing that a plan does is 'skip'"),
+        ("mlp[3:]", "the plan skips nothing"),
+        (3, "a plan is text or a mapping of paths to 'skip', got int"),
+    ],
+)
+def test_a_plan_that_means_nothing_says_why(plan, message):
+    model, _ = models.qwen3()
+    with pytest.raises(BadArgument, match=message):
+        lt.prune(model, plan)
+
+
+def test_a_branch_is_not_skipped_twice_and_undo_is_idempotent():
+    model, inputs = models.qwen3()
+    whole = logits(model, inputs)
+    handle = lt.prune(model, "mlp[1]")
+    with pytest.raises(BadArgument, match=r"model.layers.1.mlp is skipped already"):
+        lt.prune(model, "mlp[1]")
+    other = lt.prune(model, "mlp[2]")
+    handle.undo()
+    handle.undo()
+    other.undo()
+    assert torch.equal(logits(model, inputs), whole)
+
+
+def test_a_copy_of_a_bypassed_model_is_bypassed():
+    model, inputs = models.qwen3()
+    with lt.prune(model, "mlp[1]"):
+        pruned, twin = logits(model, inputs), copy.deepcopy(model)
+    assert torch.equal(logits(twin, inputs), pruned)
+    assert not torch.equal(logits(model, inputs), pruned)
+
+
+def test_what_is_not_added_as_it_is_is_refused():
+    model, inputs = models.qwen3()
+
+    class Scaled(type(model.model.layers[0])):
+        def forward(self, hidden_states, **kwargs):
+            return 0.5 * super().forward(hidden_states, **kwargs)
+
+    model.model.layers[1].__class__ = Scaled
+    with pytest.raises(BadArgument, match=r"model.layers.1 adds something else than what"):
+        lt.prune(model, "mlp[1]", inputs=inputs)
