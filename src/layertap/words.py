@@ -57,6 +57,45 @@ _CHINESE = {
     "row {index} carries {share} of the error": "第 {index} 行占误差的 {share}",
     "channel {index} carries {share} of the error": "通道 {index} 占误差的 {share}",
     "a measured floor= would tell": "提供实测的 floor= 即可判定",
+    "the {count} sites before it are equal but for rounding": "其之前的 {count} 个位置仅有舍入误差",
+    "shapes differ: {one} against {other}": "形状不同：{one} 对比 {other}",
+    "and nothing proves which part is the same": "且无法证明哪一部分相同",
+    "record the input ids or the mask on both sides": "请在两侧都记录 input_ids 或 mask",
+    "record the input ids or the mask on both sides, or say which part is meant with a mapping whose layout is "
+    "slice({axis},0,{short})": (
+        "请在两侧都记录 input_ids 或 mask，或在 mapping 中用 layout slice({axis},0,{short}) 指明所比较的部分"
+    ),
+    "a mapping with a layout says how they belong together": "请用带 layout 的 mapping 说明两者的对应关系",
+    "no value is finite on both sides": "没有任何值在两侧都是有限的",
+    "all values within {tolerance}": "所有值都在 {tolerance} 之内",
+    "{count} of {total} values are outside {tolerance}": "{total} 个值中有 {count} 个超出 {tolerance}",
+    "{count} of {total} sites are outside the tolerances": "{total} 个位置中有 {count} 个超出给定的容差",
+    "all {total} sites are within the tolerances": "全部 {total} 个位置都在给定的容差之内",
+    "how sure: judged by the tolerances that were given ({tolerance}), not by what rounding explains": (
+        "把握：按给定的容差（{tolerance}）判定，而不是按舍入误差"
+    ),
+    "sites= (--sites) judges only what it names, a mapping= pairs what differs in name": (
+        "用 sites=（--sites）只判定指定的位置，用 mapping= 配对名称不同的位置"
+    ),
+    "{folder}: {count} files were not read: {names}": "{folder}：有 {count} 个文件未读取：{names}",
+    "first departure: {site}, relative error {error}": "首个偏离：{site}，相对误差 {error}",
+    "error: relative L2 error; floor: the error that rounding explains; ratio: error ÷ floor, for the whole tensor or "
+    "its worst row or channel; jump: error ÷ the error of the row above": (
+        "error：相对 L2 误差；floor：舍入可以解释的误差；ratio：error ÷ floor（整个张量或其最差的行或通道）；"
+        "jump：与上一行误差之比"
+    ),
+    "names and contents disagree: `{stem}` is numbered differently ({how} in the candidate), as the contents of "
+    "{count} layers show. {example}": (
+        "名称与内容不符：`{stem}` 的编号不同（候选侧 {how}），{count} 层的内容表明了这一点。{example}"
+    ),
+    "`{stem}` is numbered differently ({how} in the candidate), which is the only way that the numbers of both sides "
+    "fit; no layer's contents confirm it. {example}": (
+        "`{stem}` 的编号不同（候选侧 {how}），只有这样两侧的编号才能对应；没有任何一层的内容能够证实。{example}"
+    ),
+    "`{one}` is paired with the candidate's `{other}`": "`{one}` 与候选侧的 `{other}` 配对",
+    "the candidate's `{candidate}` holds what the reference calls `{reference}`, bit for bit": (
+        "候选侧的 `{candidate}` 与参考侧的 `{reference}` 逐位相同"
+    ),
     # a finding
     "{site} is wrong ({cause}): {evidence}.": "{site} 有错误（{cause}）：{evidence}。",
     "the model itself": "模型本身",

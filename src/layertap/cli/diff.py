@@ -11,10 +11,13 @@ from layertap.cli.screen import progress, show_json, show_screen, show_text
 
 
 def diff(
-    reference: Annotated[str, typer.Argument(help="a run, a foreign folder, or an .npz (file.npz#mode)")],
+    reference: Annotated[str, typer.Argument(help="a run, or what another tool left (docs/comparing.md)")],
     candidate: Annotated[str, typer.Argument(help="the same, of the variant in question")],
     floor: Annotated[list[str] | None, typer.Option(help="a run of the reference in the candidate's dtype")] = None,
     mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
+    sites: Annotated[list[str] | None, typer.Option(help="judge only what matches; may be given again")] = None,
+    rtol: Annotated[float | None, typer.Option(help="judge by tolerance, not by rounding (with --atol)")] = None,
+    atol: Annotated[float | None, typer.Option(help="|d| <= atol + rtol × |reference|, everywhere")] = None,
     html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show how the runs were aligned")] = False,
     json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
@@ -26,7 +29,7 @@ def diff(
     from layertap.store.foreign import open_run
 
     sides = open_run(reference), open_run(candidate)
-    if all(map(is_training, sides)) and not (floor or mapping or html):
+    if all(map(is_training, sides)) and not (floor or mapping or html or sites or rtol is not None or atol is not None):
         # Thousands of steps: not a table of layers, but the first step and site where they part.
         with progress() as bar:
             task = bar.add_task("comparing", total=None)
@@ -38,10 +41,12 @@ def diff(
     with progress() as bar:
         task = bar.add_task("comparing", total=None)
         report = compare(
-            reference,
-            candidate,
+            *sides,
             floor=floor or None,
             mapping=mapping,
+            sites=sites or None,
+            rtol=rtol,
+            atol=atol,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if html is not None:

@@ -77,11 +77,10 @@ def _exact(reference: Run, candidate: Run, pair: Pair, trims: Sequence[Trim], rt
         a, b = (Array(raw=side.raw, dtype=side.dtype, shape=shape) for side in (a, b))
     found = compare(a, b, argmax=_is_head(pair.reference), rtol=rtol, atol=atol)
     same = found.max_abs == 0 and found.close == 1.0 and not (found.nan_mismatch or found.inf_mismatch)
-    error = found.relative_l2 if found.finite or not found.count else math.nan
     return Measured(
         identical=bool(same and a.dtype == b.dtype),
         difference=found,
-        error=error,
+        error=found.relative_l2,
         how="exact",
         shapes=(pair.reference.shape, pair.candidate.shape) if merged else None,
     )

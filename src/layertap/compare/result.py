@@ -28,7 +28,7 @@ class Pair:
     reference: Record
     candidate: Record
     rung: str
-    """Which rung of the ladder paired them: exact, mapping, prefix, numbering, order, content."""
+    """Which rung of the ladder paired them: exact, mapping, prefix, numbering, content, order, left over."""
     layout: Layout | None = None
     """How the candidate's axes become the reference's; only ever because a mapping asked for it."""
 

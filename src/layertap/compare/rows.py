@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from layertap.compare.align import LEFT_OVER
 from layertap.compare.floor import Floor, Key, Prefix, key_of, modelled_floor
 from layertap.compare.judge import Tolerance, judge
 from layertap.compare.measuring import Measured
@@ -49,6 +50,12 @@ def rows_of(
                 rung=pair.rung,
             )
         )
+        if pair.rung == LEFT_OVER and judged.verdict == "fault":
+            why = say(
+                "{why}; but the two are paired only because nothing else was left; a mapping= settles it",
+                why=judged.why,
+            )
+            rows[-1] = replace(rows[-1], verdict="inconclusive", why=why)
     if not any(rows[place].verdict in ("identical", "noise") for place in merged):
         for place in merged:
             why = say("{why}; but one side merges axes, and no site shows in which order", why=rows[place].why)

@@ -108,10 +108,14 @@ class Difference:
     @property
     def sqnr(self) -> float:
         """Signal to noise, in decibels."""
+        if math.isnan(self.relative_mse):
+            return math.nan
         return -10 * math.log10(self.relative_mse) if self.relative_mse > 0 else math.inf
 
 
 def _ratio(error: float, size: float) -> float:
+    if math.isnan(error):
+        return math.nan
     if error == 0:
         return 0.0
     return error / size if size > 0 else math.inf

@@ -56,7 +56,7 @@ def compare(
     """Measures `candidate` against `reference`; their shapes are equal, their dtypes need not be.
 
     Two tensors that are all zero have cosine 1, one of them cosine 0; constants, likewise, Pearson 1 and 0. Without any
-    finite pair the numbers are those of equal tensors, and the counts tell the rest. Percentiles and the median come
+    finite pair there are no numbers: they are NaN, and the counts tell the rest. Percentiles and the median come
     from a histogram of numbers rounded to bfloat16: to 0.4 %, exact for small integers, 0 below 1e-40. Complex numbers
     are compared part by part, integers beyond 2^53 as the nearest float64. `argmax` reads the tensors a second time.
 
@@ -160,6 +160,8 @@ def _better_scale(task: Task, totals: Totals) -> float:
 
 
 def _difference(reference: Array, task: Task, totals: Totals, choices: Agreement | None) -> Difference:
+    if task.rows * task.columns and not totals.finite:
+        return _nothing(task, totals)
     n, unit = max(1, totals.finite), 1 / task.scale
     sum_b = totals.bb + n * totals.mean_b * totals.mean_b
     dot = totals.ab + n * totals.mean_a * totals.mean_b
@@ -190,6 +192,33 @@ def _difference(reference: Array, task: Task, totals: Totals, choices: Agreement
         row_typical=row_typical,
         column_typical=column_typical,
         argmax=choices,
+    )
+
+
+def _nothing(task: Task, totals: Totals) -> Difference:
+    """Where no pair is finite on both sides, nothing is known of how far they are apart."""
+    nan = math.nan
+    return Difference(
+        count=task.rows * task.columns,
+        finite=0,
+        max_abs=nan,
+        mean_abs=nan,
+        max_relative=nan,
+        mean_relative=nan,
+        mse=nan,
+        reference_square=nan,
+        reference_abs=nan,
+        cosine=nan,
+        pearson=nan,
+        max_ulp=nan,
+        close=1.0,
+        percentiles=(nan, nan, nan, nan),
+        median_relative=nan,
+        nan_mismatch=totals.nan_mismatch,
+        inf_mismatch=totals.inf_mismatch,
+        nonfinite=totals.nonfinite,
+        row=None,
+        column=None,
     )
 
 

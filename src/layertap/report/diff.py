@@ -42,7 +42,14 @@ FLOORS = {
     "measured": "how sure: the floor is measured, from a run of the reference in the candidate's arithmetic",
     "modelled": "how sure: the floor is modelled from dtypes and depth; floor=RUN (the reference in the candidate's "
     "dtype) would measure it",
+    "tolerance": "how sure: judged by the tolerances that were given ({tolerance}), not by what rounding explains",
 }
+LEGEND = (
+    "error: relative L2 error; floor: the error that rounding explains; ratio: error ÷ floor, for the whole tensor or "
+    "its worst row or channel; jump: error ÷ the error of the row above"
+)
+SAME = 3
+"""More bit-identical rows in a row than this are one line."""
 METRICS = (
     *("max_abs", "mean_abs", "median_abs", "max_relative", "mean_relative", "median_relative", "mse", "rmse"),
     *("relative_mse", "relative_mae", "relative_l2", "cosine", "pearson", "sqnr", "max_ulp", "allclose", "close"),
@@ -66,6 +73,8 @@ def report_view(report: Report, *, verbose: bool = False) -> Group:
             lines.append(
                 Text(say("all {total} rows: -v, --json, --html, report.rows", total=len(report.rows)), style="dim")
             )
+        if report.verdict != "identical":
+            lines.append(Text(say(LEGEND), style="dim"))
         lines += _worst(report)
     lines += _unmatched(report)
     if verbose:
@@ -87,6 +96,7 @@ def report_dict(report: Report) -> dict[str, Any]:
         "notes": report.notes,
         "placebo": report.placebo,
         "floor": report.floor_kind,
+        "tolerance": report.tolerance,
         "first": None if first is None else str(first.site),
         "growth": report.growth,
         "rows": rows,
@@ -106,6 +116,8 @@ def headline(report: Report) -> list[tuple[str, str]]:
     if report.verdict == "fault" and first is not None:
         error = ("≈" if first.estimated else "") + number(first.error, 3)
         template = "first departure: {site} ({kind}), relative error {error}"
+        if not first.kind:
+            template = "first departure: {site}, relative error {error}"
         lines.append((say(template, site=pair_name(first), kind=first.kind, error=error), style))
         lines.append((say("how sure: {why}. {hint}", why=first.why, hint=say(HINT)), ""))
         if report.growth is not None:
@@ -115,7 +127,7 @@ def headline(report: Report) -> list[tuple[str, str]]:
         if worst is not None and worst.ratio and not math.isnan(worst.ratio):
             lines.append((say("closest to a fault: {site}, {why}", site=pair_name(worst), why=worst.why), ""))
         if report.verdict != "identical":  # equal bits need no floor
-            lines.append((say(FLOORS[report.floor_kind]), ""))
+            lines.append((say(FLOORS[report.floor_kind], tolerance=report.tolerance), ""))
     return lines
 
 
@@ -134,10 +146,16 @@ def _table(report: Report, verbose: bool) -> Lines:
 
 
 def _folded(rows: Sequence[Row], *, whole: bool) -> Iterator[list[Row]]:
-    """Each row alone; of a very long table, the inner rows of a stretch with nothing new together."""
-    for _, stretch in groupby(rows, key=lambda row: "good" if row.verdict in ("identical", "noise") else row.verdict):
+    """Each row alone; what is bit-identical together; of a very long table, also stretches with nothing new."""
+    if whole:
+        yield from ([row] for row in rows)
+        return
+    for _, stretch in groupby(rows, key=lambda row: (row.verdict, row.why if row.verdict == "identical" else "")):
         alike = list(stretch)
-        inner = [] if whole or len(rows) <= LONG or len(alike) <= 3 * EDGE else alike[EDGE:-EDGE]
+        if alike[0].verdict == "identical":
+            yield from [alike] if len(alike) > SAME else ([row] for row in alike)
+            continue
+        inner = [] if len(rows) <= LONG or len(alike) <= 3 * EDGE else alike[EDGE:-EDGE]
         yield from ([row] for row in alike[: EDGE if inner else None])
         if inner:
             yield inner
@@ -147,8 +165,11 @@ def _folded(rows: Sequence[Row], *, whole: bool) -> Iterator[list[Row]]:
 def _folded_cells(rows: Sequence[Row]) -> list[str]:
     error, ratio = (_most(getattr(row, name) for row in rows) for name in ("error", "ratio"))
     sizes = (f"≤{number(error, 3)}", "", f"≤{number(ratio, 3)}") if error else ("0", "", "0")
-    verdict = max((row.verdict for row in rows), key="identical noise inconclusive fault".index)
-    return [f"… {len(rows)} more", verdict, *sizes, "", "", "", ""]
+    verdict = rows[0].verdict
+    name = f"… {len(rows)} more"
+    if verdict == "identical":
+        name = f"{pair_name(rows[0])} … {pair_name(rows[-1])} ({len(rows)})"
+    return [name, verdict, *sizes, "", "", "", ""]
 
 
 def _most(values: Iterable[float]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from html import escape as _escape
 from typing import TYPE_CHECKING
 
-from layertap.report.diff import headline, pair_name, scale
+from layertap.report.diff import LEGEND, headline, pair_name, scale
 from layertap.report.finding import words
 from layertap.report.values import number
 from layertap.words import language, printable, say
@@ -67,6 +67,7 @@ def report_page(report: Report) -> str:
     )
     rows = [_line(row, place, first=row is report.first) for row in report.rows]
     unmatched = [f"only in the {side}: {site}" for side, site in report.unmatched]
+    unmatched += [say(LEGEND)] if report.rows else []
     return _page(report.verdict, head, rest, report.notes, titles, rows, tools=_tools(report), after=unmatched)
 
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from layertap.compare.align.board import Board, place
+from layertap.compare.align.board import Board
 from layertap.compare.shapes import common_shape, leveled
+
+FEW = 3
+"""Fewer sites than this, at the beginning or the end, are alike by chance."""
+LEFT_OVER = "left over"
+"""The rung of pairs that nothing speaks for but that nothing else was left: no fault is seen by them."""
 
 
 def pair_by_order(board: Board, lengths: Collection[tuple[int, int]] = ()) -> list[str]:
@@ -14,13 +20,14 @@ def pair_by_order(board: Board, lengths: Collection[tuple[int, int]] = ()) -> li
     `lengths` are two sequence lengths each, where padding is proven to be all that they differ by.
     """
     found: list[tuple[int, int]] = []
-    for ours, theirs in _gaps(board):
-        if ours and len(ours) == len(theirs):
-            pairs = list(zip(ours, theirs, strict=True))
-            if all(_alike(board, i, j, lengths) for i, j in pairs):
-                found += pairs
-    for i, j in found:
-        board.pair(i, j, "order")
+    for gap in _gaps(board):
+        pairs = list(zip(gap.ours, gap.theirs, strict=False))
+        if not pairs or len(gap.ours) != len(gap.theirs):
+            continue
+        if all(_alike(board, i, j, lengths) for i, j in pairs):
+            for i, j in pairs:
+                board.pair(i, j, "order" if gap.enclosed or len(pairs) >= FEW else LEFT_OVER)
+            found += pairs
     line = f"order: {board.pairs_text(len(found))}"
     if found:
         i, j = found[0]
@@ -31,14 +38,25 @@ def pair_by_order(board: Board, lengths: Collection[tuple[int, int]] = ()) -> li
     return [line]
 
 
-def _gaps(board: Board) -> list[tuple[list[int], list[int]]]:
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """What is unmatched on both sides between two pairs."""
+
+    ours: list[int]
+    theirs: list[int]
+    enclosed: bool
+    """Whether there is a pair before it and one after it."""
+
+
+def _gaps(board: Board) -> list[_Gap]:
     """The leftovers on both sides between pairs that go forward on both."""
     anchors = _forward(sorted((i, match.candidate) for i, match in board.matches.items()))
     edges = [(-1, -1), *anchors, (len(board.reference), len(board.candidate))]
     return [
-        (
+        _Gap(
             [i for i in range(edges[k][0] + 1, edges[k + 1][0]) if i not in board.matches],
             [j for j in range(edges[k][1] + 1, edges[k + 1][1]) if j not in board.taken],
+            enclosed=0 < k < len(edges) - 2,
         )
         for k in range(len(edges) - 1)
     ]
@@ -76,9 +94,7 @@ def _alike(board: Board, i: int, j: int, lengths: Collection[tuple[int, int]]) -
     # Files have no kinds. Names that contradict each other do: an embedding is no layer, however alike the shapes.
     if one.kind and other.kind and one.kind != other.kind:
         return False
-    ends = board.end(0, i), board.end(1, j)
-    told = [bool(end) or place(path).number is not None for end, path in zip(ends, (a.path, b.path), strict=True)]
-    if ends[0] != ends[1] and all(told):
+    if board.end(0, i) != board.end(1, j):
         return False
     return shapes_fit(one.shape, other.shape, lengths)
 
