@@ -289,8 +289,9 @@ def test_onnx_without_module_paths_says_how_to_export(tmp_path):
     for node in model.graph.node:
         del node.metadata_props[:]
     onnx.save(model, tmp_path / "bare.onnx")
-    with pytest.raises(TargetError, match=r"carry no module paths.*dynamo=True"):
-        lt.open_target(tmp_path / "bare.onnx")
+    target = lt.open_target(tmp_path / "bare.onnx")
+    assert "carry no module paths" in str(target.describe())
+    assert "dynamo=True" in str(target.describe())
 
 
 def test_config_is_for_openvino_alone(tmp_path):

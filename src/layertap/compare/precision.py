@@ -43,6 +43,9 @@ def silent_precision(
     reference: Run, candidate: Run, pairs: Sequence[Pair], rows: Sequence[Row]
 ) -> tuple[str, str] | None:
     """("precision", why) where it is proven, ("", why) where it only looks like it; None where it does not."""
+    words = {*computes_in(candidate), *(candidate.info.get("parameter_dtypes") or ())}
+    if any(ROUNDOFF.get(dtype, 0.0) > ROUNDOFF["bfloat16"] for dtype in words):
+        return None  # it is quantised, and says so
     found = [(pair, row) for pair, row in zip(pairs, rows, strict=True) if _float32(pair) and math.isfinite(row.error)]
     above = [(pair, row) for pair, row in found if row.error > LIMIT * PER_LAYER * _scale("float32", pair)]
     if len(above) < FEWEST or len(above) < EVERYWHERE * len(found) or not _without_form([row for _, row in above]):
@@ -69,7 +72,7 @@ def silent_precision(
 def told_precision(reference: Run, candidate: Run) -> str:
     """The coarsest dtype in which only the candidate's runtime says that it computes; empty where there is none."""
     told = set(computes_in(candidate)) - set(computes_in(reference))
-    return max(told & set(ROUNDOFF), key=lambda dtype: ROUNDOFF[dtype], default="")
+    return max(told & set(COARSER), key=lambda dtype: ROUNDOFF[dtype], default="")  # what is quantised says so
 
 
 def by_the_runtime(

@@ -19,7 +19,7 @@ from torch import nn
 from layertap.capture import record
 from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
-from layertap.compare.floor import ROUNDOFF
+from layertap.compare.floor import PER_LAYER, ROUNDOFF
 from layertap.compare.result import Verdict
 from layertap.errors import NothingCaptured
 from layertap.fault.book import Book, Event, Key, Played
@@ -68,10 +68,19 @@ class UnheldSearch(Search):
         said = self._said()
         if said:
             told = f"the candidate's runtime says that it computes in {said}"
-            beyond, reach, _ = self._in_dtype(getattr(torch, said), seen, book)
+            dtype = getattr(torch, said)
+            if dtype.is_floating_point:
+                beyond, reach, _ = self._in_dtype(dtype, seen, book)
+            else:
+                reach = PER_LAYER * ROUNDOFF[said] * math.sqrt(1 + len(table))
+                # What is cut off at the ends of a range has a direction, which rounding of floats has not.
+                line = Contrast(error=reach / 4, row=2 * reach, column=2 * reach, slope=reach / 4, offset=reach / 4)
+                beyond = judge_totals(seen, {event.key: line for event in seen.events}, self.pairing, said, reach)
             guilty = [row for row in beyond if row.ratio > LIMIT]
             if not guilty and total <= LIMIT * max(reach, least_of(said)):
                 why = (told, f"no error is larger than that makes, although the parameters are {self.dtype}")
+                if not dtype.is_floating_point:  # a file of integers does not hide it
+                    return self._told("noise", beyond, total, reach, cause="quantization", evidence=why[:1])
                 return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=why)
             self.notes.append(f"precision: {told}: rounding is taken to be that dtype's")
             table, rounding = beyond, max(rounding, reach)
@@ -119,7 +128,8 @@ class UnheldSearch(Search):
 
     def _said(self) -> str:
         """The coarsest dtype in which the candidate's runtime says that it computes, if coarser than the parameters."""
-        said = max(set(computes_of(self.theirs.model)) & set(ROUNDOFF), key=lambda name: ROUNDOFF[name], default="")
+        told = set(computes_of(self.theirs.model)) & set(ROUNDOFF)
+        said = max(told, key=lambda name: ROUNDOFF[name], default="")
         return said if said and ROUNDOFF[said] > ROUNDOFF.get(self.dtype, 0.0) else ""
 
     def _coarser(self, seen: Played, book: Book, total: float) -> str:

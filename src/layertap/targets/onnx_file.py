@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,26 +11,13 @@ import torch
 
 from layertap.errors import MissingExtra, TargetError
 from layertap.site import Site
+from layertap.targets.onnx_scopes import INTEGERS, kind_of, read_graph
 from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
-from layertap.targets.scopes import Node, Scopes
+from layertap.targets.scopes import Scopes
 from layertap.targets.trust import floor_of, largest_difference
 from layertap.words import say
 
-_SCOPES = "pkg.torch.onnx.name_scopes"
-_CLASSES = "pkg.torch.onnx.class_hierarchy"
-_FX = "pkg.torch.onnx.fx_node"
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
-_RULE = "pkg.onnxscript.rewriter.rule_name"
-_MERGES_ONE = "FuseBatchNormInto"
-"""A rule that makes one node of two: a batch normalisation, and the convolution or product before it."""
-_MERGES_NOTHING = "RemoveOptionalBias"
-_SHAPES = frozenset({"Shape", "Size"})
-_SHAPE_ARITHMETIC = frozenset(
-    {
-        *("Add", "Cast", "Concat", "Div", "Equal", "Expand", "Gather", "Identity", "Max", "Min", "Mod", "Mul", "Neg"),
-        *("ReduceProd", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
-    }
-)
 
 
 class Onnx(Reader):
@@ -51,22 +36,27 @@ class Onnx(Reader):
         if not graph.node:
             raise TargetError(f"{name} holds no graph: it is empty, or no ONNX file")
         check_weights(graph, path, name)
+        found = read_graph(graph)
+        if not found.nodes:
+            raise TargetError(f"{name} holds no operation that computes anything")
         initializers = {tensor.name for tensor in graph.initializer}
-        nodes = list(_nodes(graph, initializers))
-        if not any(node.scope for node in nodes):
-            raise TargetError(
-                f"{name}: its nodes carry no module paths ({_SCOPES}), so no module can be told from another; export "
-                "it with torch.onnx.export(model, …, dynamo=True), and keep the metadata in later tools"
-            )
         inputs = [value for value in graph.input if value.name not in initializers]
-        self._scopes = Scopes(nodes, [value.name for value in inputs], [value.name for value in graph.output])
+        self._scopes = Scopes(found.nodes, [value.name for value in inputs], [value.name for value in graph.output])
         self.contents = Contents(
-            kind=_kind(graph),
-            modules=_modules(graph),
+            kind=kind_of(graph),
+            modules=found.modules,
             arguments=tuple(self._argument(value) for value in inputs),
             parameters=weights_of(self._onnx, graph),
+            remarks=found.remarks,
         )
+        self._scales = found.scales
+        for call in self._scopes.calls:
+            if any(value.endswith("_quantized") and value not in found.scales for value in call.values):
+                found.lost[call.path] = INTEGERS
+        self._scopes.calls = [call for call in self._scopes.calls if call.path not in found.lost]
+        self.contents.lost.update(found.lost)
         self._scopes.fill(self.contents)
+        self._computes = frozenset({"int8"} if found.quantised else ())
         self._sessions: dict[tuple[frozenset[str], bool], Any] = {}
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
@@ -84,11 +74,11 @@ class Onnx(Reader):
         own = [found[value.name] for value in self.model.graph.output]
         output = own[0] if len(own) == 1 else {v.name: t for v, t in zip(self.model.graph.output, own, strict=True)}
         calls = [
-            (call.path, {leaf: found[value] for leaf, value in zip(call.leaves, call.values, strict=True)})
+            (call.path, {leaf: found[self._tap(value)] for leaf, value in zip(call.leaves, call.values, strict=True)})
             for call in self._scopes.calls
             if call.path in wanted
         ]
-        return Ran(output=output, calls=calls)
+        return Ran(output=output, calls=calls, computes=self._computes)
 
     def save(self, path: Path, wanted: frozenset[str]) -> str:
         model = self._tapped(wanted)
@@ -145,14 +135,23 @@ class Onnx(Reader):
         names: dict[str, list[str]] = {}
         for call in self._scopes.calls:
             for leaf, value in zip(call.leaves, call.values, strict=True) if call.path in wanted else ():
-                names.setdefault(value, []).append(str(Site(path=call.path, leaf=leaf, call=call.number)))
-                if value not in known:
-                    known.add(value)
-                    model.graph.output.append(self._onnx.helper.make_empty_tensor_value_info(value))
+                name = self._tap(value)
+                names.setdefault(name, []).append(str(Site(path=call.path, leaf=leaf, call=call.number)))
+                if name in known:
+                    continue
+                known.add(name)
+                if name != value:
+                    read = [value, *self._scales[value]]
+                    model.graph.node.append(self._onnx.helper.make_node("DequantizeLinear", read, [name]))
+                model.graph.output.append(self._onnx.helper.make_empty_tensor_value_info(name))
         entry = model.metadata_props.add()
         entry.key = "layertap.taps"
         entry.value = "\n".join(f"{value}\t{' '.join(sites)}" for value, sites in names.items())
         return model
+
+    def _tap(self, value: str) -> str:
+        """What is made an output to see a value: the value itself, or the floats that its integers stand for."""
+        return f"{value}/layertap" if value in self._scales else value
 
     def _argument(self, value: Any) -> Argument:
         kind = value.type.tensor_type
@@ -162,13 +161,17 @@ class Onnx(Reader):
 
 
 def weights_of(onnx: Any, graph: Any) -> dict[str, torch.Tensor]:
-    """The initialisers that have the name of a parameter, without their data."""
+    """The initialisers that have the name of a parameter, or that a quantiser rounded, without their data."""
     found = {}
     for tensor in graph.initializer:
-        if "." in tensor.name:
-            name = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name
-            dtype = getattr(torch, name, torch.float32)
-            found[tensor.name] = torch.empty(tuple(tensor.dims), dtype=dtype, device="meta")
+        rounded = tensor.name.endswith("_quantized")
+        if "." in tensor.name or rounded:
+            dtype = getattr(torch, onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name, torch.float32)
+            if rounded and not dtype.is_floating_point:
+                dtype = torch.int8  # of either sign, and of 4 bits too: the coarsest rounding that is told apart
+            # One without a module's name belongs to the file as a whole.
+            name = tensor.name if "." in tensor.name else tensor.name.strip("/").replace("/", "_")
+            found[name] = torch.empty(tuple(tensor.dims), dtype=dtype, device="meta")
     return found
 
 
@@ -195,87 +198,6 @@ def _locations(graph: Any) -> Iterator[str]:
                 yield from _locations(below)
     for tensor in tensors:
         yield from (entry.value for entry in tensor.external_data if entry.key == "location")
-
-
-def _nodes(graph: Any, initializers: set[str]) -> Iterator[Node]:
-    shapes: set[str] = set()
-    constants = set(initializers)
-    for node in graph.node:
-        meta = {entry.key: entry.value for entry in node.metadata_props}
-        rules = [rule for rule in meta.get(_RULE, "").split(", ") if rule and not rule.startswith(_MERGES_NOTHING)]
-        scope = _scope(meta)
-        read = [name for name in node.input if name]
-        moving = [name for name in read if name not in constants]
-        if node.op_type == "Constant" or (read and not moving):
-            constants.update(node.output)
-        hidden = node.op_type in _SHAPES or (
-            node.op_type in _SHAPE_ARITHMETIC and bool(moving) and all(name in shapes for name in moving)
-        )
-        if hidden:
-            shapes.update(node.output)
-        yield Node(
-            scope=tuple(path for path in scope if path),
-            inputs=moving,
-            outputs=[name for name in node.output if name],
-            parameters=[name for name in read if name in initializers],
-            hidden=hidden or node.op_type == "Constant",
-            fused=", ".join(rules),
-            absorbed=_absorbed(rules, node),
-            made_by=_defined(meta.get(_FX)),
-            reads=frozenset(re.findall(r"%(\w+)", meta[_FX].partition("=")[2])) if _FX in meta else None,
-            known=_SCOPES in meta,
-        )
-
-
-def _absorbed(rules: list[str], node: Any) -> str:
-    """The module of the convolution that a normalisation was merged with: the one whose weight is left."""
-    if len(rules) != 1 or not rules[0].startswith(_MERGES_ONE):
-        return ""
-    owner, _, own = str(node.input[1]).rpartition(".")
-    return owner if own == "weight" else ""
-
-
-def _defined(text: str | None) -> str:
-    """The name that a line of the original program gives its result: `%relu : [num_users=1] = call_function…`."""
-    found = re.match(r"%(\w+)", text or "")
-    return found[1] if found else ""
-
-
-def _modules(graph: Any) -> dict[str, str]:
-    modules: dict[str, str] = {"": _kind(graph)}
-    for node in graph.node:
-        meta = {entry.key: entry.value for entry in node.metadata_props}
-        for path, kind in zip(_scope(meta), _listed(meta.get(_CLASSES)), strict=False):
-            modules.setdefault(path, kind.rpartition(".")[2])
-    # A module that lost its nodes may still have weights.
-    for tensor in graph.initializer:
-        path = tensor.name.rpartition(".")[0]
-        if path and any(other.startswith(f"{path.split('.')[0]}") for other in modules if other):
-            modules.setdefault(path, "Module")
-    return modules
-
-
-def _kind(graph: Any) -> str:
-    for node in graph.node:
-        meta = {entry.key: entry.value for entry in node.metadata_props}
-        if _scope(meta) and _listed(meta.get(_CLASSES)):
-            return _listed(meta[_CLASSES])[0].rpartition(".")[2]
-    return "ONNX"
-
-
-def _scope(meta: Mapping[str, str]) -> list[str]:
-    """The paths of the modules that a node is in, the root's first; none for what the exporter put in of its own."""
-    *paths, _ = _listed(meta.get(_SCOPES)) or [""]  # the last is the operation's own name
-    return paths if paths[:1] == [""] else []
-
-
-def _listed(text: str | None) -> list[str]:
-    """A list as the exporter writes it: Python's own notation."""
-    try:
-        found = ast.literal_eval(text) if text else []
-    except (ValueError, SyntaxError):
-        return []
-    return [str(item) for item in found] if isinstance(found, list) else []
 
 
 def ort_value(runtime: Any, value: Any) -> Any:

@@ -197,7 +197,8 @@ class Scopes:
             by_call: dict[int, list[int]] = defaultdict(list)
             for place in places:
                 by_call[(self._nodes[place].calls or {}).get(path, 0)].append(place)
-            return [by_call[number] for number in sorted(by_call)]
+            # Of a call in between there may be nothing left; the others keep their numbers.
+            return [by_call[number] for number in range(max(by_call) + 1)]
         levels = self._levels(places)
         found: list[list[int]] = []
         for level in sorted(set(levels.values())):

@@ -99,8 +99,9 @@ def _grow(root: nn.Module, contents: Contents) -> dict[str, nn.Module]:
             found[parent]._modules[name] = found[path]
     for name, tensor in contents.parameters.items():
         path, _, own = name.rpartition(".")
-        if path in found:
-            found[path]._parameters[own] = nn.Parameter(tensor, requires_grad=False)
+        if path not in found:  # of a module that the file no longer names: its dtype still counts
+            path, own = "", name.replace(".", "_")
+        found[path]._parameters[own] = nn.Parameter(tensor, requires_grad=False)
     return found
 
 

@@ -127,8 +127,13 @@ def another(value: Any) -> Any:
 def floor_of(output: Any, layers: int, computes: AbstractSet[str] = frozenset()) -> float:
     """What rounding explains in an output: from its coarsest dtype, or one computed in, and the number of layers."""
     eps = [torch.finfo(leaf.tensor.dtype).eps for leaf in _floats(output)]
-    eps += [torch.finfo(getattr(torch, dtype)).eps for dtype in computes]
+    eps += [_eps(getattr(torch, dtype)) for dtype in computes]
     return PER_LAYER * max(eps, default=0.0) / 2 * math.sqrt(1 + layers)
+
+
+def _eps(dtype: torch.dtype) -> float:
+    """Twice the most that one rounding moves a value, relatively; integers are scaled to the largest of a tensor."""
+    return torch.finfo(dtype).eps if dtype.is_floating_point else 2.0**-7
 
 
 def largest_difference(one: Any, two: Any) -> tuple[float, str]:
