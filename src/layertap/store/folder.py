@@ -9,7 +9,8 @@ from pathlib import Path
 
 from layertap.errors import RunExists
 from layertap.store.runfile import run_files
-from layertap.store.tensorfile import is_abandoned
+from layertap.store.shards import open_shards
+from layertap.store.tensorfile import remove_abandoned
 
 _FILE = re.compile(r"(\d+)-[0-9A-Za-z]+-[0-9a-f]+-\d{6,}\.(?:parquet|safetensors)")
 
@@ -30,15 +31,32 @@ def prepare(folder: Path, rank: int, world_size: int | None, exists: str) -> Non
             path.unlink()
         return
     if exists == "append":
-        for path in files:
-            if path.name.startswith(".") and is_abandoned(path):
-                path.unlink()
+        _clean(folder, files)
         return
     if runs or any(not path.name.startswith(".") for path in files):
         raise RunExists(
             f"{folder} already holds a run; exists='append' (--append) continues it, "
             f"exists='replace' (--replace) removes it, or give another folder"
         )
+
+
+def _clean(folder: Path, files: list[Path]) -> None:
+    """Removes what a writer that died has left: temporary files, tensors without records, shards that were merged."""
+    for path in files:
+        if path.name.startswith("."):
+            remove_abandoned(path)
+    damaged: list[str] = []
+    shards = open_shards(folder, [path.name for path in files if path.suffix == ".parquet"], damaged)
+    for path in files:
+        if path.name.startswith(".") or (path.suffix == ".parquet" and damaged):
+            continue  # what a damaged file stands for is not known
+        stem = path.name.partition(".")[0]
+        # A writer that lives holds the temporary parquet file until the shard has its records; so that is looked for
+        # first, and the records after it.
+        begun = temporary_name(folder / "records" / f"{stem}.parquet").exists()
+        merged = any(stem in shard.replaces for shard in shards)
+        if not begun and (merged or not (folder / "records" / f"{stem}.parquet").exists()):
+            path.unlink(missing_ok=True)
 
 
 def _own_files(folder: Path) -> list[Path]:

@@ -23,7 +23,7 @@ from layertap.store.memory import MemoryWriter
 from layertap.store.records import SiteRecords
 from layertap.store.runfile import read_run_file, run_files
 from layertap.store.schema import RECORD, SCHEMA, TEXTS, to_records
-from layertap.store.shards import MemoryShard, Shard, inside, list_shards, tensor_path
+from layertap.store.shards import RETRIES, MemoryShard, Shard, inside, list_shards, open_shards, tensor_path
 from layertap.store.tensorfile import Entry, is_empty, read_bytes, read_header
 from layertap.words import printable
 
@@ -106,6 +106,8 @@ class Run:
                             f"{self.path}/tensors/{name}: empty; the tensors of {shard.rows} record(s) are lost"
                         )
                 except CorruptRun as error:
+                    if shard.merged_into() is not None:
+                        continue
                     told.append(f"{error}; the tensors of {shard.rows} record(s) are lost")
         return tuple(told)
 
@@ -282,7 +284,7 @@ class Run:
         """The fingerprint that the kept bytes of a record must have; None where none is known."""
         if record.kept == "stats":
             return None
-        if record.kept_fingerprint is None and record.kept == "tensor" and record.sketch:
+        if record.kept_fingerprint is None and record.kept == "tensor" and (record.sketch or record.fingerprint):
             return record.fingerprint  # format 1
         return record.kept_fingerprint
 
@@ -306,7 +308,12 @@ class Run:
             return self._memory.tensor_bytes(record.key)
         assert self.path is not None
         name = f"{self.path}/tensors/{record.file}"
-        path = tensor_path(self.path, record.file)
+        try:
+            path = tensor_path(self.path, record.file)
+        except CorruptRun:
+            if (moved := self._moved(record)) is None:
+                raise
+            return self._kept_bytes(moved, mapped)
         header = self._headers.get(record.file)
         if header is None:
             header = self._headers[record.file] = read_header(path, name)
@@ -329,6 +336,15 @@ class Run:
             )
         return read_bytes(path, name, entry.begin, entry.end, mapped=mapped)
 
+    def _moved(self, record: Record) -> Record | None:
+        """The record after its shard was merged with others, which may happen while a run is open."""
+        stem = record.file.removesuffix(".safetensors")
+        for shard in self._shards:
+            if isinstance(shard, Shard) and shard.stem == stem and shard.merged_into() is not None:
+                rows, same = _decode(shard, 0, shard.read(SCHEMA.names)), (record.site, record.step, record.order)
+                return next((row for row in rows if (row.site, row.step, row.order) == same), None)
+        return None
+
     @property
     def name(self) -> str:
         """What the run is called in texts: its folder, or what it was read from."""
@@ -336,10 +352,6 @@ class Run:
 
     def _open(self, folder: Path, since: str) -> dict[int, dict[str, Any]]:
         names = list_shards(folder)
-        if since:
-            writer, _, first = since.rpartition("-")
-            named = ((name, *name.removesuffix(".parquet").rpartition("-")[::2]) for name in names)
-            names = tuple(name for name, theirs, number in named if theirs == writer and int(number) >= int(first))
         paths = run_files(folder)
         if not paths and not names:
             there = (
@@ -358,9 +370,24 @@ class Run:
                 self._problems.append(f"{error}; the records are readable")
         if not paths:
             self._problems.append(f"{folder}/run.json: missing; the records are readable, what made them is not known")
-        shards = [self._attempt(Shard, folder, name) for name in names]
-        self._shards += [shard for shard in shards if shard is not None]
+        self._shards += self._open_shards(folder, names, since)
         return files
+
+    def _open_shards(self, folder: Path, names: tuple[str, ...], since: str) -> list[Shard]:
+        writer, _, first = since.rpartition("-")
+        for _ in range(RETRIES):
+            problems: list[str] = []
+            # A writer numbers its shards upwards, and a merged shard comes after those that it stands for.
+            named = ((name, *name.removesuffix(".parquet").rpartition("-")[::2]) for name in names)
+            wanted = [
+                name for name, theirs, number in named if not since or (theirs == writer and int(number) >= int(first))
+            ]
+            shards = open_shards(folder, wanted, problems)
+            before, names = names, list_shards(folder)
+            if not problems or names == before:
+                break  # else small shards were merged in between
+        self._problems += problems
+        return [shard for shard in shards if not since or shard.numbers[1] >= int(first)]
 
     def _attempt(self, work: Callable[..., T], *arguments: Any) -> T | None:
         try:

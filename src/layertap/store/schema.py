@@ -18,6 +18,9 @@ FORMAT = 2
 FORMAT_KEY = b"layertap_format"
 """Where a parquet file's schema metadata says its version."""
 
+REPLACES_KEY = b"layertap_replaces"
+"""Where it says which shards it stands for: a JSON list of [name, first row, rows]."""
+
 _NUMBERS = ("mean", "std", "min", "max", "abs_mean", "abs_max", "l2")
 _COUNTS = ("nan", "pos_inf", "neg_inf", "zero")
 _SHARDING = ("placements", "global_shape", "offset", "mesh_shape", "mesh_names")

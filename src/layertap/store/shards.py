@@ -6,6 +6,7 @@ links are resolved), nothing but regular files, and pyarrow's errors, of which t
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -21,10 +22,12 @@ import pyarrow.parquet as pq
 from layertap.errors import CorruptRun, LayertapError, NewerFormat
 from layertap.files import check_unpacked, open_regular
 from layertap.measure.definition import BUCKETS
-from layertap.store.schema import FORMAT, FORMAT_KEY, SCHEMA, schema_of, upgrade
+from layertap.store.schema import FORMAT, FORMAT_KEY, REPLACES_KEY, SCHEMA, schema_of, upgrade
 
 SKETCH_BYTES = 4 * BUCKETS
 _NAME = re.compile(r"(\d{1,9})-([0-9A-Za-z]+-[0-9a-f]+)-(\d{6,9})\.parquet")
+RETRIES = 5
+"""A folder is listed again so many times if small shards were merged while they were opened."""
 _TENSOR_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]*\.safetensors")
 
 
@@ -32,12 +35,18 @@ class Shard:
     """One parquet file. Opening it reads and checks its footer only."""
 
     def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
         self.name = f"{folder}/records/{name}"
         self.stem = name.removesuffix(".parquet")
+        rank, _, rest = self.stem.partition("-")
+        self.rank, self.session = int(rank), rest.rpartition("-")[0]
         self._path = inside(folder, "records", name)
         metadata = self._guarded(lambda: pq.read_metadata(self._path))
         schema = self._guarded(metadata.schema.to_arrow_schema)
         self._version = self._check(schema)
+        self.replaces = self._replaced(schema)
+        """Small shards that this one was merged from → their first row in it, and their rows. Whatever is left of them
+        is not to be read."""
         self._metadata = metadata
         self._repeats = self._guarded(self._bounded)
         self.groups: tuple[int, ...] = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
@@ -48,6 +57,40 @@ class Shard:
     @property
     def rows(self) -> int:
         return sum(self.groups)
+
+    def _replaced(self, schema: Any) -> dict[str, tuple[int, int]]:
+        writer = self.stem.rpartition("-")[0]
+        try:
+            entries = json.loads((schema.metadata or {}).get(REPLACES_KEY, b"[]"))
+            found = {name: (first, rows) for name, first, rows in entries}
+            whole = all(
+                name.rpartition("-")[0] == writer and type(first) is int and type(rows) is int and min(first, rows) >= 0
+                for name, (first, rows) in found.items()
+            )
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            whole = False
+        if not whole:
+            raise CorruptRun(f"{self.name}: the list of shards that it replaces is damaged")
+        return found
+
+    def merged_into(self) -> Shard | None:
+        """The shard that this one was merged into since it was opened."""
+        writer = self.stem.rpartition("-")[0]
+        names = list_shards(self._folder)
+        for _ in range(RETRIES):
+            for shard in reversed(open_shards(self._folder, [name for name in names if name.startswith(writer)], [])):
+                if self.stem in shard.replaces:
+                    return shard
+            before, names = names, list_shards(self._folder)
+            if names == before:
+                break  # else that one was merged in its turn
+        return None
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The first and the last place in its session's order; of a merged shard, of what it was merged from."""
+        all_numbers = [int(name.rpartition("-")[2]) for name in self.replaces or (self.stem,)]
+        return min(all_numbers), max(all_numbers)
 
     @property
     def keeps_tensors(self) -> bool:
@@ -61,6 +104,11 @@ class Shard:
 
     def read(self, columns: Sequence[str], group: int | None = None, encoded: Sequence[str] = ()) -> Any:
         """Columns of the whole shard or of one row group; those in `encoded` come as dictionaries."""
+        if not self._path.exists() and (merged := self.merged_into()) is not None:
+            first, rows = merged.replaces[self.stem]
+            before = sum(self.groups[:group]) if group is not None else 0
+            table = merged.read(columns, None, encoded)
+            return table.slice(first + before, rows if group is None else self.groups[group])
         table = self._guarded(lambda: self._read(list(columns), group, list(encoded)))
         for name in columns:
             column = table.column(name)
@@ -166,6 +214,19 @@ class MemoryShard:
             place = table.column_names.index(name)
             table = table.set_column(place, name, table.column(name).dictionary_encode())
         return table
+
+
+def open_shards(folder: Path, names: Sequence[str], problems: list[str]) -> list[Shard]:
+    """The shards of a run in the order in which they were written, without those that a merged one stands for."""
+    found: list[Shard] = []
+    for name in names:
+        try:
+            found.append(Shard(folder, name))
+        except (CorruptRun, NewerFormat) as error:
+            problems.append(str(error))
+    replaced = {name for shard in found for name in shard.replaces}
+    kept = [shard for shard in found if shard.stem not in replaced]
+    return sorted(kept, key=lambda shard: (shard.session, shard.rank, shard.numbers))
 
 
 def list_shards(folder: Path) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -195,34 +195,45 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
 
 def create_locked(path: Path) -> int:
     """Opens a temporary file under a lock that dies with the process, so that leftovers can be told from live files."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
-    _lock(fd)
-    return fd
-
-
-def is_abandoned(path: Path) -> bool:
-    """Whether a temporary file's writer is gone."""
-    try:
-        # A file that was made this minute may stand between its creation and its lock.
-        if time.time() - path.stat().st_mtime < 60:
-            return False
-        fd = os.open(path, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        return _lock(fd)
-    finally:
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        for _ in range(100):
+            if _lock(fd) != "held":
+                break
+            time.sleep(0.001)  # a session that cleans up is looking at it
+        # Who cleaned up may have taken it for a leftover in the moment between its creation and its lock.
+        if os.fstat(fd).st_nlink:
+            return fd
         os.close(fd)
 
 
-def _lock(fd: int) -> bool:
+def remove_abandoned(path: Path) -> bool:
+    """Removes a temporary file whose writer is gone; False if the writer lives, or the file system has no locks."""
+    try:
+        fd = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        if _lock(fd) == "ours":
+            path.unlink()
+            return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
+def _lock(fd: int) -> Literal["ours", "held", "none"]:
     try:
         import fcntl
 
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "held"
     except (ImportError, OSError):  # a file system without locks: leftovers stay, which costs space and nothing else
-        return False
-    return True
+        return "none"
+    return "ours"
 
 
 def _write_all(fd: int, data: memoryview) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ import numpy as np
 from layertap.errors import BadArgument, RunError
 from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record
+from layertap.store.compaction import SMALL_BYTES, SMALL_ROWS, merge
 from layertap.store.dtype import size_of, stored_as
 from layertap.store.durable import make_folder, sync_folder
 from layertap.store.folder import prepare, temporary_name
@@ -30,6 +32,12 @@ SHARD_BYTES = 256 << 20
 SHARD_RECORDS = 20_000
 SHARD_SECONDS = (10.0, 60.0)
 """A shard is committed at this age: the first at the start of a run, the second when the run is long."""
+MERGED = 128
+"""So many neighbouring small shards become one, at the end or while the run is written."""
+FEW = 8
+"""Fewer are left as they are."""
+SETTLED = 120.0
+"""Seconds for which a shard stays as it was committed while the run is written: somebody may be reading it."""
 MAX_PROBLEMS = 100
 """So many troubles are told one by one in run.json; all are counted in `lost`."""
 DURABILITIES = ("fsync", "none")
@@ -38,6 +46,18 @@ _METADATA = {"layertap_format": str(FORMAT)}
 HEADER_ROOM = ((64 << 10) - 8, (4 << 20) - 8)
 """Room reserved for a tensor file's header: at first, and at most, growing when a shard ends because it was full.
 With the 8 bytes before it a whole number of pages, so that the tensors begin on one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """A shard that is on the disk."""
+
+    records: int
+    bytes: int
+    committed: float
+
+    def __add__(self, other: _Committed) -> _Committed:
+        return _Committed(self.records + other.records, self.bytes + other.bytes, max(self.committed, other.committed))
 
 
 log = logging.getLogger("layertap")
@@ -90,8 +110,8 @@ class RunWriter:
         self._room = HEADER_ROOM[0]
         self._pending: list[tuple[Record, int]] = []
         self._keys: set[str] = set()
-        self._committed: dict[str, tuple[int, int]] = {}
-        """Shard → its records, and the bytes of its tensors."""
+        self._committed: dict[str, _Committed] = {}
+        self._merge_at = 2 * MERGED
         self._tensors: TensorFileWriter | None = None
         self._rows: ParquetFile | None = None
         self._opened = 0.0
@@ -172,7 +192,7 @@ class RunWriter:
             raise self._note(lost, f"shard {stem} could not be written: {error}") from error
         self.records += len(self._pending)
         self.bytes += nbytes
-        self._committed[stem] = (len(self._pending), nbytes)
+        self._committed[stem] = _Committed(len(self._pending), nbytes, time.monotonic())
         self._next_shard()
         if self._durable:
             try:
@@ -180,6 +200,8 @@ class RunWriter:
             except OSError as error:
                 # The shard is there and can be read; only whether it would survive a power cut is not known.
                 self.problems.append(f"{parquet}: not known to be on the disk: {error}")
+        if len(self._committed) >= self._merge_at:
+            self._compact(time.monotonic() - SETTLED)
 
     def settle(self) -> None:
         """Commits what is left, and counts as lost what another program has removed: the folder may be gone."""
@@ -187,13 +209,43 @@ class RunWriter:
             self.commit()
         except RunError as error:
             log.error("layertap: %s", error)
+        self._compact(math.inf)
         gone = [stem for stem in self._committed if not (self.path / "records" / f"{stem}.parquet").exists()]
         if gone:
-            rows, nbytes = (sum(self._committed[stem][i] for stem in gone) for i in range(2))
-            self.records, self.bytes = self.records - rows, self.bytes - nbytes
+            rows = sum(self._committed[stem].records for stem in gone)
+            self.records -= rows
+            self.bytes -= sum(self._committed[stem].bytes for stem in gone)
             self._note(rows, f"{len(gone)} shard(s) that were written are gone, removed by another program")
             for stem in gone:
                 del self._committed[stem]
+
+    def _compact(self, before: float) -> None:
+        """Merges neighbouring small shards that were committed before that time: who read them has let go of them."""
+        groups: list[list[str]] = [[]]
+        for stem, shard in self._committed.items():
+            if shard.records < SMALL_ROWS and shard.bytes < SMALL_BYTES and shard.committed < before:
+                groups[-1].append(stem)
+                if len(groups[-1]) < MERGED:
+                    continue
+            groups.append([])
+        merged: dict[str, str] = {}
+        for stems in groups:
+            if len(stems) < FEW:
+                continue
+            new = self._stem()
+            self._number += 1
+            try:
+                merge(self.path, stems, new, durable=self._durable)
+            except Exception as error:  # noqa: BLE001 - the shards are as they were, which is all that matters
+                log.warning("layertap: the small shards of %s stay as they are: %s", self.path, error)
+                break
+            merged |= dict.fromkeys(stems, new)
+        shards: dict[str, _Committed] = {}
+        for stem, shard in self._committed.items():
+            name = merged.get(stem, stem)
+            shards[name] = shard if name not in shards else shards[name] + shard
+        self._committed = shards
+        self._merge_at = len(shards) + MERGED
 
     def close(self, receipt: Receipt | None = None, **more_info: Any) -> None:
         """Commits, and writes into run.json that the run is complete, with the receipt and whatever else is known."""
