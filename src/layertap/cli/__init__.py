@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from layertap import __version__
-from layertap.cli import audit, demo, diff, export, fault, record, show, watch
+from layertap.cli import audit, demo, diff, doctor, export, fault, prune, record, show, watch
 from layertap.cli.screen import problem
 from layertap.errors import LayertapError
 
@@ -46,6 +46,8 @@ app.command("show")(show.show)
 app.command("diff")(diff.diff)
 app.command("fault")(fault.fault)
 app.command("audit")(audit.audit)
+app.command("doctor")(doctor.doctor)
+app.command("prune")(prune.prune)
 app.command("watch")(watch.watch)
 app.command("export")(export.export)
 app.command("demo")(demo.demo)

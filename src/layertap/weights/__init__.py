@@ -2,10 +2,14 @@
 
 audit     every tensor of either side, explained by a rule that is proven on its values
 loading   the same around any code that loads: what was there before and was never written
+knockout  which of them may go: the effect on the output of leaving out each
+doctor    is it the code, the loading, the cache, or the idea?
 prune     a model without some of its branches: gone round, or removed; save_pruned, load_pruned
 """
 
 from layertap.weights.audit import audit
+from layertap.weights.doctor import Diagnosis, doctor
+from layertap.weights.knockout import Joint, Knockout, KnockoutRow, knockout
 from layertap.weights.loading import Loading, loading
 from layertap.weights.pruned_files import load_pruned, save_pruned
 from layertap.weights.pruning import Pruning, prune
@@ -15,9 +19,15 @@ __all__ = [
     "STATUSES",
     "Audit",
     "AuditRow",
+    "Diagnosis",
+    "Joint",
+    "Knockout",
+    "KnockoutRow",
     "Loading",
     "Pruning",
     "audit",
+    "doctor",
+    "knockout",
     "load_pruned",
     "loading",
     "prune",

@@ -1,0 +1,42 @@
+"""`layertap doctor REF CAND`: is it the code, the loading, the cache, or the idea?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from layertap.cli.screen import show_json, status
+from layertap.errors import BadArgument
+
+
+def doctor(
+    reference: Annotated[str, typer.Argument(help="file.py:factory, or hf:PATH")],
+    candidate: Annotated[str, typer.Argument(help="the same, of the changed model")],
+    prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
+    ids: Annotated[str | None, typer.Option(help="token ids in place of a prompt: 3,17,42")] = None,
+    input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
+    seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
+    plan: Annotated[str | None, typer.Option(help="what was meant to be cut, if the model does not say so")] = None,
+    json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
+) -> None:
+    """Say why a changed model goes wrong: healthy (0), code, loading, cache or idea (1), inconclusive (3)."""
+    import torch
+
+    from layertap.targets import make_inputs, open_target
+    from layertap.weights import doctor as diagnose
+
+    with status(f"opening {reference}") as shown:
+        ours, theirs = open_target(reference), open_target(candidate)
+        if ids is not None:
+            try:
+                inputs: Any = {"input_ids": torch.tensor([[int(part) for part in ids.replace(",", " ").split()]])}
+            except ValueError:
+                raise BadArgument(f"--ids {ids!r}: expected whole numbers, such as 3,17,42") from None
+        else:
+            inputs = make_inputs(ours, prompt=prompt, input=input, seq_len=seq_len)
+        found = diagnose(ours.model, theirs.model, inputs, plan=plan, progress=lambda text: shown.update(Text(text)))
+    show_json(found.to_dict()) if json else print(found)
+    raise typer.Exit(found.exit_code)
