@@ -304,5 +304,13 @@ logging.getLogger("layertap").addFilter(_Printable())
 
 def language() -> str:
     """`zh` or `en`: what LAYERTAP_LANG says, else the locale."""
-    chosen = os.environ.get("LAYERTAP_LANG") or os.environ.get("LC_ALL") or os.environ.get("LANG") or ""
-    return "zh" if chosen.lower().startswith("zh") else "en"
+    chosen = next(filter(None, map(_ENVIRONMENT.get, _LANGUAGE)), b"")
+    return "zh" if chosen[:2].lower() in (b"zh", "zh") else "en"
+
+
+# What os.environ keeps its values in: asked for every sentence, os.environ itself would encode each name each time.
+_ENVIRONMENT: Any = getattr(os.environ, "_data", os.environ)
+_LANGUAGE = [
+    os.environ.encodekey(name) if _ENVIRONMENT is not os.environ else name
+    for name in ("LAYERTAP_LANG", "LC_ALL", "LANG")
+]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from layertap.compare.align import align
@@ -31,7 +31,7 @@ from layertap.compare.precision import by_the_runtime, silent_precision, told_pr
 from layertap.compare.result import Alignment, Pair, Report, Row, Verdict
 from layertap.compare.rows import rows_of
 from layertap.compare.training import TrainingReport, diff_training
-from layertap.errors import BadArgument
+from layertap.errors import BadArgument, CorruptRun
 from layertap.store import Run
 from layertap.store.foreign import open_run
 from layertap.words import say
@@ -66,7 +66,29 @@ def diff(
     >>> diff({"layers.0": x, "layers.1": 2 * x}, {"layers.0": x, "layers.1": 3 * x}).first.site
     Site('layers.1')
     """
-    runs = reference, candidate = open_run(reference), open_run(candidate)
+    runs = open_run(reference), open_run(candidate)
+    while True:
+        unread = [run.index.unread for run in runs]
+        try:
+            return _diff(*runs, floor=floor, mapping=mapping, sites=sites, rtol=rtol, atol=atol, progress=progress)
+        except CorruptRun:
+            # What turns out to be damaged on the way is told in the run's problems and left out: the rest is compared.
+            if unread == [run.index.unread for run in runs]:
+                raise
+
+
+def _diff(
+    reference: Run,
+    candidate: Run,
+    *,
+    floor: Source | Iterable[Source] | None,
+    mapping: Mapping[str, Any] | str | os.PathLike[str] | None,
+    sites: str | Iterable[str] | None,
+    rtol: float | None,
+    atol: float | None,
+    progress: Callable[[int, int], None] | None,
+) -> Report:
+    runs = reference, candidate
     tolerance = _tolerance(rtol, atol, floor)
     alignment = align(reference, candidate, mapping)
     proof = comparable(reference, candidate, alignment)
@@ -74,14 +96,12 @@ def diff(
         alignment = chosen(alignment, sites)
     floors = _floors(reference, floor)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
-    found: list[tuple[Pair, Measured]] = []
-    for done, pair in enumerate(alignment.pairs, start=1):
-        found.append((pair, measure_pair(reference, candidate, pair, alignment.trims, **limits)))
-        if progress is not None:
-            progress(done, len(alignment.pairs))
+    found: Iterable[tuple[Pair, Measured]] = _measured(reference, candidate, alignment, limits, progress)
+    told = told_precision(reference, candidate)
+    if told:
+        found = list(found)  # judged twice; else one block of a long training is in memory at a time
     rows = rows_of(found, floors, roundoff_of(reference, candidate, computing=[reference]), tolerance)
     coarse = silent_precision(reference, candidate, alignment.pairs, rows)
-    told = told_precision(reference, candidate)
     if told and tolerance is None and any(row.verdict in ("fault", "inconclusive") for row in rows):
         roundoff = roundoff_of(reference, candidate, computing=[reference, candidate])
         rows, coarse = by_the_runtime(told, rows, rows_of(found, floors, roundoff), coarse)
@@ -103,6 +123,19 @@ def diff(
         tolerance="" if tolerance is None else str(tolerance),
         placebo=proof.placebo,
     )
+
+
+def _measured(
+    reference: Run,
+    candidate: Run,
+    alignment: Alignment,
+    limits: Mapping[str, float],
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[tuple[Pair, Measured]]:
+    for done, (pair, same) in enumerate(alignment.pairs.told(), start=1):
+        yield pair, measure_pair(reference, candidate, pair, alignment.trims, same=same, **limits)
+        if progress is not None:
+            progress(done, len(alignment.pairs))
 
 
 def _whole(

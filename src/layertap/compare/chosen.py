@@ -12,16 +12,14 @@ from layertap.select import matching_sites
 def chosen(alignment: Alignment, patterns: str | Iterable[str]) -> Alignment:
     """The alignment without what no pattern matches; patterns may speak of either side's names."""
     records = [
-        *(record for pair in alignment.pairs for record in (pair.reference, pair.candidate)),
+        *(record for pair in alignment.pairs.named() for record in pair),
         *alignment.reference_only,
         *alignment.candidate_only,
     ]
     wanted = matching_sites(patterns, ((record.site, record.kind) for record in records))
     return replace(
         alignment,
-        pairs=tuple(
-            pair for pair in alignment.pairs if str(pair.reference.site) in wanted or str(pair.candidate.site) in wanted
-        ),
+        pairs=alignment.pairs.only(wanted),
         reference_only=tuple(record for record in alignment.reference_only if str(record.site) in wanted),
         candidate_only=tuple(record for record in alignment.candidate_only if str(record.site) in wanted),
     )

@@ -8,20 +8,23 @@ claims      a run called fp32 that holds bfloat16; a candidate that is the refer
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from layertap.compare.align.inputs import Input, InputPair, input_pairs, known
 from layertap.compare.padding import Trim, find_trim
-from layertap.compare.result import Alignment
+from layertap.compare.result import Alignment, Pair
 from layertap.measure.sketch import relative_l2
 from layertap.site import Record
 from layertap.store import Run
+from layertap.store.index import encoded, fingerprints, whole_numbers
 from layertap.words import say
 
 
@@ -105,32 +108,53 @@ def _unread(*runs: Run) -> list[str]:
 def _stale(side: str, run: Run) -> list[str]:
     """Captures that cannot be of a model at work: one tensor everywhere, or outputs that do not follow the inputs."""
     name = _name(side, run)
-    columns = run.table(["site", "role", "asked", "step", "rank", "fingerprint", "dtype", "min", "max", "count", "nan"])
-    rows = [row for row in columns.to_pylist() if not row["role"].startswith("param")]
-    outputs: dict[tuple[int, int], dict[str, Any]] = defaultdict(dict)
-    inputs: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for row in rows:
-        moment = row["step"], row["rank"]
-        if not row["asked"] or row["site"].startswith(":input"):
-            inputs[moment].append(row["fingerprint"])
-        else:
-            outputs[moment][row["site"]] = row
-    # Foreign folders without tensors have no fingerprints; NaN everywhere is a fault, and one that others report.
-    for found in outputs.values():
-        live = [row for row in found.values() if row["fingerprint"] and not row["nan"]]
-        if len(live) >= 3 and len({row["fingerprint"] for row in live}) == 1:
-            return [f"{name}: stale; all {len(live)} sites of step {live[0]['step']} hold one and the same tensor"]
-        if len(live) >= 3 and all(row["count"] > 1 and row["min"] == row["max"] for row in live):
-            return [f"{name}: stale; every one of the {len(live)} tensors of step {live[0]['step']} is constant"]
-    seen: dict[tuple[Any, ...], tuple[int, int]] = {}
-    for moment, found in outputs.items():
-        marks = (moment[1], *sorted((site, row["fingerprint"]) for site, row in found.items()))
-        before = seen.setdefault(marks, moment)
-        known_inputs = inputs[before] and inputs[moment] and any(row["fingerprint"] for row in found.values())
-        if before != moment and known_inputs and sorted(inputs[before]) != sorted(inputs[moment]):
-            steps = f"steps {before[0]} and {moment[0]}"
-            return [f"{name}: stale; the inputs of {steps} differ, all {len(found)} recorded tensors are bit-identical"]
+    columns = run.table(["site", "role", "asked", "step", "rank", "fingerprint", "min", "max", "count", "nan"])
+    found: dict[str, Any] = {
+        name: whole_numbers(columns.column(name)) for name in ("asked", "step", "rank", "count", "nan")
+    }
+    found["mark"] = fingerprints(columns.column("fingerprint"))
+    texts, found["site"] = encoded(columns.column("site"))
+    roles, role = encoded(columns.column("role"))
+    inner = np.array([text.startswith(":input") for text in texts], np.bool_)
+    params = np.array([text.startswith("param") for text in roles], np.bool_)
+    if not len(role):
+        return []
+    found["output"] = (found["asked"] != 0) & ~inner[found["site"]]
+    found["constant"] = pc.equal(columns.column("min"), columns.column("max")).cast(pa.int64())
+    found["constant"] = whole_numbers(found["constant"])
+    rows = np.flatnonzero(~params[role])
+    # Stable: where a site was recorded twice in a step, the later record counts.
+    rows = rows[np.lexsort((found["rank"][rows], found["step"][rows]))]
+    edges = np.flatnonzero(np.diff(found["step"][rows]) | np.diff(found["rank"][rows])) + 1
+    seen: dict[tuple[int, bytes], tuple[int, bytes]] = {}
+    for part in np.split(rows, edges):
+        here = {name: column[part] for name, column in found.items()}
+        outputs, given = _last(here), np.sort(here["mark"][here["output"] == 0]).tobytes()
+        step = int(here["step"][0])
+        # Foreign folders without tensors have no fingerprints; NaN everywhere is a fault, and one that others report.
+        live = outputs[(here["mark"][outputs] != 0) & (here["nan"][outputs] == 0)]
+        if len(live) >= 3 and len(np.unique(here["mark"][live])) == 1:
+            return [f"{name}: stale; all {len(live)} sites of step {step} hold one and the same tensor"]
+        if len(live) >= 3 and np.all((here["count"][live] > 1) & (here["constant"][live] == 1)):
+            return [f"{name}: stale; every one of the {len(live)} tensors of step {step} is constant"]
+        if not len(outputs):
+            continue
+        marks = here["site"][outputs].tobytes() + here["mark"][outputs].tobytes()
+        before, same = seen.setdefault((int(here["rank"][0]), marks), (step, given))
+        if given and same and given != same and here["mark"][outputs].any():
+            steps = f"steps {before} and {step}"
+            return [
+                f"{name}: stale; the inputs of {steps} differ, all {len(outputs)} recorded tensors are bit-identical"
+            ]
     return []
+
+
+def _last(here: dict[str, Any]) -> Any:
+    """The places of the outputs of one step, by site; of a site that comes twice the later one."""
+    places = np.flatnonzero(here["output"])
+    sites = here["site"][places][::-1]
+    _, first = np.unique(sites, return_index=True)
+    return places[::-1][first]
 
 
 # Inputs.
@@ -257,10 +281,10 @@ def _claims(side: str, run: Run) -> list[str]:
     if len(claimed) != 1:
         return []  # nothing, or `fp32_vs_bf16`
     dtype = claimed.pop()
-    columns = run.table(["dtype", "asked", "role"])
-    held = Counter(
-        row["dtype"] for row in columns.to_pylist() if row["asked"] and row["dtype"].startswith(("float", "bfloat"))
-    )
+    columns = run.table(["dtype", "asked"])
+    asked = columns.filter(columns.column("asked")).column("dtype")
+    counts = ((item["values"], item["counts"]) for item in pc.value_counts(asked).to_pylist())
+    held = Counter({name: count for name, count in counts if name.startswith(("float", "bfloat"))})
     total = sum(held.values())
     if not total or held[dtype] >= total / 2:
         return []
@@ -280,10 +304,7 @@ def _words(run: Run) -> set[str]:
 
 def _placebo(reference: Run, candidate: Run, alignment: Alignment) -> str:
     pairs = alignment.pairs
-    same = all(
-        (a.fingerprint, a.dtype, a.shape) == (b.fingerprint, b.dtype, b.shape) and a.sketch
-        for a, b in ((pair.reference, pair.candidate) for pair in pairs)
-    )
+    same = all(equal or _same_bits(pairs[place]) for place, equal in enumerate(pairs.identical().tolist()))
     one_folder = reference is candidate or (reference.path is not None and reference.path == candidate.path)
     if not pairs or not same or one_folder:
         return ""
@@ -304,6 +325,11 @@ def _placebo(reference: Run, candidate: Run, alignment: Alignment) -> str:
         f"the candidate is the reference: all {len(pairs)} tensors are bit-identical; "
         f"whatever was changed between them did not run{f' ({differ[0]})' if differ else ''}"
     )
+
+
+def _same_bits(pair: Pair) -> bool:
+    a, b = pair.reference, pair.candidate
+    return bool(a.sketch) and (a.fingerprint, a.dtype, a.shape) == (b.fingerprint, b.dtype, b.shape)
 
 
 def _short(value: Any) -> str:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from layertap.compare.align import align
 from layertap.compare.measuring import measure_pair
@@ -89,6 +90,11 @@ def modelled_floor(pair: Pair, roundoff: float, before: Prefix | None = None) ->
     layers = depth(pair.reference)
     if before is not None:
         layers = max(0, layers - before.depth)
+    return _modelled(layers, roundoff, before.quiet if before is not None else 0)
+
+
+@lru_cache(maxsize=1 << 16)
+def _modelled(layers: int, roundoff: float, quiet: int) -> Floor:
     error = PER_LAYER * roundoff * math.sqrt(1 + layers)
     # Rows and columns differ from each other: the worst of thousands is well above the average.
     return Floor(
@@ -96,7 +102,7 @@ def modelled_floor(pair: Pair, roundoff: float, before: Prefix | None = None) ->
         row=SPREAD * error,
         column=SPREAD * error,
         kind="modelled",
-        quiet_before=before.quiet if before is not None else 0,
+        quiet_before=quiet,
         least=SPREAD * roundoff,
     )
 
@@ -144,5 +150,11 @@ def computes_in(run: Run) -> tuple[str, ...]:
 
 def depth(record: Record) -> int:
     """How many layers lie above a site: the first number in its path, or the place in the order of execution."""
-    number = re.search(r"\d+", record.site.path)
-    return int(number[0]) if number else record.order
+    number = _first_number(record.site.path)
+    return record.order if number is None else number
+
+
+@lru_cache(maxsize=1 << 16)
+def _first_number(path: str) -> int | None:
+    number = re.search(r"\d+", path)
+    return int(number[0]) if number else None

@@ -46,22 +46,31 @@ def silent_precision(
     words = {*computes_in(candidate), *(candidate.info.get("parameter_dtypes") or ())}
     if any(ROUNDOFF.get(dtype, 0.0) > ROUNDOFF["bfloat16"] for dtype in words):
         return None  # it is quantised, and says so
-    found = [(pair, row) for pair, row in zip(pairs, rows, strict=True) if _float32(pair) and math.isfinite(row.error)]
-    above = [(pair, row) for pair, row in found if row.error > LIMIT * PER_LAYER * _scale("float32", pair)]
-    if len(above) < FEWEST or len(above) < EVERYWHERE * len(found) or not _without_form([row for _, row in above]):
+    least = LIMIT * PER_LAYER * ROUNDOFF["float32"]
+    if not any(row.error > least for row in rows):
         return None
-    size = {dtype: median(row.error / _scale(dtype, pair) for pair, row in above) / TYPICAL for dtype in COARSER}
+    # Of a pair that is not in memory, the depth: a long training has millions.
+    known = [
+        (place, depth(pair.reference), row)
+        for place, (pair, row) in enumerate(zip(pairs, rows, strict=True))
+        if _float32(pair) and math.isfinite(row.error)
+    ]
+    above = [item for item in known if item[2].error > LIMIT * PER_LAYER * _scale("float32", item[1])]
+    few = len(above) < FEWEST or len(above) < EVERYWHERE * len(known)
+    if few or not _without_form([row for *_, row in above]):
+        return None
+    size = {dtype: median(row.error / _scale(dtype, layer) for _, layer, row in above) / TYPICAL for dtype in COARSER}
     nearest = min(size, key=lambda name: abs(math.log(size[name])))
     if not 1 / RANGE < size[nearest] < RANGE:
         return None
     # Smaller than its rounding usually is, an error may be; larger it may not.
     possible = [dtype for dtype in COARSER if size[dtype] < RANGE]
-    dtype, proof = _proof(reference, candidate, [pair for pair, _ in above], possible) or (nearest, "")
+    dtype, proof = _proof(reference, candidate, pairs, [place for place, *_ in above], possible) or (nearest, "")
     seen = say(
         "precision: at {count} of {total} sites the error has the size of {dtype} rounding, though the tensors say "
         "float32",
         count=len(above),
-        total=len(found),
+        total=len(known),
         dtype=dtype,
     )
     if proof:
@@ -95,7 +104,9 @@ def by_the_runtime(
     return rows, ("precision", say("precision: {told}, which explains every error", told=told))
 
 
-def _proof(reference: Run, candidate: Run, pairs: Sequence[Pair], dtypes: Sequence[str]) -> tuple[str, str] | None:
+def _proof(
+    reference: Run, candidate: Run, pairs: Sequence[Pair], places: Sequence[int], dtypes: Sequence[str]
+) -> tuple[str, str] | None:
     told = told_precision(reference, candidate)
     if told in dtypes:
         return told, say("the candidate's runtime says that it computes in {dtype}", dtype=told)
@@ -104,7 +115,7 @@ def _proof(reference: Run, candidate: Run, pairs: Sequence[Pair], dtypes: Sequen
         if dtype in theirs - ours:
             return dtype, say("the candidate's parameters are {dtype}, the reference's are not", dtype=dtype)
     for dtype in dtypes:
-        for pair in pairs:
+        for pair in (pairs[place] for place in places):
             if _fits(candidate, pair.candidate, dtype) and not _fits(reference, pair.reference, dtype):
                 site = str(pair.candidate.site)
                 return dtype, say("every value of the candidate's {site} fits into {dtype}", site=site, dtype=dtype)
@@ -129,8 +140,8 @@ def _float32(pair: Pair) -> bool:
     return pair.reference.dtype == pair.candidate.dtype == "float32"
 
 
-def _scale(dtype: str, pair: Pair) -> float:
-    return ROUNDOFF[dtype] * math.sqrt(1 + depth(pair.reference))
+def _scale(dtype: str, layers: int) -> float:
+    return ROUNDOFF[dtype] * math.sqrt(1 + layers)
 
 
 def _without_form(rows: Sequence[Row]) -> bool:

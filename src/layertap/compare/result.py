@@ -15,6 +15,7 @@ from layertap.site import Record, Site
 
 if TYPE_CHECKING:
     from layertap.compare.align.layout import Layout
+    from layertap.compare.align.pairs import Pairs
     from layertap.compare.padding import Trim
 
 Verdict = Literal["identical", "noise", "fault", "inconclusive"]
@@ -37,8 +38,8 @@ class Pair:
 class Alignment:
     """How two runs were laid side by side."""
 
-    pairs: tuple[Pair, ...]
-    """In the reference's order of execution."""
+    pairs: Pairs
+    """In the reference's order of execution; read from both runs as they are asked for."""
     reference_only: tuple[Record, ...] = ()
     candidate_only: tuple[Record, ...] = ()
     """What was recorded on one side alone: the first record of each such site."""

@@ -11,6 +11,8 @@ Shape = tuple[int, ...]
 
 def compact(shape: Shape) -> Shape:
     """A shape without its axes of size 1: elements in C order, and so sketches, do not feel them."""
+    if 1 not in shape:
+        return shape
     return tuple(size for size in shape if size != 1)
 
 

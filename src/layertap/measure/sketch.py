@@ -23,7 +23,8 @@ def relative_l2(reference: bytes, candidate: bytes, reference_l2: float) -> floa
     >>> relative_l2(one.tobytes(), two.tobytes(), reference_l2=10.0)
     0.5
     """
-    distance = float(np.linalg.norm(_read(candidate) - _read(reference)))
+    difference = np.subtract(_floats(candidate), _floats(reference), dtype=np.float64)
+    distance = math.sqrt(float(difference @ difference))
     if reference_l2 == 0:
         return 0.0 if distance == 0 else math.inf
     return distance / reference_l2
@@ -44,6 +45,10 @@ def cosine(a: bytes, b: bytes) -> float:
 
 
 def _read(sketch: bytes) -> npt.NDArray[np.float64]:
+    return _floats(sketch).astype(np.float64)
+
+
+def _floats(sketch: bytes) -> npt.NDArray[np.float32]:
     if len(sketch) != 4 * BUCKETS:
         raise BadArgument(f"a sketch has {4 * BUCKETS} bytes, got {len(sketch)}; was the tensor measured without one?")
-    return np.frombuffer(sketch, "<f4").astype(np.float64)
+    return np.frombuffer(sketch, "<f4")

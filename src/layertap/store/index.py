@@ -85,6 +85,11 @@ class Index:
         for name in ("ordered", "_by_site"):
             self.__dict__.pop(name, None)
 
+    @property
+    def unread(self) -> int:
+        """How many rows were left out."""
+        return int(self._gone.sum())
+
     def left(self, rows: Rows) -> Rows:
         """Those of the rows that were not left out."""
         return rows[~self._gone[rows]]
@@ -136,7 +141,7 @@ def _part(shard: Any, number: int, codes: dict[str, dict[str, int]]) -> dict[str
         part[name] = whole_numbers(table.column(name))
     part["asked"] = whole_numbers(table.column("asked")) != 0
     for name, known in codes.items():
-        texts, local = _encoded(table.column(name))
+        texts, local = encoded(table.column(name))
         for text in texts:
             if name == "site" and text not in known:
                 try:
@@ -145,7 +150,7 @@ def _part(shard: Any, number: int, codes: dict[str, dict[str, int]]) -> dict[str
                     raise CorruptRun(f"{shard.name}: {error}") from None
         numbers = np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
         part[name] = numbers[local] if len(local) else np.empty(0, np.int32)
-    part["fingerprint"] = _numbers(table.column("fingerprint"), np.uint64)
+    part["fingerprint"] = fingerprints(table.column("fingerprint"))
     part["shape"] = _shapes(table.column("shape"))
     part["shard"] = np.full(table.num_rows, number, np.int32)
     part["row"] = np.arange(table.num_rows, dtype=np.int32)
@@ -175,7 +180,10 @@ def _shapes(column: Any) -> npt.NDArray[np.int32]:
     return found
 
 
-def _encoded(column: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
+def encoded(column: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The texts of a column, each once, and for each row the number of its text."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
     array = column.unify_dictionaries().combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # no rows at all
         return [], np.empty(0, np.int64)
@@ -186,6 +194,11 @@ def as_arrow(rows: Rows) -> Any:
     """Row numbers for arrow, by way of the buffers too."""
     whole = np.ascontiguousarray(rows, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])
+
+
+def fingerprints(column: Any) -> npt.NDArray[np.uint64]:
+    """An arrow column of fingerprints."""
+    return _numbers(column, np.uint64)
 
 
 def _numbers(column: Any, kind: type) -> npt.NDArray[Any]:

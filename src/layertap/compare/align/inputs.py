@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layertap.compare.align.moments import Moment, pair_moments
+from layertap.compare.align.moments import Labels, Moment, pair_moments
 from layertap.site import Record
 from layertap.store import Run
 from layertap.store.dtype import to_numpy
@@ -53,7 +53,7 @@ InputPair = tuple[Input | None, Input | None]
 def input_pairs(reference: Run, candidate: Run) -> Iterator[tuple[Moment, list[InputPair]]]:
     """The inputs of each step that both runs have, paired by name and call; then by place, where one name is left."""
     ours, theirs = _inputs(reference), _inputs(candidate)
-    shared, _ = pair_moments(ours, theirs)
+    shared, _ = pair_moments(ours, theirs, lambda: (_labels(ours), _labels(theirs)))
     for one, other in shared:
         yield one, _pair(_read(reference, ours[one]), _read(candidate, theirs[other]))
     if not shared:
@@ -67,6 +67,10 @@ def input_pairs(reference: Run, candidate: Run) -> Iterator[tuple[Moment, list[I
                 return
         if all(told):
             yield Moment(0, 0), _pair(*told)
+
+
+def _labels(moments: Mapping[Moment, list[Record]]) -> Labels:
+    return {moment: {(record.epoch, record.batch) for record in records} for moment, records in moments.items()}
 
 
 def known(run: Run) -> bool:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from layertap.compare.align.board import Board, View
 from layertap.compare.align.content import pair_by_content
 from layertap.compare.align.mapping import pair_by_rules, read_rules
-from layertap.compare.align.moments import Moment, Moments, moments_of, pair_moments
+from layertap.compare.align.moments import Moment, Moments, labels_of, moments_of, pair_moments
 from layertap.compare.align.names import pair_by_prefix, pair_exact
 from layertap.compare.align.numbering import pair_by_numbering
 from layertap.compare.align.order import pair_by_order
+from layertap.compare.align.pairs import Pairs
 from layertap.compare.align.shift import check_numbers
-from layertap.compare.result import Alignment, Pair
+from layertap.compare.result import Alignment
 from layertap.site import Record
 from layertap.store import Run
+from layertap.store.index import Rows
 
-Shared = Sequence[tuple[Moment, Moment]]
+T = TypeVar("T")
+Sides = tuple[T, T]
+Shared = Sequence[Sides[Moment]]
 
 
 def align(
@@ -35,8 +40,9 @@ def align(
 
     ours, repaired_ours = moments_of(reference)
     theirs, repaired_theirs = moments_of(candidate)
-    shared, unpaired = pair_moments(ours, theirs)
-    board = _board(ours, theirs, shared)
+    shared, unpaired = pair_moments(ours, theirs, lambda: (labels_of(reference, ours), labels_of(candidate, theirs)))
+    runs = reference, candidate
+    board = _board(runs, (ours, theirs), shared)
     overlap = find_overlap(reference, candidate, board.reference, board.candidate, find_trim(reference, candidate))
     for views, cut in zip(board.views, overlap.views, strict=True):
         views.update(cut)
@@ -57,11 +63,11 @@ def align(
         plan += pair_by_content(board)
     if all(board.left()):
         plan += pair_by_order(board, {(trim.reference_length, trim.candidate_length) for trim in overlap.trims})
-    pairs, reference_only, candidate_only = _records(board, ours, theirs, shared)
+    pairs, reference_only, candidate_only = _records(board, runs, (ours, theirs), shared)
     if reference_only or candidate_only:
         plan.append(f"unmatched: {len(reference_only)} of the reference, {len(candidate_only)} of the candidate")
     return Alignment(
-        pairs=tuple(pairs),
+        pairs=pairs,
         reference_only=tuple(reference_only),
         candidate_only=tuple(candidate_only),
         unpaired=tuple(unpaired),
@@ -71,20 +77,18 @@ def align(
     )
 
 
-def _board(ours: Moments, theirs: Moments, shared: Shared) -> Board:
+def _board(runs: Sides[Run], moments: Sides[Moments], shared: Shared) -> Board:
     """One record for each site, from the first of the shared moments that has it."""
-    sides: tuple[dict[str, tuple[Record, int]], dict[str, tuple[Record, int]]] = ({}, {})
-    for number, pair in enumerate(shared):
-        for side, moments, moment in zip(sides, (ours, theirs), pair, strict=True):
-            for record in moments[moment]:
-                side.setdefault(str(record.site), (record, number))
-    reference, candidate = (list(side.values()) for side in sides)
-    return Board(
-        [record for record, _ in reference],
-        [record for record, _ in candidate],
-        ([number for _, number in reference], [number for _, number in candidate]),
-        (_views(record for record, _ in reference), _views(record for record, _ in candidate)),
-    )
+    records: list[list[Record]] = []
+    numbers: list[list[int]] = []
+    for side, run in enumerate(runs):
+        rows, of = _flat(moments[side], [pair[side] for pair in shared])
+        codes = run.index.values("site", rows) if len(rows) else rows
+        _, first = np.unique(codes, return_index=True)
+        first.sort()
+        records.append(run.records_at(rows[first]))
+        numbers.append(of[first].tolist())
+    return Board(records[0], records[1], (numbers[0], numbers[1]), (_views(records[0]), _views(records[1])))
 
 
 def _views(records: Iterable[Record]) -> dict[int, View]:
@@ -96,29 +100,68 @@ def _views(records: Iterable[Record]) -> dict[int, View]:
 
 
 def _records(
-    board: Board, ours: Moments, theirs: Moments, shared: Shared
-) -> tuple[list[Pair], list[Record], list[Record]]:
-    """From pairs of sites to pairs of records, one moment after the other."""
-    partners = {
-        str(board.reference[i].site): (str(board.candidate[match.candidate].site), match)
-        for i, match in board.matches.items()
-    }
-    pairs: list[Pair] = []
-    only: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
-    for one, other in shared:
-        # A folder that was appended to may hold a site twice in one step: the first goes with the first.
-        waiting: dict[str, list[Record]] = defaultdict(list)
-        for record in theirs[other]:
-            waiting[str(record.site)].append(record)
-        for record in ours[one]:
-            name = str(record.site)
-            there, match = partners.get(name, ("", None))
-            if match is not None and waiting[there]:
-                found = waiting[there].pop(0)
-                pairs.append(Pair(reference=record, candidate=found, rung=match.rung, layout=match.layout))
-            else:
-                only[0].setdefault(name, record)
-        for name, records in waiting.items():
-            if records:
-                only[1].setdefault(name, records[0])
-    return pairs, list(only[0].values()), list(only[1].values())
+    board: Board, runs: Sides[Run], moments: Sides[Moments], shared: Shared
+) -> tuple[Pairs, list[Record], list[Record]]:
+    """From pairs of sites to pairs of records, one moment after the other; and the first record of what is left over.
+
+    All of it by columns: a long training has millions of records.
+    """
+    partner = np.full(len(runs[0].index.sites), -1, np.int64)
+    match_of = np.zeros(len(runs[0].index.sites), np.int32)
+    matches = list(board.matches.items())
+    for number, (i, match) in enumerate(matches):
+        code = runs[0].index.code(board.reference[i].site)
+        partner[code] = runs[1].index.code(board.candidate[match.candidate].site)
+        match_of[code] = number
+    sides = []
+    for side, run in enumerate(runs):
+        rows, of = _flat(moments[side], [pair[side] for pair in shared])
+        codes = run.index.values("site", rows).astype(np.int64) if len(rows) else rows
+        sides.append((rows, codes, of))
+    (ours, codes, of), (theirs, their_codes, their_of) = sides
+    wanted = partner[codes] if len(codes) else codes
+    width = len(runs[1].index.sites) + 1
+    # A folder that was appended to may hold a site twice in one step: the first goes with the first.
+    mine = _counted(np.where(wanted >= 0, of * width + wanted, -1))
+    other = _counted(their_of * width + their_codes)
+    found = _places(mine, other)
+    paired = found >= 0
+    left = np.ones(len(theirs), np.bool_)
+    left[found[paired]] = False
+    pairs = Pairs(runs, (ours[paired], theirs[found[paired]]), [match for _, match in matches], match_of[codes[paired]])
+    return pairs, _first(runs[0], ours[~paired], codes[~paired]), _first(runs[1], theirs[left], their_codes[left])
+
+
+def _flat(moments: Moments, wanted: Sequence[Moment]) -> tuple[Rows, Rows]:
+    """The rows of these moments one after the other, and for each the number of its moment."""
+    parts = [moments[moment] for moment in wanted]
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    return np.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+
+
+def _counted(keys: Rows) -> Sides[Rows]:
+    """The keys, and for each how many equal ones stand before it."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(keys) else order
+    before = np.empty(len(keys), np.int64)
+    before[order] = np.arange(len(keys)) - np.repeat(starts, np.diff(np.r_[starts, len(keys)]))
+    return keys, before
+
+
+def _places(wanted: Sides[Rows], there: Sides[Rows]) -> Rows:
+    """Where each of the counted keys stands in the other ones; -1 where it does not, or is negative."""
+    if not len(wanted[0]) or not len(there[0]):
+        return np.full(len(wanted[0]), -1, np.int64)
+    times = int(max(wanted[1].max(), there[1].max())) + 1
+    mine, other = (keys * times + before for keys, before in (wanted, there))
+    order = np.argsort(other)
+    at = np.minimum(np.searchsorted(other[order], mine), len(other) - 1)
+    return np.where((other[order][at] == mine) & (wanted[0] >= 0), order[at], -1)
+
+
+def _first(run: Run, rows: Rows, codes: Rows) -> list[Record]:
+    """The first record of each site."""
+    _, first = np.unique(codes, return_index=True)
+    return run.records_at(rows[np.sort(first)])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from layertap.compare.align.board import place
-from layertap.site import Record
+from layertap.site import Site
 from layertap.store import Run
+from layertap.store.index import NONE, Rows
 
 _DIGITS = re.compile(r"(\d+)")
 
@@ -21,57 +25,82 @@ class Moment(NamedTuple):
     rank: int
 
 
-Moments = dict[Moment, list[Record]]
+Moments = Mapping[Moment, Rows]
+"""The rows of a run's index, in order of execution."""
+Labels = Mapping[Moment, Collection[tuple[int | None, int | None]]]
+"""The epochs and batches of which the records of a moment are."""
 
 
 def moments_of(run: Run) -> tuple[Moments, bool]:
-    """The records that were asked for, by moment; and whether the run's own order had to be set right.
+    """The rows that were asked for, by moment; and whether the run's own order had to be set right.
 
     A run that was put together from files in text order has layer_10 before layer_2. No model runs like that.
     """
-    found: Moments = defaultdict(list)
-    for record in run.records():
-        if record.asked:
-            found[Moment(record.step, record.rank)].append(record)
-    repaired = False
-    for records in found.values():
-        records.sort(key=lambda record: record.order)
-        if _text_order(records):
-            records.sort(key=_natural)
-            repaired = True
-    return dict(sorted(found.items())), repaired
+    rows = run.index.asked()
+    if not len(rows):
+        return {}, False
+    steps, ranks, codes = (run.index.values(name, rows) for name in ("step", "rank", "site"))
+    ends = np.flatnonzero((np.diff(steps) != 0) | (np.diff(ranks) != 0)) + 1
+    found: dict[Moment, Rows] = {}
+    # Nearly all steps of a training run the same sites in the same order.
+    orders: dict[bytes, Rows | None] = {}
+    for begin, end in pairwise((0, *ends.tolist(), len(rows))):
+        key = codes[begin:end].tobytes()
+        if key not in orders:
+            orders[key] = _repaired([run.index.sites[code] for code in codes[begin:end].tolist()])
+        order = orders[key]
+        here = rows[begin:end]
+        found[Moment(int(steps[begin]), int(ranks[begin]))] = here if order is None else here[order]
+    return found, any(order is not None for order in orders.values())
 
 
-def pair_moments(reference: Moments, candidate: Moments) -> tuple[list[tuple[Moment, Moment]], list[str]]:
-    """The moments that belong together, and in words those that do not."""
+def labels_of(run: Run, moments: Moments) -> Labels:
+    """The epochs and batches of each moment."""
+    found = {}
+    for moment, rows in moments.items():
+        pairs = zip(*(run.index.values(name, rows).tolist() for name in ("epoch", "batch")), strict=True)
+        found[moment] = {(_known(epoch), _known(batch)) for epoch, batch in pairs}
+    return found
+
+
+def _known(value: int) -> int | None:
+    return None if value == NONE else value
+
+
+def pair_moments(
+    reference: Collection[Moment], candidate: Collection[Moment], labels: Callable[[], tuple[Labels, Labels]]
+) -> tuple[list[tuple[Moment, Moment]], list[str]]:
+    """The moments that belong together, and in words those that do not; `labels` is asked where steps do not tell."""
     steps, told = _pair_keys(
         "step",
         [moment.step for moment in reference],
         [moment.step for moment in candidate],
-        _labels(reference, candidate),
+        lambda: _labels(*labels()),
     )
     ranks, more = _pair_keys("rank", [moment.rank for moment in reference], [moment.rank for moment in candidate], None)
     there = ((moment, Moment(steps.get(moment.step, -1), ranks.get(moment.rank, -1))) for moment in reference)
-    return [(one, other) for one, other in there if other in candidate], [*told, *more]
+    others = set(candidate)
+    return [(one, other) for one, other in there if other in others], [*told, *more]
 
 
 def _pair_keys(
     word: str,
     reference: Iterable[int],
     candidate: Iterable[int],
-    labels: tuple[Mapping[int, Hashable], Mapping[int, Hashable]] | None,
+    labels: Callable[[], tuple[Mapping[int, Hashable], Mapping[int, Hashable]] | None] | None,
 ) -> tuple[dict[int, int], list[str]]:
     ours, theirs = sorted(set(reference)), sorted(set(candidate))
-    paired = {key: key for key in ours if key in set(theirs)}
+    both = set(theirs)
+    paired = {key: key for key in ours if key in both}
     told = []
     if not paired and len(ours) == len(theirs) == 1:
         paired = {ours[0]: theirs[0]}
         told.append(
             f"the reference's only {word} is {ours[0]}, the candidate's {theirs[0]}; they are taken to be the same"
         )
-    elif not paired and labels is not None:
-        back = {label: key for key, label in labels[1].items()}
-        paired = {key: back[label] for key, label in labels[0].items() if label in back}
+    elif not paired and labels is not None and (found := labels()) is not None:
+        back = {label: key for key, label in found[1].items()}
+        paired = {key: back[label] for key, label in found[0].items() if label in back}
         if paired:
             told.append("steps are counted differently on both sides; they are paired by epoch and batch")
     for side, keys, used in (("reference", ours, set(paired)), ("candidate", theirs, set(paired.values()))):
@@ -81,16 +110,15 @@ def _pair_keys(
     return paired, told
 
 
-def _labels(reference: Moments, candidate: Moments) -> tuple[dict[int, Hashable], dict[int, Hashable]] | None:
+def _labels(reference: Labels, candidate: Labels) -> tuple[dict[int, Hashable], dict[int, Hashable]] | None:
     """Epoch and batch of each step, where every step has one of its own."""
     found = []
     for moments in (reference, candidate):
         labels: dict[int, Hashable] = {}
-        for moment, records in moments.items():
-            there = {(record.epoch, record.batch) for record in records}
+        for moment, there in moments.items():
             if len(there) != 1 or (None, None) in there:
                 return None
-            labels[moment.step] = there.pop()
+            labels[moment.step] = next(iter(there))
         if max(Counter(labels.values()).values(), default=0) > 1:
             return None
         found.append(labels)
@@ -102,11 +130,18 @@ def _some(keys: Sequence[int]) -> str:
     return ", ".join(shown if len(shown) <= 5 else [*shown[:3], "…", shown[-1]])
 
 
-def _text_order(records: Sequence[Record]) -> bool:
+def _repaired(sites: Sequence[Site]) -> Rows | None:
+    """Their natural order, where the sites stand in text order; None where they do not."""
+    if not _text_order(sites):
+        return None
+    return np.array(sorted(range(len(sites)), key=lambda number: _natural(sites[number])))
+
+
+def _text_order(sites: Sequence[Site]) -> bool:
     # Not of module paths: in `layers.10` a number that goes back may be a loop of the model.
     numbers: dict[str, list[int]] = defaultdict(list)
-    for record in records:
-        where = place(record.site.path)
+    for site in sites:
+        where = place(site.path)
         if where.number is not None and not where.rest and where.stem and not where.stem.endswith("."):
             numbers[where.stem].append(where.number)
     return any(
@@ -114,8 +149,8 @@ def _text_order(records: Sequence[Record]) -> bool:
     )
 
 
-def _natural(record: Record) -> tuple[int, list[tuple[int, int, str]]]:
+def _natural(site: Site) -> tuple[int, list[tuple[int, int, str]]]:
     """Embedding first, final norm and head last, numbers by value."""
-    end = place(record.site.path).end
-    parts = [(0, int(word), "") if word.isdigit() else (1, 0, word) for word in _DIGITS.split(str(record.site))]
+    end = place(site.path).end
+    parts = [(0, int(word), "") if word.isdigit() else (1, 0, word) for word in _DIGITS.split(str(site))]
     return {"embedding": -1, "final_norm": 1, "head": 2}.get(end, 0), parts
