@@ -17,6 +17,7 @@ rounding     what honest arithmetic does
 judge        which modules stand out
 alike        what is quantised everywhere, and no fault of one module
 cancelled    modules that are wrong one by one and right together
+quantised    whether weights are another's, quantised
 drill        the operators inside a guilty module, and what they say (operators)
 why          the cause, from the two modules, the operators and the error's form
 repro        the culprit in a folder of its own

@@ -29,6 +29,10 @@ class Book:
     shelf: Shelf
     slots: dict[Key, Slot] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
+    parameters: set[tuple[str, str]] = field(default_factory=set)
+    """The reference's, each by its module's page and its name."""
+    casts: dict[str, torch.dtype | None] = field(default_factory=dict)
+    """The dtype of autocast when a module was entered."""
     output: Any = None
     void: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
     """By batch and length, the tokens that see no key: a softmax over nothing has no right value."""
@@ -91,6 +95,7 @@ class Played:
     unforced: list[Key] = field(default_factory=list)
     """Values that differ in form: not forced, not judged."""
     calls: Counter[str] = field(default_factory=Counter)
+    casts: dict[str, torch.dtype | None] = field(default_factory=dict)
     masks: dict[Place, tuple[Place, str]] = field(default_factory=dict)
     """Calls of attention whose mask says something else than the reference's, with its maker, and how much."""
     kept: dict[Key, torch.Tensor] = field(default_factory=dict)

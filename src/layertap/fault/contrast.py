@@ -45,6 +45,8 @@ class Contrast:
     count: int = 0
     shape: bool = False
     """Whether the two have as many axes but not the same shape."""
+    absent: bool = False
+    """Whether one side has nothing there: a gradient that never comes."""
     exact: bool = False
     """Whether the two are equal, bit for bit but for their dtype."""
 

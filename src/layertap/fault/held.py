@@ -18,12 +18,11 @@ from layertap.fault.drill import Departure, OpLog, depart
 from layertap.fault.judge import LIMIT, Judged, by_module, floors_of, judge_events, least_of
 from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
-from layertap.fault.rounding import one_ulp
 from layertap.fault.search import APART, Search
 from layertap.fault.side import Side
 from layertap.fault.unjudged import judged_pages, suspects
 from layertap.fault.watchers import Stage
-from layertap.fault.why import Clues, below, explain
+from layertap.fault.why import Absent, Clues, below, explain
 
 LAZY = {"xla", "lazy"}
 """Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
@@ -42,12 +41,12 @@ class HeldSearch(Search):
         free = self.free(book)
         held = self.play(self.theirs, self.pairing.candidate, book, hold=True)
         self.progress("measuring what rounding does")
-        low, modules = self.lowered()
+        low, modules = self.lowered(self.follow_autocast(book, free))
         clean = widened + [
             self.play(low, modules, book, hold=True, nudge=nudge)
-            for nudge in ((one_ulp,) if low is self.ours else (None, one_ulp))
+            for nudge in ((self.nudge,) if low is self.ours else (None, self.nudge))
         ]
-        drift = self.play(low, modules, book, hold=False, nudge=one_ulp)
+        drift = self.play(low, modules, book, hold=False, nudge=self.nudge)
         floors = floors_of(clean)
         total, rounding = self.total(book, free), self.total(book, drift)
         judged = judge_events(held, floors, self.dtype)
@@ -62,10 +61,11 @@ class HeldSearch(Search):
             drift = self.play(low, modules, book, hold=False)
         told = self._sorted(guilty, book, free, floors_of([drift]), total, self.total(book, drift))
         guilty = told.faults
-        if guilty and guilty[0].page not in {page for page, _ in masks}:
+        if guilty and guilty[0].page not in {mask.page for mask in masks}:
             self._doubt_unjudged(guilty[0], book, held)
         absent = [*masks, *self._absent(book, held)]
-        self.notes += [f"without effect: {text}" for page, text in absent if not self._under(page, guilty)]
+        idle = [one for one in absent if not self._under(one.page, guilty)]
+        self.notes += [f"without effect: {one.cause}: {one.text}" for one in idle]
         if not held.events:
             self.doubts.append(
                 "no module of the candidate could be paired with one that ran in the reference; give mapping="
@@ -131,27 +131,27 @@ class HeldSearch(Search):
             )
         return told
 
-    def _makers(self, guilty: list[ModuleRow], held: Played) -> tuple[list[ModuleRow], list[tuple[str, str]]]:
+    def _makers(self, guilty: list[ModuleRow], held: Played) -> tuple[list[ModuleRow], list[Absent]]:
         """In the place of attention that was given another mask, those who made it; and what to say of them."""
         rows: dict[str, ModuleRow] = {}
-        told: dict[str, str] = {}
+        told: dict[str, Absent] = {}
         for row in guilty:
             maker, text = held.masks.get((row.page, row.call), (None, ""))
             if maker is not None:
                 where = f"the mask of {row.path}"
-                told.setdefault(maker[0], f"mask: {text}")
+                told.setdefault(maker[0], Absent(maker[0], "mask", text))
                 row = replace(row, path=self.pairing.name(maker[0]), page=maker[0], call=maker[1], where=where)
             rows.setdefault(row.page, row)
-        return list(rows.values()), list(told.items())
+        return list(rows.values()), list(told.values())
 
     def _drifts(self, book: Book, low: Side, modules: dict[str, nn.Module]) -> Iterator[float]:
         """What rounding does to the output in two more runs: where a router flips, one does not show it."""
-        for nudge in (None if low is not self.ours else partial(one_ulp, seed=1), partial(one_ulp, seed=2)):
+        for nudge in (None if low is not self.ours else partial(self.nudge, seed=1), partial(self.nudge, seed=2)):
             yield self.total(book, self.play(low, modules, book, hold=False, nudge=nudge))
 
-    def _coarseness(self, row: ModuleRow) -> tuple[float, bool]:
+    def _coarseness(self, row: ModuleRow) -> float:
         ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
-        return coarseness(ours, theirs) if ours is not None and theirs is not None else (0.0, False)
+        return coarseness(ours, theirs) if ours is not None and theirs is not None else 0.0
 
     def _doubt_inputs(self, held: Played, floors: dict[Key, Contrast]) -> None:
         for event in held.events:
@@ -204,7 +204,7 @@ class HeldSearch(Search):
         guilty: list[ModuleRow],
         table: list[ModuleRow],
         book: Book,
-        absent: list[tuple[str, str]],
+        absent: list[Absent],
         total: float,
         rounding: float,
         low: Side,
@@ -223,11 +223,13 @@ class HeldSearch(Search):
         _, ours = self._logged(self.ours, self.pairing.reference, book, calls)
         floor = ours if low is self.ours else self._logged(low, modules, book, calls)[1]
         least = least_of(self.dtype)
+        self.ours.rest()  # what a run writes, as running statistics are, is no difference of the models
+        self.theirs.rest()
         found = []
         for row in closely:
             place = (row.page, row.call)
             departure = depart(ours[place], theirs[place], floor[place], least) if place in calls else None
-            below = tuple(text for page, text in absent if page == row.page or self._under(page, [row]))
+            below = tuple(one for one in absent if one.page == row.page or self._under(one.page, [row]))
             clues = Clues(row=row, book=book, found=kept.kept.get(row.place), departure=departure, absent=below)
             found.append(self._accused(row, clues, departure, kept, book, judged_pages(held)))
         found += [
@@ -245,7 +247,9 @@ class HeldSearch(Search):
         return replace(
             first,
             evidence=(*first.evidence, *_alike(guilty, table)),
-            explained=math.nan if guilty[0].found.shape else _explained(total, after, rounding),
+            explained=math.nan
+            if guilty[0].found.shape or guilty[0].found.absent
+            else _explained(total, after, rounding),
             total=total,
             others=tuple(found[1:]),
             table=tuple(table),
@@ -263,7 +267,7 @@ class HeldSearch(Search):
     ) -> Finding:
         ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
         cause, evidence = explain(clues, ours, theirs)
-        lost = any("is called" not in text for text in clues.absent)
+        lost = any(one.lost for one in clues.absent)
         inner = below(ours, theirs, row.page, judged) if ours and theirs and not lost else None
         site = row.path
         if inner is not None:
@@ -316,7 +320,7 @@ class HeldSearch(Search):
         played = self.play(side, modules, book, hold=True, keep=keep, within=within, judge=False)
         return played, logs[0].ops
 
-    def _absent(self, book: Book, held: Played) -> list[tuple[str, str]]:
+    def _absent(self, book: Book, held: Played) -> list[Absent]:
         """Modules that ran more often in the reference, although the module above them ran as often."""
         found = []
         for page, calls in book.calls.items():
@@ -325,13 +329,13 @@ class HeldSearch(Search):
             if seen == calls or (above is not None and held.calls[above] != book.calls[above]):
                 continue
             if page not in self.pairing.names:
-                found.append((page, f"structure: the candidate has no {page}"))
+                found.append(Absent(page, "structure", f"the candidate has no {page}"))
             elif not seen:
-                found.append((page, f"skipped: {self.pairing.name(page)} is never called, in the reference it is"))
+                name = self.pairing.name(page)
+                found.append(Absent(page, "skipped", f"{name} is never called, in the reference it is"))
             else:
-                found.append(
-                    (page, f"structure: {self.pairing.name(page)} is called {seen} ×, in the reference {calls} ×")
-                )
+                text = f"{self.pairing.name(page)} is called {seen} ×, in the reference {calls} ×"
+                found.append(Absent(page, "structure", text, lost=False))
         return found
 
     @staticmethod

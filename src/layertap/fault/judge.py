@@ -59,6 +59,8 @@ def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str
     """How many times the floor an error is, and in which sense it is that."""
     if found.exact:
         return 0.0, "exact"
+    if found.absent:
+        return math.inf, "absent"
     if found.shape:
         return (0.0 if floor.shape else math.inf), "shape"  # a router that flips by rounding sends fewer tokens
     if found.nonfinite:

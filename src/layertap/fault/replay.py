@@ -28,6 +28,7 @@ def write_down(side: Side, modules: Mapping[str, nn.Module], shelf: Shelf, seede
     book.output = side.run(
         {module: Scribe(stage, book, page, parameter_names(module)) for page, module in modules.items()}
     )
+    book.parameters = {(page, name) for page, module in modules.items() for name in module._parameters}
     for page, name, grad in _gradients(modules):
         book.slots[page, 0, "param_grad", name] = shelf.put(grad)
     return book
@@ -60,6 +61,8 @@ def play(
     played.output = side.run(watchers, within(stage) if within is not None else None)
     for page, name, grad in _gradients(modules):
         task.measure((page, 0, "param_grad", name), (page, 0), grad)
+    if judge:
+        task.note_lost_gradients(modules)
     played.events = task.settled() if judge else []
     played.calls, played.masks = stage.calls, task.masks.other
     return played

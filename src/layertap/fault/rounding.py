@@ -46,15 +46,19 @@ def _dtype_for(tensor: torch.Tensor, wanted: torch.Tensor | None, theirs: Side) 
     return wanted.dtype if plain and wanted is not None else theirs.dtype
 
 
-def one_ulp(value: torch.Tensor, seed: int = 0) -> torch.Tensor:
-    """Moves about half of the values to a neighbour, up or down: what rounding somewhere before would do."""
+def one_ulp(value: torch.Tensor, seed: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Moves about half of the values to a neighbour, up or down: what rounding somewhere before would do.
+
+    Under autocast the neighbour is that of the `dtype` that it brings operators to.
+    """
     if value.is_complex():
-        return torch.view_as_complex(one_ulp(torch.view_as_real(value), seed))
+        return torch.view_as_complex(one_ulp(torch.view_as_real(value), seed, dtype))
     if not value.is_floating_point() or value.dtype.itemsize < 2 or value.is_nested or value.layout != torch.strided:
         return value
     wide = value.double() if value.dtype == torch.float64 else value.float()
     device = value.device if value.is_cuda else torch.device("cpu")  # others may have no generator
     generator = torch.Generator(device).manual_seed(value.numel() + seed)
     up = (torch.rand(value.shape, generator=generator, device=device) < 0.5).to(value.device)
-    eps = torch.finfo(value.dtype).eps * (1.0 if value.dtype.itemsize >= 4 else 0.5)
+    coarse = dtype if dtype is not None and dtype.itemsize < value.dtype.itemsize else value.dtype
+    eps = torch.finfo(coarse).eps * (1.0 if coarse.itemsize >= 4 else 0.5)
     return (wide * (1 + torch.where(up, eps, -eps))).to(value.dtype)

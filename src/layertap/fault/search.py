@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from layertap.fault.outputs import output_error, same, size_of
 from layertap.fault.pairing import Pairing
 from layertap.fault.replay import parameter_names, play, write_down
 from layertap.fault.result import Finding
-from layertap.fault.rounding import lowered
+from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.shelf import Shelf
 from layertap.fault.side import Side
 
@@ -30,6 +32,9 @@ class Search:
         self.progress = progress
         self.names = {page: parameter_names(module) for page, module in pairing.reference.items()}
         self.low: Side | None = None
+        self.arithmetic: torch.dtype | None = None
+        """The dtype that most of the candidate's modules compute in under autocast."""
+        self.nudge: Callable[..., torch.Tensor] = one_ulp
         self.doubts: list[str] = []
         self.notes: list[str] = list(pairing.notes)
         self._watching: dict[str, float] = {}
@@ -93,23 +98,42 @@ class Search:
     def play(self, side: Side, modules: dict[str, nn.Module], book: Book, **how: Any) -> Played:
         return play(side, modules, book, self.names, seeded=self.seeded, **how)
 
-    def lowered(self) -> tuple[Side, dict[str, nn.Module]]:
+    def follow_autocast(self, book: Book, free: Played) -> bool:
+        """Sees in which dtype the candidate computes under autocast; whether the reference has to be run so too."""
+        casts = Counter(free.casts[page] for page in free.casts if page in book.casts)
+        dtype = casts.most_common(1)[0][0] if casts else None
+        if dtype is None:
+            return False
+        self.arithmetic, self.nudge = dtype, partial(one_ulp, dtype=dtype)
+        differ = [page for page, cast in free.casts.items() if cast == dtype and book.casts.get(page) != dtype]
+        if 2 * len(differ) <= len(free.casts):
+            return False
+        name = str(dtype).removeprefix("torch.")
+        self.notes.append(f"the candidate computes in {name} by autocast: so does the reference, to measure rounding")
+        return True
+
+    def lowered(self, autocast: bool = False) -> tuple[Side, dict[str, nn.Module]]:
         """The reference in the candidate's dtype and on its device: what honest arithmetic there gives."""
         ours, theirs = self.ours, self.theirs
         if theirs.dtype in (ours.dtype, None) and theirs.device == ours.device:
-            self.low = ours
-            return ours, self.pairing.reference
+            self.low = ours.like(ours.model) if autocast else ours
+            self.low.autocast = self.arithmetic if autocast else None
+            return self.low, self.pairing.reference
         model = lowered(ours.model, self.pairing, theirs)
         if model is None:
             self.notes.append("the reference cannot be copied: floors from nudged inputs alone")
             self.low = ours
             return ours, self.pairing.reference
         self.low = ours.like(model)
+        self.low.autocast = self.arithmetic if autocast else None
         return self.low, dict(model.named_modules())
 
     @property
     def dtype(self) -> str:
-        return str(self.theirs.dtype or torch.float32).removeprefix("torch.")
+        own = self.theirs.dtype or torch.float32
+        if self.arithmetic is not None and torch.finfo(self.arithmetic).eps > torch.finfo(own).eps:
+            own = self.arithmetic
+        return str(own).removeprefix("torch.")
 
     def total(self, book: Book, played: Played, skip: str | None = None) -> float:
         """The error of the output, and of the parameters' gradients but for those of one module."""

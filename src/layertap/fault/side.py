@@ -34,6 +34,8 @@ class Side:
         devices = (p.device for p in model.parameters() if not p.is_meta)  # a file's weights are in its runtime
         self.device = next(devices, torch.device("cpu"))
         self.forwards = 0
+        self.autocast: torch.dtype | None = None
+        """The dtype that its operators are brought to, where it is to be run as a model under autocast."""
         self.draws = False
         """Whether a run has used random numbers."""
         self._inputs = inputs if callable(inputs) else expect_inputs(inputs)
@@ -56,6 +58,8 @@ class Side:
                 stack.callback(taps.detach, watchers)
             if within is not None:
                 stack.enter_context(within)
+            if self.autocast is not None:
+                stack.enter_context(torch.autocast(self.device.type, self.autocast))
             before = torch.get_rng_state()
             cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
             output = self._call()
@@ -67,6 +71,10 @@ class Side:
     def like(self, model: nn.Module) -> Side:
         """Another model, run on the same inputs."""
         return Side(model, self._inputs)
+
+    def rest(self) -> None:
+        """Parameters and buffers as they were before the runs."""
+        self._reset(grads=None)
 
     def leave(self) -> None:
         """Everything as it was found."""
@@ -134,6 +142,14 @@ def main_dtype(model: nn.Module) -> torch.dtype | None:
         if parameter.is_floating_point() and parameter.dtype.itemsize > 1:
             sizes[parameter.dtype] += parameter.numel()
     return sizes.most_common(1)[0][0] if sizes else None
+
+
+def autocast_now() -> torch.dtype | None:
+    """The dtype that autocast brings operators to at this moment."""
+    for kind in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(kind):
+            return torch.get_autocast_dtype(kind)
+    return None
 
 
 @contextmanager

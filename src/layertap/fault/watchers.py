@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from layertap.fault.contrast import Contrast, Pending, begin, form_of, settle
 from layertap.fault.forms import masklike, plain
 from layertap.fault.masks import Masks
 from layertap.fault.shelf import Shelf
-from layertap.fault.side import seed, version
+from layertap.fault.side import autocast_now, seed, version
 from layertap.fault.writes import Writes
 
 Nudge = Callable[[torch.Tensor], torch.Tensor]
@@ -93,6 +93,7 @@ class Scribe:
         call, again = self._stage.enter(self._page)
         if not again:
             self._book.calls[self._page] += 1
+            self._book.casts[self._page] = autocast_now()
         swaps = self._write(call, again, "entry", _arriving(self._names, args, kwargs))
         args, kwargs = _swap((args, kwargs), swaps)
         return args, kwargs, (call, again, args, kwargs)
@@ -141,6 +142,8 @@ class Task:
     writes: Writes = field(default_factory=Writes)
     misgiven: set[Place] = field(default_factory=set)
     """Calls that were given a value of another size."""
+    flowing: set[Key] = field(default_factory=set)
+    """Values through which a gradient can go back."""
 
     def forces(self, key: Key) -> bool:
         """Whether what is here is exchanged for the reference's."""
@@ -201,6 +204,22 @@ class Task:
             found = torch.where(void & torch.isfinite(found), wanted.to(found.dtype), found)
         return begin(wanted, found)
 
+    def note_lost_gradients(self, modules: Mapping[str, nn.Module]) -> None:
+        """Gradients that one side has and the other has not, where they get lost."""
+        seen = {key for key, _, _ in self.begun} | set(self.played.unforced)
+        missing = [key for key in self.book.slots if key[2] in ("param_grad", "grad_input") and key not in seen]
+        extra = [
+            key for key in self.played.unforced if key[2] == "param_grad" and (key[0], key[3]) in self.book.parameters
+        ]
+        if not any(key[2] == "param_grad" for key in self.book.slots):
+            return
+        owned = [(key, modules[key[0]]._parameters.get(key[3])) for key in missing if key[0] in modules]
+        frozen = [key for key, own in owned if key[2] == "param_grad" and own is not None and not own.requires_grad]
+        reached = {key[:2] for key in seen if key[2] == "grad_output"}
+        cut = [key for key, own in owned if key[:2] in reached and (own is not None or key in self.flowing)]
+        for key in dict.fromkeys([*(frozen or cut), *extra]):
+            self.begun.append((key, key[:2], Contrast(error=1.0, absent=True, count=1)))
+
     @property
     def into(self) -> Shelf | None:
         """Objects are written into only in a held run: elsewhere a nudge would be added to a nudge."""
@@ -227,6 +246,7 @@ class Player:
         call, again = stage.enter(self._page)
         token = call, again, stage.caller
         stage.measuring = True
+        self._task.played.casts[self._page] = autocast_now()
         if self._page in self._task.book.calls:
             self._look_at_masks(token, args, kwargs)
             swaps = self._compare(token, "entry", _arriving(self._names, args, kwargs))
@@ -281,6 +301,7 @@ class Player:
             if task.nudge is not None and end == "entry":
                 given = task.nudge(given)
             if _flows(tensor) and end in _BACK:
+                task.flowing.add((*key[:2], _BACK[end], key[3]))
                 back = self._back(call, end, key[3], caller)
                 swaps[id(tensor)] = tensor, _gate(tensor, None if given is tensor else given, back)
             elif given is not tensor:

@@ -12,13 +12,27 @@ import torch
 from torch import nn
 
 from layertap.capture.sharding import same_part
+from layertap.compare.floor import ROUNDOFF
 from layertap.fault.book import Book
 from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.drill import Departure
+from layertap.fault.forms import closed, masklike, plain
 from layertap.fault.operators import by_operator
+from layertap.fault.quantised import quantisation_error
 from layertap.fault.result import ModuleRow
 
 Explanation = tuple[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Calls that one side makes and the other does not."""
+
+    page: str
+    cause: str
+    text: str
+    lost: bool = True
+    """Whether the module does not take part at all; one that is called in parts may do all the same work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +44,7 @@ class Clues:
     found: torch.Tensor | None
     """The candidate's tensor at the place of the worst measurement."""
     departure: Departure | None
-    absent: tuple[str, ...]
+    absent: tuple[Absent, ...]
     """What it should have called and did not."""
 
 
@@ -41,10 +55,18 @@ def explain(clues: Clues, reference: nn.Module | None, candidate: nn.Module | No
     cause, evidence = _cause(clues, reference, candidate) or ("", ())
     if cause:
         return cause, (*evidence, *_slope(row, evidence), seen)
-    error = f"relative error {row.local:.3g}"
+    error = f"relative error {row.local:.3g}" if row.local else _SENSES.get(row.sign, row.sign)
     if any(page.startswith(f"{row.page}." if row.page else "") and page != row.page for page in book.calls):
         return "structure", (f"its children are right, what it makes of them is not: {error}", seen)
     return "unknown", (error, seen)
+
+
+_SENSES = {
+    "nonfinite": "some values are finite on one side only",
+    "slope": "the error is a multiple of the value",
+    "offset": "the same is added everywhere",
+}
+"""What is wrong where the relative error says nothing."""
 
 
 def _line(row: ModuleRow, book: Book) -> str:
@@ -54,7 +76,10 @@ def _line(row: ModuleRow, book: Book) -> str:
         return ""
     if row.sign == "column":
         return f", most of all in [..., {row.found.column_index}]"
-    place = np.unravel_index(row.found.row_index, slot.get().shape[:-1])
+    values = _numbers(slot.get())
+    if values is None:
+        return ""
+    place = np.unravel_index(row.found.row_index, values.shape[:-1])
     return f", most of all in [{', '.join(str(int(index)) for index in place)}]" if place else ""
 
 
@@ -75,9 +100,11 @@ def _subject(row: ModuleRow) -> str:
 def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Explanation | None:
     row, book = clues.row, clues.book
     page, call, end, _ = row.place
-    if clues.absent:
-        cause, _, text = clues.absent[0].partition(": ")
-        return cause, (text,)
+    for absent in clues.absent:
+        if absent.lost:
+            return absent.cause, (absent.text,)
+    if row.found.absent:
+        return _no_gradient(row, theirs, ours)
     told = None
     if ours is not None and theirs is not None:
         told = weights_apart(theirs, ours, row.page, set(book.calls))
@@ -85,10 +112,20 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
         told = config_apart(theirs, ours) if ours is not None and theirs is not None else None
         return told or ("structure", ("what it returns has another size than the reference's",))
     if told is not None or clues.found is None:
-        return told
-    right, found = on_one_device(book.slots[row.place].get(), clues.found)
+        return told or _called(clues)
+    ours_at, theirs_at = _numbers(book.slots[row.place].get()), _numbers(clues.found)
+    if ours_at is None or theirs_at is None:
+        return _called(clues)
+    right, found = on_one_device(ours_at, theirs_at)
+    if right.shape == found.shape and right.is_floating_point() and found.is_floating_point():
+        told = _closed_otherwise(right, found)
+        if told is not None:
+            return told
+        both = closed(right) & closed(found)
+        right, found = right.masked_fill(both, 0.0), found.masked_fill(both, 0.0)
     given = book.at(page, call, "entry").values() if end == "exit" else ()
-    told = _certain(right, found, [value.to(found.device) for value in given])
+    numbers = [values.to(found.device) for value in given if (values := _numbers(value)) is not None]
+    told = _certain(right, found, numbers)
     if told is None and ours is not None and theirs is not None:
         told = config_apart(theirs, ours)
     if not found.is_floating_point():
@@ -99,7 +136,38 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
     told = told or _cache(row, book) or _form(right, found, _around(row, book, found.device), row)
     if told is None and departure is not None:
         told = by_operator(departure, sure=False)
-    return told or _faint(right, found, row.floor)
+    return told or _faint(right, found, row.floor) or _called(clues)
+
+
+def _called(clues: Clues) -> Explanation | None:
+    """What it calls more or less often than the reference does, where nothing else is known."""
+    return next(((absent.cause, (absent.text,)) for absent in clues.absent), None)
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor | None:
+    """In real numbers, one after the other."""
+    values = plain(tensor.detach())
+    return torch.view_as_real(values) if values is not None and values.is_complex() else values
+
+
+def _closed_otherwise(right: torch.Tensor, found: torch.Tensor) -> Explanation | None:
+    """A mask that is added to scores and closes other places."""
+    apart = int((closed(right) != closed(found)).sum())
+    usual = torch.isfinite(right).all() and torch.isfinite(found).all()
+    if not apart or not (usual or masklike(right)):
+        return None
+    return "mask", (f"{apart} of {right.numel()} places are closed on one side and open on the other",)
+
+
+def _no_gradient(row: ModuleRow, theirs: nn.Module | None, ours: nn.Module | None) -> Explanation:
+    """A gradient that one side lacks."""
+    name, end = row.place[3], row.place[2]
+    if end != "param_grad":
+        return "structure", ("no gradient goes back through it, in the reference one does",)
+    right, own = (module._parameters.get(name) if module is not None else None for module in (theirs, ours))
+    if right is not None and own is not None and right.requires_grad != own.requires_grad:
+        return "config", (f"{name}: requires_grad is {own.requires_grad}, expected {right.requires_grad}",)
+    return "structure", (f"{name} gets no gradient on one side, and gets one on the other",)
 
 
 def _cache(row: ModuleRow, book: Book) -> Explanation | None:
@@ -120,7 +188,7 @@ def _around(row: ModuleRow, book: Book, device: torch.device) -> dict[str, torch
             found[f"its input {leaf}".strip()] = slot.get(device)
         elif end == "exit" and call == 0 and page and page.rpartition(".")[0] == row.page:
             found[f"{page}'s output {leaf}".strip()] = slot.get(device)
-    return found
+    return {name: values for name, value in found.items() if (values := _numbers(value)) is not None}
 
 
 def _tensors(module: nn.Module, path: str, called: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -143,17 +211,18 @@ def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called:
         if wanted.shape != tensor.shape:
             return "weights", (f"{name} has shape {tuple(tensor.shape)}, expected {tuple(wanted.shape)}",)
         here = same_part(wanted, tensor)
-        plain, quantised = (None, False) if here is None else plain_values(here[1])
-        if here is None or plain is None:
+        values, quantised = (None, False) if here is None else plain_values(here[1])
+        if here is None or values is None:
             continue
-        wanted, plain = on_one_device(here[0].detach(), plain)
-        found = contrast(wanted.to(plain.dtype), plain)
+        wanted, values = on_one_device(here[0].detach(), values)
+        found = contrast(wanted.to(values.dtype), values)
         if found is None or found.exact or (quantised and found.error < QUANTISED):
             continue
-        how = _how(wanted, plain, found.error)
-        # Bad scales leave the values recognisable, only coarse or cut off; other values are other weights.
-        coarse = quantised and how.startswith("relative error") and _cosine(wanted, plain) > 0.5
-        return ("quantization" if coarse else "weights"), (f"{name}: {how}",)
+        grid = quantisation_error(wanted, values)
+        if grid is not None and grid > 2 * ROUNDOFF["bfloat16"]:
+            return "quantization", (f"{name} lies on the grid of a quantised type, {grid:.3g} off",)
+        how = _how(wanted, values, found.error)
+        return "weights", (f"{name}: {how}",)
     return None
 
 
@@ -168,13 +237,11 @@ def plain_values(tensor: torch.Tensor) -> tuple[torch.Tensor | None, bool]:
     return (tensor.dequantize() if hasattr(tensor, "dequantize") else None), True
 
 
-def _cosine(a: torch.Tensor, b: torch.Tensor) -> float:
-    return torch.nn.functional.cosine_similarity(a.double().flatten(), b.double().flatten(), dim=0).item()
-
-
 def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
     r, c = wanted.double(), found.double()
     slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
+    if not torch.isfinite(r).all() and torch.isfinite(c).all():
+        return f"{int((~torch.isfinite(r)).sum())} values are finite, where the reference's are not"
     if not torch.isfinite(c).all():
         return f"{int((~torch.isfinite(c)).sum())} values are not finite"
     if (c - slope * r).norm() <= 0.02 * c.norm() and abs(slope - 1) > 0.02 and c.any():
@@ -191,6 +258,8 @@ def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
             return f"{len(rows)} of {len(r)} rows {what} (first: {rows[0]})"
     if apart and torch.allclose(r.flatten().sort().values, c.flatten().sort().values, rtol=1e-2, atol=1e-6):
         return "the same values in another order"
+    if not r.any():
+        return f"{int((c != 0).sum())} values are not zero, where all of the reference's are"
     return f"relative error {error:.3g}"
 
 
@@ -285,14 +354,14 @@ def _form(
         return "offset", ("the same vector is added to every row",)
     if d.ndim == 4 and (d - d.mean((0, 2, 3), keepdim=True)).norm().item() < noise < 0.7 * size:
         return "offset", ("one number a channel is added to every place",)
-    return _shift(r, c) or _clipping(r, c, d) or _few(d) or _order(r, c, error)
+    return _shift(r, c) or _clipping(r, c, d) or _few(d, r) or _order(r, c, error)
 
 
 def _faint(right: torch.Tensor, found: torch.Tensor, floor: float) -> Explanation | None:
     """Forms that other causes have as well."""
     r, c = (torch.nan_to_num(t.double(), 0.0, 0.0, 0.0) for t in (right, found))
     slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
-    return _untouched(c - r, r, floor) or _coarse(c, ((c - r).norm() / r.norm()).item(), slope)
+    return _untouched(c - r, r, floor) or _coarse(r, c, ((c - r).norm() / r.norm()).item(), slope)
 
 
 def _whole(right: torch.Tensor, found: torch.Tensor) -> Explanation | None:
@@ -300,6 +369,8 @@ def _whole(right: torch.Tensor, found: torch.Tensor) -> Explanation | None:
     if found.dtype == torch.bool:
         return "mask", (f"{int((found != right).sum())} of {found.numel()} places differ",)
     apart = (found.long() - right.long()).flatten()
+    if not apart.any():
+        return None
     if bool((apart == apart[0]).all()):
         return "shift", (f"every number is {int(apart[0]):+d} off",)
     off = apart[apart != 0]
@@ -329,9 +400,9 @@ def _order(r: torch.Tensor, c: torch.Tensor, error: float) -> Explanation | None
     return None
 
 
-def _coarse(c: torch.Tensor, error: float, slope: float) -> Explanation | None:
+def _coarse(r: torch.Tensor, c: torch.Tensor, error: float, slope: float) -> Explanation | None:
     unique = torch.unique(c).numel()
-    if unique <= 256 < c.numel():
+    if unique <= 256 < c.numel() and torch.unique(r).numel() > 4 * unique:
         return "quantization", (f"only {unique} different values",)
     if error < 0.02 and abs(slope - 1) < error / 4:
         return "precision", (f"incoherent error of {error:.2g}, as lower precision makes",)
@@ -342,20 +413,26 @@ def _shift(r: torch.Tensor, c: torch.Tensor) -> Explanation | None:
     for axis in range(max(r.ndim - 1, 0)):
         size = r.shape[axis]
         for by in (1, -1):
-            if size > 3 and _near(r.narrow(axis, max(-by, 0), size - 1), c.narrow(axis, max(by, 0), size - 1)):
+            moved, there = r.narrow(axis, max(-by, 0), size - 1), c.narrow(axis, max(by, 0), size - 1)
+            unmoved = r.narrow(axis, max(by, 0), size - 1)
+            # What changes little along an axis is near its neighbour without being shifted.
+            if size > 3 and _near(moved, there) and (there - moved).norm() <= 0.1 * (there - unmoved).norm():
                 return "shift", (f"axis {axis} is shifted by {by}",)
     return None
 
 
-def _few(d: torch.Tensor) -> Explanation | None:
+def _few(d: torch.Tensor, r: torch.Tensor) -> Explanation | None:
     """A few rows or channels that carry all of the error."""
     if d.ndim < 2:
         return None
-    flat = d.reshape(-1, d.shape[-1]).square()
-    for name, line in (("rows", flat.sum(1)), ("channels", flat.sum(0))):
+    flat, sizes = (value.reshape(-1, d.shape[-1]).square() for value in (d, r))
+    for name, axis in (("rows", 1), ("channels", 0)):
+        line, size = flat.sum(axis), sizes.sum(axis)
         order = line.sort(descending=True)
         few = max(1, len(line) // 4)
-        if len(line) >= 4 and order.values[:few].sum() > 0.98 * line.sum():
+        wrong, whole = order.values[:few].sum() / line.sum(), size[order.indices[:few]].sum() / size.sum()
+        # Where the reference has its energy in the same few, the error is no larger there than elsewhere.
+        if len(line) >= 4 and wrong > 0.98 and wrong * (1 - whole) > 49 * whole * (1 - wrong):
             count = int((line > 0.01 * order.values[0]).sum())
             return "mask", (f"{count} of {len(line)} {name} carry the error (first: {int(order.indices[0])})",)
     return None

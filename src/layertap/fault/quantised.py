@@ -1,0 +1,154 @@
+"""Whether weights are another's, quantised: known by the pattern of the values, not by how far off they are.
+
+Quantised values lie on a grid: multiples of a step, floats with a few bits, or a small set of levels, with a scale of
+its own for each row, each group or each square of the matrix. So a few neighbours share one scale, whatever the scheme
+is, and are looked at by themselves. And they are where rounding puts them: within a few steps of what they were.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+GROUP = 16
+"""So many neighbours have one scale in every scheme in use."""
+LEVELS = 32
+"""Neighbours in which a small set of levels is looked for: of 16 levels, most come twice."""
+STEPS = 1.2
+"""How many steps the values of a group may have moved, as a root mean square: 0.29 where each went to its nearest."""
+APART = 3.5
+"""A group that is this many times as far off as the typical one has other values, or another scale."""
+MOST = 0.98
+"""The share of groups that have to fit."""
+BUDGET = 512
+"""Groups that are looked at closely; they are spread over the whole matrix."""
+EIGHT = 2**8 - 2
+"""Steps between the lowest and the highest value of eight bits."""
+
+
+@torch.no_grad()
+def quantisation_error(right: torch.Tensor, values: torch.Tensor) -> float | None:
+    """How far weights are off by being quantised; None where they are not the others, quantised."""
+    if right.shape != values.shape or right.ndim < 2 or not values.is_floating_point():
+        return None
+    right, values = right.flatten(1).double(), values.flatten(1).double()
+    error = float((values - right).norm() / right.norm().clamp_min(1e-300))
+    if not 0 < error < 1 or not torch.isfinite(values).all():
+        return None
+    if _one_apart(right, values):
+        return None
+    for ours, theirs in ((right, values), (right.T.contiguous(), values.T.contiguous())):  # a scale a row, or a column
+        groups, levels = _groups(ours, theirs, GROUP), _groups(ours, theirs, LEVELS)
+        if _steps(*groups) or _floats(*groups) or _levels(*levels) or _within_eight_bits(ours, theirs):
+            return error
+    return None
+
+
+def _one_apart(right: torch.Tensor, values: torch.Tensor) -> bool:
+    """Whether one group is further off than the others, by itself and for its size."""
+    size = min(GROUP, right.shape[1])
+    width = right.shape[1] // size * size
+    r, c = (t[:, :width].reshape(-1, size) for t in (right, values))
+    off = (c - r).square().mean(1).sqrt()
+    share = off / r.abs().amax(1).clamp_min(1e-300)
+    typical = off[off > 0].median() if bool((off > 0).any()) else off.max()
+    usual = share[share > 0].median() if bool((share > 0).any()) else share.max()
+    return bool(((off > APART * typical) & (share > APART * usual)).any())
+
+
+def _groups(right: torch.Tensor, values: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Neighbours within a row, without groups that are zero on either side."""
+    size = min(size, right.shape[1])
+    width = right.shape[1] // size * size
+    r, c = (t[:, :width].reshape(-1, size) for t in (right, values))
+    some = (r.abs().amax(1) > 0) & (c.abs().amax(1) > 0)
+    r, c = r[some], c[some]
+    every = max(1, -(-len(r) // BUDGET))
+    return r[::every], c[::every]
+
+
+def _steps(r: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether each group is made of whole multiples of one step: its largest value is such a multiple itself."""
+    if r.shape[1] < 8 or not len(r):
+        return False
+    top, lost = c.abs().amax(1, keepdim=True), _lost(c)
+    step = torch.zeros_like(top)
+    for count in range(1, 64 if _is_coarse(c) else 256):  # of more steps, those are not seen that bfloat16 has lost
+        one = top / count
+        multiple = c / one
+        fits = ((multiple - multiple.round()).abs() <= 0.02 + lost * multiple.abs()).all(1, keepdim=True)
+        step = torch.where((step == 0) & fits, one, step)
+    moved = (c - r).square().mean(1, keepdim=True).sqrt()
+    return _most(step > 0) and _most(moved <= STEPS * step)
+
+
+def _lost(values: torch.Tensor) -> float:
+    """How far two such values may be off for their ratio, by the dtype that they were kept in."""
+    if _is_coarse(values):
+        return 2.0**-8
+    return 2.0**-10 if bool((values.to(torch.float16).double() == values).all()) else 2.0**-22
+
+
+def _is_coarse(values: torch.Tensor) -> bool:
+    """Whether all values are numbers that bfloat16 has."""
+    return bool((values.to(torch.bfloat16).double() == values).all())
+
+
+def _floats(r: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether each group is a scale times floats with three bits behind the point, or fewer."""
+    if r.shape[1] < 8 or not len(r):
+        return False
+    top = c.abs().amax(1, keepdim=True)
+    found = torch.zeros_like(top, dtype=torch.bool)
+    loose = 0.08 if _is_coarse(c) else 0.01
+    for eighths in range(8, 16):
+        mantissa = torch.frexp(c / top * eighths).mantissa.abs() * 16
+        found |= ((mantissa - mantissa.round()).abs() <= loose).all(1, keepdim=True)
+    moved = (c - r).norm(dim=1, keepdim=True) <= 0.1 * r.norm(dim=1, keepdim=True)
+    return _most(found) and _most(moved)
+
+
+def _levels(r: torch.Tensor, c: torch.Tensor) -> bool:
+    """Whether each group has few values, as a code book gives, where the other has many."""
+    if r.shape[1] < LEVELS or not len(r):
+        return False
+    few, many = _distinct(c) <= LEVELS // 2 + 1, _distinct(r) > 0.8 * LEVELS
+    moved = (c - r).square().mean(1).sqrt() <= 0.12 * torch.maximum(c.abs(), r.abs()).amax(1)
+    return _most(few) and _most(many) and _most(moved)
+
+
+def _within_eight_bits(right: torch.Tensor, values: torch.Tensor) -> bool:
+    """Of eight bits kept in bfloat16 the grid is lost: then no value may be further off than half a step and that."""
+    if not _is_coarse(values):
+        return False
+    off = (values - right).abs() - 2.0**-9 * right.abs()
+    rows = 2 * right.abs().amax(1, keepdim=True)
+    for step in (rows / EIGHT, rows.amax(0, keepdim=True) / EIGHT):
+        share = (off.clamp_min(0) / step.clamp_min(1e-300)).flatten()
+        # Rounding to a grid fills the half step evenly; anything else of that size has a tail beyond it.
+        if bool((share <= 0.6).all()) and float(share.square().mean().sqrt()) > 0.15:
+            return True
+    return False
+
+
+def _distinct(groups: torch.Tensor) -> torch.Tensor:
+    ordered = groups.sort(1).values
+    return (ordered.diff(dim=1) > 1e-6 * groups.abs().amax(1, keepdim=True)).sum(1) + 1
+
+
+def _most(share: torch.Tensor) -> bool:
+    return float(share.double().mean()) >= MOST
+
+
+@torch.no_grad()
+def weights_in_effect(module: nn.Module, like: nn.Linear) -> torch.Tensor | None:
+    """The weights that a module multiplies with, whatever they are packed in: what it makes of each input alone."""
+    device = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+    dtype = next((p.dtype for p in (*module.parameters(), *like.parameters()) if p.is_floating_point()), torch.float32)
+    try:
+        each = torch.eye(like.in_features, device=device, dtype=dtype)
+        none = module(torch.zeros(1, like.in_features, device=device, dtype=dtype))
+        found: torch.Tensor = (module(each) - none).T
+    except Exception:  # noqa: BLE001  it may want other arguments than a linear layer: then its weights are not known
+        return None
+    return found if found.shape == like.weight.shape else None
