@@ -56,6 +56,27 @@ def test_a_cast_is_noise_and_says_what_it_lost(saved, kind):
     assert "float32 → bfloat16, loses 0.00" in rows(found, "cast")["model.embed_tokens.weight"].detail
 
 
+def test_d1_a_mixture_that_names_its_gates_and_its_ups_apart(tmp_path):
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, moe_intermediate_size=16, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2,
+    )  # fmt: skip
+    model = transformers.Qwen3MoeForCausalLM(config)
+    model.save_pretrained(tmp_path)
+    found = lt.audit(model, tmp_path)
+    assert found.verdict == "identical", str(found)
+    assert found.by_status["converted"] == 4
+    with torch.no_grad():  # of one expert, gate and up exchanged
+        weight = model.model.layers[1].mlp.experts.gate_up_proj
+        weight[2] = weight[2].roll(16, 0)
+    found = lt.audit(model, tmp_path)
+    assert rows(found, "changed").keys() == {"model.layers.1.mlp.experts.gate_up_proj"}
+    assert "experts.2.up_proj.weight" in rows(found, "changed")["model.layers.1.mlp.experts.gate_up_proj"].detail
+
+
 def test_experts_are_found_without_transformers_tables(saved):
     model, folder = saved("mixtral")
     found = lt.audit(dict(model.state_dict()), folder)

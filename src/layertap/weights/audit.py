@@ -38,7 +38,7 @@ from layertap.weights.describe import (
 from layertap.weights.differences import differences
 from layertap.weights.entries import Entry, Weights
 from layertap.weights.hashes import Hashes
-from layertap.weights.hints import ascending, ignored, natural, suggested
+from layertap.weights.hints import ignored, natural, out_of_order, suggested
 from layertap.weights.quantised import dequantised, merged_lora
 from layertap.weights.result import Audit, AuditRow
 from layertap.weights.sources import open_weights
@@ -280,8 +280,9 @@ class _Audit:
             return _Relation(
                 "converted" if order and order[0] else "changed", owners, rule, order[1] if order else detail
             )
-        if not ascending(owners) or not made.in_order:
-            return _Relation("changed", owners, rule, f"its parts come in another order: {shown(owners)}")
+        odd = out_of_order(owners) or ("" if made.in_order else owners[0])
+        if odd:
+            return _Relation("changed", owners, rule, f"its parts come in another order: first {odd}")
         square = len(entry.shape) >= 2 and entry.shape[-1] == entry.shape[-2]
         if made.transposed and square and not transposing:
             why = "transposed, and nothing that is not square shows that this is how the two sides differ"

@@ -10,7 +10,7 @@ from typing import Any
 from layertap.weights.entries import Weights
 
 _PREFIXES = ("module.", "_orig_mod.", "model.", "transformer.", "base_model.model.", "language_model.", "state_dict.")
-_LAYER = re.compile(r"\d+")
+_LAYER = re.compile(r"(?:^|(?<=\.))\d+(?=\.|$)")
 
 
 def suggested(model: Weights, other: Weights) -> dict[str, tuple[str, ...]]:
@@ -71,19 +71,28 @@ def ignored(model: Any, name: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
 
-def ascending(names: Iterable[str]) -> bool:
-    """Whether names that differ in numbers alone come in the order of these numbers.
+def out_of_order(names: Iterable[str]) -> str:
+    """The first part that is not where the others' order says: by number, and alike for every number; empty if none.
 
-    >>> ascending(["e.0.w", "e.1.w", "e.2.w"]), ascending(["e.1.w", "e.0.w"]), ascending(["q", "k", "v"])
-    (True, False, True)
+    >>> out_of_order(["e.0.w1", "e.0.w3", "e.1.w1", "e.1.w3"]), out_of_order(["q", "k", "v"])
+    ('', '')
+    >>> out_of_order(["e.1.w", "e.0.w", "e.2.w"]), out_of_order(["e.0.gate", "e.0.up", "e.1.up", "e.1.gate"])
+    ('e.0.w', 'e.1.up')
     """
     last: dict[str, list[int]] = {}
+    kinds: dict[tuple[int, ...], list[str]] = {}
+    first: list[str] = []
     for name in names:
         kind, numbers = kind_of(name), [int(number) for number in _LAYER.findall(name)]
         if kind in last and last[kind] > numbers:
-            return False
+            return name
         last[kind] = numbers
-    return True
+        own = kinds.setdefault(tuple(numbers), [])
+        own.append(kind)
+        first = first or own
+        if own is not first and first[: len(own)] != own and len(first) >= len(own):
+            return name
+    return ""
 
 
 def kind_of(name: str) -> str:
