@@ -169,7 +169,7 @@ def test_two_processes_do_not_clash_and_the_next_one_appends(tmp_path):
 def test_a_resumed_sgd_is_numbered_on_and_the_receipt_says_why(tmp_path, schedule, steps):
     for _ in range(2):
         model = gpt()
-        with lt.watch(model, path=tmp_path, sites="norm", schedule=schedule) as w:
+        with lt.watch(model, path=tmp_path, sites="norm", schedule=schedule, exists="append") as w:
             train(model, steps=3, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     assert list(w.run["norm"].steps) == steps
     assert len(w.run["norm"]) == len(steps)

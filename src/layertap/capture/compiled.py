@@ -41,7 +41,16 @@ class Uncompiled:
     def named_modules(self, *, remove_duplicate: bool = True) -> Iterator[tuple[str, nn.Module]]:
         for path, module in self._model.named_modules(remove_duplicate=remove_duplicate):
             if not _wraps(module):
-                yield ".".join(name for name in path.split(".") if name != "_orig_mod"), module
+                yield uncompiled_name(path), module
+
+
+def uncompiled_name(path: str) -> str:
+    """A module's path without what torch.compile put into it.
+
+    >>> uncompiled_name("_orig_mod.layers.0")
+    'layers.0'
+    """
+    return ".".join(name for name in path.split(".") if name != "_orig_mod")
 
 
 def doors_of(

@@ -39,6 +39,15 @@ def rank() -> int:
     return 0
 
 
+def world_size() -> int:
+    """How many processes run the model together."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_world_size())
+    with contextlib.suppress(ValueError):
+        return int(os.environ.get("WORLD_SIZE", "1"))
+    return 1
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON can hold it."""
     if value is None or isinstance(value, (str, int, float, bool)):

@@ -87,6 +87,8 @@ class Recorder:
         """Record only while the model is in one of these phases; None means both."""
         self.keep_inputs = False
         """Whether the model's own inputs are kept whole, and not the small whole-number ones alone."""
+        self.small_inputs = SMALL
+        """Up to how many bytes the model's own whole-number inputs are kept."""
         self.between: Callable[[Writer], Writer] = lambda writer: writer
         """What stands between the sink and the run's writer; set it before `start`."""
         self.notes: list[str] = []
@@ -130,13 +132,7 @@ class Recorder:
             raise BadArgument("this recorder has been used already; make a new one with record(…)")
         for region in self._regions:
             region.check()
-        self._writer: RunWriter | MemoryWriter
-        if self.path is None:
-            self._writer = MemoryWriter(info=self._info, rank=self._rank)
-        else:
-            self._writer = RunWriter(
-                self.path, info=self._info, rank=self._rank, exists=self._exists, durability=self._durability
-            )
+        self._writer = self.open_writer()
         between = self.between(self._writer)
         self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None)
         self._pid = os.getpid()
@@ -147,6 +143,12 @@ class Recorder:
         self._open_regions()
         self._arm()
         return self
+
+    def open_writer(self) -> Any:
+        """What the run is written with; a recorder of another kind may choose the folder later."""
+        if self.path is None:
+            return MemoryWriter(info=self._info, rank=self._rank)
+        return RunWriter(self.path, info=self._info, rank=self._rank, exists=self._exists, durability=self._durability)
 
     def step(self) -> None:
         """Ends a step: calls are counted anew, and the schedule decides about the next one."""
@@ -298,7 +300,11 @@ class Recorder:
             level = self.keeper.level(tap.path, role, leaf)
         else:
             exact = not (tensor.is_floating_point() or tensor.is_complex())
-            level = TENSOR if self.keep_inputs or (exact and tensor.numel() * tensor.element_size() <= SMALL) else STATS
+            level = (
+                TENSOR
+                if self.keep_inputs or (exact and tensor.numel() * tensor.element_size() <= self.small_inputs)
+                else STATS
+            )
         self.sink.put(draft, tensor, level)
         self.parts.add(draft)
         if not asked:

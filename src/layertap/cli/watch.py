@@ -29,6 +29,8 @@ def watch(
         str | None, typer.Option(help="'every 10', 'first 5', 'epochs 1,5 and batches 0', 'log'")
     ] = None,
     ring: Annotated[int | None, typer.Option(min=0, help="hold the last n steps for a trigger")] = None,
+    phases: Annotated[str | None, typer.Option(help="train, eval, or both separated by a comma")] = None,
+    disk: Annotated[str | None, typer.Option(help="bytes that the run may take; 20GiB by default")] = None,
     triggers: Annotated[str | None, typer.Option(help="nonfinite, loss_spike, grad_norm; separated by commas")] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="replace a run that is there, instead of going on")
@@ -42,10 +44,12 @@ def watch(
 ) -> None:
     """Watch a training script that nobody edits. Its exit code is passed on."""
     from layertap.training.watch_config import read_config
+    from layertap.training.watch_folder import check_writable
     from layertap.training.watch_script import run
 
     options: dict[str, Any] = {"model": model, "sites": sites or None, "what": what, "keep": keep}
     options |= {"schedule": schedule, "ring": ring, "strict": strict or None, "path": output and str(output)}
+    options |= {"phases": phases, "disk": disk}
     options["triggers"] = triggers.split(",") if triggers else None
     options["exists"] = "replace" if replace else None
     settings = read_config(config, **options)
@@ -54,6 +58,7 @@ def watch(
         return
     if not command:
         raise BadArgument("watch what? give the command after --, for instance: layertap watch -- python train.py")
+    check_writable(Path(settings.path))
     asked = {**_as_options(config, options), "path": str(Path(settings.path).absolute())}
     if check_determinism:
         raise typer.Exit(_determinism(command, asked, json))

@@ -119,7 +119,9 @@ def diff_training(
         if progress is not None:
             progress(done, len(shared))
     notes += [f"only in {name}: {site}" for site, name in sorted(missing.items())[:6]]
-    verdict, reasons = _whole(first, above, len(shared), compared, len(missing))
+    alone = len(set(ours.rows) ^ set(theirs.rows))
+    unknown = first is not None and not _data_is_known(ours, theirs, first)
+    verdict, reasons = _whole(first, above, len(shared), compared, len(missing), alone, unknown)
     return TrainingReport(
         reference=ours.run.name,
         candidate=theirs.run.name,
@@ -166,7 +168,13 @@ def _parting(reference: Run, candidate: Run, a: Record, b: Record, roundoff: flo
 
 
 def _whole(
-    first: Parting | None, above: Parting | None, steps: int, records: int, missing: int
+    first: Parting | None,
+    above: Parting | None,
+    steps: int,
+    records: int,
+    missing: int,
+    alone: int,
+    unknown: bool,
 ) -> tuple[Verdict, tuple[str, ...]]:
     if not records:
         return "inconclusive", (say("the two trainings have no step and site in common"),)
@@ -175,11 +183,20 @@ def _whole(
             return "inconclusive", (
                 say("what both have is bit-identical, but {count} sites are on one side only", count=missing),
             )
+        if alone:
+            template = "the {steps} steps that both have are bit-identical, but {count} steps are on one side only"
+            return "inconclusive", (say(template, steps=steps, count=alone),)
         return "identical", (
             say("all {records} records of {steps} steps are bit-identical", records=records, steps=steps),
         )
     if first.is_input:
         template = "the batches differ from step {step} on: the data, its order or its augmentation, not the model"
+        return "inconclusive", (say(template, step=first.step),)
+    if unknown and above is not None:
+        template = (
+            "they part at step {step} from the first site on, and no batch was recorded: the data may differ, or the "
+            "model"
+        )
         return "inconclusive", (say(template, step=first.step),)
     if above is None:
         return "noise", (say("they part at step {step}, by no more than rounding explains", step=first.step),)
@@ -190,6 +207,18 @@ def _whole(
         "small fault; nothing here can tell"
     )
     return "inconclusive", (say(template, first=first.step, above=above.step),)
+
+
+def _data_is_known(ours: _Steps, theirs: _Steps, first: Parting) -> bool:
+    """Whether something before the first difference says that both sides had the same data in that step."""
+    mine, other = ours.at(first.step), theirs.at(first.step)
+    for (rank, phase, site), row in mine.items():
+        if (rank, phase, site) not in other or rank != first.rank:
+            continue
+        if Site.parse(site).role not in ("input", "output"):
+            continue  # weights are the same whatever the data
+        return ours.marks[row] == theirs.marks[other[rank, phase, site]] or first.is_input
+    return False
 
 
 def _alone(ours: _Steps, theirs: _Steps, shared: list[int]) -> list[str]:

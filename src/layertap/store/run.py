@@ -113,8 +113,10 @@ class Run:
 
     def _receipted(self) -> int:
         receipts = (session.get("receipt") for session in self.sessions)
-        counts = (receipt.get("records") for receipt in receipts if isinstance(receipt, dict))
-        return sum(count for count in counts if isinstance(count, int))
+        counts = [receipt.get("records") for receipt in receipts if isinstance(receipt, dict)]
+        thinned = [session.get("thinned") for session in self.sessions]  # out of the shards of earlier sessions
+        wrote, gone = (sum(count for count in some if isinstance(count, int)) for some in (counts, thinned))
+        return wrote - gone
 
     @cached_property
     def receipt(self) -> Receipt | None:

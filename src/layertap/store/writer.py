@@ -247,6 +247,17 @@ class RunWriter:
         self._committed = shards
         self._merge_at = len(shards) + MERGED
 
+    def taken_out(self, stem: str, records: int) -> bool:
+        """Counts records that were taken out of a shard on purpose; returns whether the shard is of this session."""
+        if stem not in self._committed:
+            return False
+        shard = self._committed[stem]
+        self.records -= records
+        self._committed[stem] = replace(shard, records=shard.records - records)
+        if shard.records == records:
+            del self._committed[stem]
+        return True
+
     def close(self, receipt: Receipt | None = None, **more_info: Any) -> None:
         """Commits, and writes into run.json that the run is complete, with the receipt and whatever else is known."""
         if self._closed:

@@ -73,6 +73,10 @@ class Claim:
         return True
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_held.clear)  # the locks stay the parent's
+
+
 def _locked(path: Path) -> int | None:
     """The open lock file; -1 where there are no locks; None when another process has it."""
     try:

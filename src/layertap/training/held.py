@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from layertap.capture.leaves import outline
 from layertap.capture.module_tap import Moment
 from layertap.errors import BadArgument
 from layertap.training.entries import Entry, Key
@@ -23,7 +22,7 @@ class Held:
         """Of the newest entry."""
 
     def take(
-        self, items: Iterable[Watched], path: str, epoch: int, batch: int | None, moment: Moment, output: object
+        self, items: Iterable[Watched], path: str, epoch: int, batch: int | None, moment: Moment, outline: object
     ) -> None:
         """Notes an output that is being recorded. Where nobody counts batches, calls count as such."""
         count = (path, epoch, batch, moment.phase)
@@ -35,7 +34,7 @@ class Held:
             phase=moment.phase,
             step=moment.step,
             call=moment.call,
-            outline=outline(output),
+            outline=outline,
         )
         for item in items:
             self._entries[item.alias].append(entry)

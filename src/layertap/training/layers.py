@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from torch import nn
 
+from layertap.capture.compiled import Uncompiled, uncompiled_name
 from layertap.errors import BadArgument
 from layertap.files import parse_json, read_bytes, reason
 
@@ -53,9 +54,10 @@ def read_layers(
             raise BadArgument(f"Invalid record_type: {record_type}. Must be 'single' or 'epoch_full'.")
     if any(record_type == "single" for _, _, record_type in wishes) and not list(batch_indices or ()):
         raise BadArgument("When any layer has record_type='single', batch_indices must be specified and non-empty.")
-    first_names = {id(module): name for name, module in reversed(list(model.named_modules()))}
-    known = {name: first_names[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
-    missing = [layer for layer, _, _ in wishes if layer not in known]
+    named = Uncompiled(model)
+    first_names = {id(module): name for name, module in reversed(list(named.named_modules()))}
+    known = {name: first_names[id(module)] for name, module in named.named_modules(remove_duplicate=False)}
+    missing = [layer for layer, _, _ in wishes if uncompiled_name(layer) not in known]
     if missing:
         raise BadArgument(_missing(missing, list(known)))
     aliases: set[str] = set()
@@ -65,7 +67,11 @@ def read_layers(
         if name in aliases:
             raise BadArgument(f"Duplicate alias '{name}' in layers_to_monitor.")
         aliases.add(name)
-        watched.append(Watched(layer=layer, alias=name, record_type=cast(RecordType, record_type), path=known[layer]))
+        watched.append(
+            Watched(
+                layer=layer, alias=name, record_type=cast(RecordType, record_type), path=known[uncompiled_name(layer)]
+            )
+        )
     return tuple(watched)
 
 

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from layertap.capture.module_tap import UNWANTED, Call, ModuleTap
+from layertap.capture.leaves import outline
+from layertap.capture.module_tap import UNWANTED, Call, ModuleTap, Moment
 from layertap.errors import BadArgument, RunExists
 from layertap.files import parse_bytes
 from layertap.site import Receipt, Statistics
@@ -147,6 +148,7 @@ class Monitor:
     def set_epoch(self, epoch: int) -> None:
         """An epoch begins, counted from 1. What is held of another is saved if it is not yet, and let go."""
         epoch = int(epoch)
+        self._take_graph_calls()
         if epoch != self.current_epoch:
             try:
                 self._end_epoch()
@@ -164,6 +166,7 @@ class Monitor:
     def set_batch_idx(self, batch_idx: int, samples: Any = None, batch: Any = None) -> None:
         """A batch begins, counted from 0. `samples`: the indices of its samples in the data, where they are known;
         `batch`: the batch, by which its samples are known where only parts of the model are called."""
+        self._take_graph_calls()
         self._step += self.current_batch_idx is not None or self._step == self._held.last_step
         self.current_batch_idx = int(batch_idx)
         self._came |= self.current_batch_idx in self.batch_indices
@@ -217,6 +220,7 @@ class Monitor:
     @spared(dict)
     def epoch_statistics(self, layers: Iterable[str] | None = None) -> dict[str, dict[str, Statistics]]:
         """By alias and leaf: the statistics of all values of the epoch so far, merged exactly over its batches."""
+        self._take_graph_calls()
         chosen = {item.alias: self._held.in_phase(item, None) for item in self._held.chosen(None, layers)}
         reader = self._reader(entry for entries in chosen.values() for entry in entries)
         return {alias: reader.statistics(entries) for alias, entries in chosen.items() if entries}
@@ -328,13 +332,24 @@ class Monitor:
                 return UNWANTED
         if self._attention:
             output = with_weights(tap.module, tap.path, call.args, call.kwargs, output)
-        if not self._held:
-            self._since = self._recorder.shard
-        epoch = self.current_epoch or 0
-        self._held.take(items, tap.path, epoch, self.current_batch_idx, call.moment, output)
+        self._hold(items, tap.path, call.moment, outline(output))
         return output
 
+    def _hold(self, items: list[Watched], path: str, moment: Moment, outlined: Any) -> None:
+        if not self._held:
+            self._since = self._recorder.shard
+        self._held.take(items, path, self.current_epoch or 0, self.current_batch_idx, moment, outlined)
+
+    def _take_graph_calls(self) -> None:
+        """What compiled graphs returned in this batch."""
+        for path, moment, outlined in self._recorder.graph_calls():
+            if items := [item for item in self._by_path.get(path, ()) if self._wants(item)]:
+                self._hold(items, path, moment, outlined)
+                if self._condition is not None:
+                    self._teller.tell(say("{layer}: inside a compiled graph the condition is not asked", layer=path))
+
     def _data(self, record_type: str, layers: Iterable[str] | None, phase: str | None) -> dict[str, Any]:
+        self._take_graph_calls()
         chosen = [(item, self._held.in_phase(item, phase)) for item in self._held.chosen(record_type, layers)]
         reader = self._reader(entry for _, entries in chosen for entry in entries)
         found = {item.alias: collected(item, entries, reader) for item, entries in chosen}
@@ -348,6 +363,7 @@ class Monitor:
         return Reader(self._recorder.since(since) if wanted else None, wanted, self._recorder.rank)
 
     def _save(self, record_type: str, layers: Iterable[str] | None, unsaved: bool = False) -> list[Path]:
+        self._take_graph_calls()
         jobs = [(item, self._held.of(item)) for item in self._held.chosen(record_type, layers)]
         # By the time that another thread writes them, the loop may hold the next epoch.
         reader = functools.partial(self._reader, since=self._since)

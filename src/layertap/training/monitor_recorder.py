@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from layertap.capture.leaves import leaves, parts
+from layertap.capture.leaves import Slot, fill, leaves, parts
 from layertap.capture.module_tap import Call, ModuleTap, Moment
-from layertap.capture.parcel import Source, Tally
+from layertap.capture.parcel import Draft, Source, Tally
 from layertap.capture.recorder import Recorder
 from layertap.errors import RunError
 from layertap.measure import supported
@@ -61,6 +61,7 @@ class MonitorRecorder(Recorder):
         self.samples: torch.Tensor | None = None
         """The indices of the samples in this batch, where the loop tells them."""
         self._accept = accept
+        self._graph_calls: dict[tuple[str, int, str, int], tuple[Moment, list[str]]] = {}
         self._identified: tuple[int, str, int] | None = None
 
     @property
@@ -126,6 +127,18 @@ class MonitorRecorder(Recorder):
                     if part.tensor.dim() and not supported(part.tensor):
                         self._identify(Source("", type(self.model).__name__), part.tensor, moment, Tally())
 
+    def graph_calls(self) -> list[tuple[str, Moment, Any]]:
+        """The calls inside compiled graphs since this was asked last, each with the outline of its output."""
+        calls, self._graph_calls = self._graph_calls, {}
+        return [(path, moment, _outline_of(names)) for (path, *_), (moment, names) in calls.items()]
+
+    def draft(self, tap: ModuleTap | Source, role: str, leaf: str, moment: Moment, *given: Any, **more: Any) -> Draft:
+        if role == "output" and isinstance(tap, ModuleTap) and tap.region is not None:
+            # No Python sees this output as a whole: a graph returned the tensors of it.
+            call = (tap.path, moment.step, moment.phase, moment.call)
+            self._graph_calls.setdefault(call, (moment, []))[1].append(leaf)
+        return super().draft(tap, role, leaf, moment, *given, **more)
+
     def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
         return self._accept(tap, call, output)
 
@@ -141,6 +154,22 @@ class MonitorRecorder(Recorder):
         self.put(source, "input", FINGERPRINTS, row_fingerprints(tensor.detach()), moment, tally, None, False)
         if self.samples is not None:
             super().put(source, "input", INDICES, self.samples, moment, tally, None, False)
+
+
+def _outline_of(names: list[str]) -> Any:
+    """The form of an output from the key paths of its tensors: numbers are places in a tuple, the rest are keys."""
+    if names == [""]:
+        return Slot("")
+    below: dict[str, list[str]] = {}
+    for name in names:
+        first, _, rest = name.partition(".")
+        below.setdefault(first, []).append(rest)
+    inner = {first: _moved(_outline_of(rest), first) for first, rest in below.items()}
+    return tuple(inner.values()) if all(map(str.isdigit, inner)) else inner
+
+
+def _moved(outlined: Any, first: str) -> Any:
+    return fill(outlined, lambda path: Slot(f"{first}.{path}" if path else first))
 
 
 def _the_model(path: str, module: nn.Module) -> bool:

@@ -15,16 +15,13 @@ from typing import Any
 
 from layertap.errors import BadArgument
 from layertap.site import Record
+from layertap.training.trigger_history import ENOUGH, HISTORY, Histories, Span
 from layertap.words import say
 
-HISTORY = 50
-"""Steps that a loss or a gradient norm is held against."""
-ENOUGH = 10
-"""Steps that must have been seen before one can stand out."""
 LOSS = "loss"
 """The site of the loss, and its kind."""
-UPDATE, STATE = "update", "state"
-"""How the kinds of records of an optimizer's updates and states end."""
+UPDATE, STATE, GRADIENT = "update", "state", "gradient"
+"""How the kinds of records of an optimizer's updates and states end, and of the gradients that it uses."""
 AMP = "amp"
 """The site of what an AMP scaler found, where only the device knows it."""
 
@@ -93,6 +90,10 @@ class Step:
     batch: int | None = None
     skipped: bool = False
     """Whether an AMP scaler left the update out: Inf in its gradients is then no news."""
+    rate: float | None = None
+    """The learning rate of the optimizer's first group."""
+    seconds: float | None = None
+    """Since the step before it ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,8 @@ class Reason:
     text: str
     first: Record | None = None
     """The first record, in order of execution, that is not finite."""
+    site: str = ""
+    """The site that stands out most."""
 
 
 class Rules:
@@ -114,11 +117,19 @@ class Rules:
         self._norms: deque[float] = deque(maxlen=HISTORY)
         self._clean: set[str] = set()
         self._ill = False
+        self._histories = Histories() if triggers.loss_spike or triggers.grad_norm else None
 
     def judge(self, step: Step, records: Sequence[Record]) -> list[Reason]:
         """The rules that this step breaks; `records` in order of execution."""
         found = [self._nonfinite(step, records), self._loss(records), self._norm(step, records)]
-        return [reason for reason in found if reason is not None]
+        reasons = [reason for reason in found if reason is not None]
+        if self._histories is not None:
+            if any(reason.first is None for reason in reasons):
+                site, text = self._histories.standing_out(records)
+                text = text or say("no recorded site stands out from its last steps")
+                reasons = [r if r.first else replace(r, site=site, text=f"{r.text}; {text}") for r in reasons]
+            self._histories.add(records)
+        return reasons
 
     def bad(self, record: Record) -> bool:
         """Whether values are not finite that should be. A mask of -Inf is one from the beginning."""
@@ -147,16 +158,15 @@ class Rules:
         self._losses.append(loss)
         if not self._triggers.loss_spike or len(before) < ENOUGH:
             return None
-        median = statistics.median(before)
-        spread = max(1.4826 * statistics.median(abs(value - median) for value in before), 1e-3 * abs(median), 1e-12)
-        times = (loss - median) / spread
+        span = Span.of(before)
+        times = span.times(loss)
         if times <= self._triggers.loss_spike:
             return None
         text = say(
             "the loss is {loss}, {times} × its spread above the median {median} of the last {count} steps",
             loss=f"{loss:.6g}",
             times=f"{times:.3g}",
-            median=f"{median:.6g}",
+            median=f"{span.median:.6g}",
             count=len(before),
         )
         return Reason(rule="loss_spike", text=text)
@@ -183,13 +193,19 @@ class Rules:
 
 
 def gradient_norm(records: Sequence[Record]) -> float | None:
-    """The norm of the parameters' gradients, or where those were not recorded, of the others; None without any."""
-    for roles in (("param_grad",), ("grad_output", "grad_input")):
-        # Under accumulation a gradient is seen after each backward pass; the last one is the sum.
-        last = {(r.site.path, r.site.role, r.site.leaf): r for r in records if r.site.role in roles}
+    """The norm of the parameters' gradients, or where those were not recorded, of the others; None without any.
+
+    Under accumulation the gradients of parameters add up, so the last of a step is the sum; those of activations are
+    each micro-batch's own, so all of them count.
+    """
+    gradients = [record for record in records if "grad" in record.site.role and record.phase == "train"]
+    used = [record for record in gradients if record.kind.endswith(GRADIENT)]
+    summed = [record for record in gradients if record.site.role == "param_grad" and not record.kind.endswith(GRADIENT)]
+    for found in (summed, used):
+        last = {(record.site.path, record.site.leaf): record for record in found}
         if last:
             return math.sqrt(sum(record.statistics.l2**2 for record in last.values()))
-    return None
+    return math.sqrt(sum(record.statistics.l2**2 for record in gradients)) if gradients else None
 
 
 def nonfinite_text(record: Record) -> str:

@@ -50,11 +50,17 @@ class TriggerReport:
     """The batch: name, shape, dtype and fingerprint of each of the model's own inputs in this step."""
     steps: tuple[int, ...]
     """The steps that the ring brought to disk."""
+    site: str = ""
+    """The site that stands out most; empty where none does, or nothing was recorded."""
+    world: int = 1
+    """How many ranks train together."""
 
     def __str__(self) -> str:
         at = f"step {self.step}" + "".join(
             f", {name} {value}" for name, value in (("epoch", self.epoch), ("batch", self.batch)) if value is not None
         )
+        if self.rank or self.world > 1:
+            at += f", rank {self.rank}"
         lines = [say("{rule} at {at}: {reason}", rule=self.rule, at=at, reason=self.reason)]
         if self.birth is not None:
             lines.append(self.birth.text)
@@ -161,7 +167,16 @@ def loss_of(records: Sequence[Record]) -> float | None:
 
 
 def make_report(
-    rule: str, reason: str, step: Step, records: Sequence[Record], birth: Birth | None, rank: int, steps: Sequence[int]
+    rule: str,
+    reason: str,
+    step: Step,
+    records: Sequence[Record],
+    birth: Birth | None,
+    rank: int,
+    steps: Sequence[int],
+    *,
+    world: int = 1,
+    site: str = "",
 ) -> TriggerReport:
     """Puts together what is known of one moment."""
     marks = input_marks(records)
@@ -176,6 +191,8 @@ def make_report(
         loss=loss_of(records),
         inputs=marks,
         steps=tuple(steps),
+        site=site,
+        world=world,
     )
 
 

@@ -50,11 +50,12 @@ class RingWriter:
         triggers: Triggers,
         after: int,
         rank: int,
-        folder: Path | None,
-        hold: bool,
+        world: int = 1,
+        folder: Path | None = None,
+        hold: bool = False,
     ) -> None:
-        self.let_go = 0
-        """Records that left the ring unwritten, as they should."""
+        self._let_go = 0
+        self._kept: list[range] = []
         self.steps = 0
         """Steps of which something was written."""
         self._last: int | None = None
@@ -67,14 +68,37 @@ class RingWriter:
         self._due = due
         self._steps, self._budget, self._after = steps, budget, after
         self._triggers, self._rules = triggers, Rules(triggers)
-        self._rank, self._folder = rank, folder
+        self.folder = folder
+        """Where reports go."""
+        self._rank, self._world = rank, world
         self._ring: OrderedDict[int, _Held] = OrderedDict()
-        self._bytes = 0
+        self._bytes = self._waited = 0
         self._seen: deque[Record] = deque(maxlen=SEEN)
         self._through = -1
         """Up to this step everything is written: what follows a trigger belongs to it."""
         self._waiting: list[tuple[Record, Any]] | None = [] if hold else None
         """The first step's records, until the optimizer tells which step it is."""
+
+    @property
+    def let_go(self) -> int:
+        """Records that left the ring unwritten, or the run for its budget, as they should."""
+        return self._let_go + getattr(self._inner, "thinned", 0)
+
+    def is_kept(self, step: int) -> bool:
+        """Whether a trigger brought this step to disk."""
+        return any(step in span for span in self._kept)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the receipt tells of it."""
+        told = []
+        if self.reports:
+            told.append(f"triggers: {', '.join(f'{report.rule} at step {report.step}' for report in self.reports)}")
+        if self.silenced:
+            told.append(f"{self.silenced} more triggers were not told; triggers.most = {self._triggers.most}")
+        if self.stripped:
+            told.append(f"{self.stripped} tensors of the ring gave way to its budget; their statistics stayed")
+        return told
 
     @property
     def records(self) -> int:
@@ -86,6 +110,10 @@ class RingWriter:
 
     def add(self, record: Record, data: Any = None) -> None:
         if self._waiting is not None:
+            self._waited += 0 if data is None else len(data)
+            if self._waited > self._budget:
+                record, data = kept_nothing(record), None
+                self.stripped += 1
             self._waiting.append((record, _copy(data)))
             return
         self._seen.append(record)
@@ -96,7 +124,7 @@ class RingWriter:
         elif self._steps:
             self._hold(record, _copy(data))
         else:
-            self.let_go += 1
+            self._let_go += 1
 
     def commit(self) -> None:
         self._inner.commit()
@@ -118,7 +146,7 @@ class RingWriter:
         self._seen = deque((record for record in self._seen if record.step > step.number), maxlen=SEEN)
         while self._ring and next(iter(self._ring)) <= step.number - self._steps:
             _, held = self._ring.popitem(last=False)
-            self.let_go += len(held.items)
+            self._let_go += len(held.items)
             self._bytes -= held.nbytes
         reasons = self._rules.judge(step, records)
         for reason in reasons[:1]:
@@ -133,7 +161,7 @@ class RingWriter:
         """The end: what still waits is let go."""
         self.begin_at(0)
         for held in self._ring.values():
-            self.let_go += len(held.items)
+            self._let_go += len(held.items)
         self._ring.clear()
 
     def _fire(self, rule: str, text: str, step: Step, records: list[Record], reason: Reason | None) -> None:
@@ -144,11 +172,22 @@ class RingWriter:
         birth = None if first is None else find_birth(records, first, self._rules.bad)
         steps = self._empty()
         self._through = step.number + self._after
-        report = make_report(rule, text, step, records, birth, self._rank, steps)
+        self._kept.append(range(min(steps, default=step.number), self._through + 1))
+        report = make_report(
+            rule,
+            text,
+            step,
+            records,
+            birth,
+            self._rank,
+            steps,
+            world=self._world,
+            site="" if reason is None else reason.site,
+        )
         self.reports.append(report)
         log.warning("layertap: %s", report)
-        if self._folder is not None:
-            write_report(self._folder, report)
+        if self.folder is not None:
+            write_report(self.folder, report)
 
     def _empty(self) -> tuple[int, ...]:
         """The whole ring into the run, oldest step first."""

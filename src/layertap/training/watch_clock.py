@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import (
     Optimizer,
@@ -27,8 +28,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 class Listener(Protocol):
     """Who wants to know how a training loop goes on. Every method is called in the loop's own thread."""
 
-    def on_batch(self, loader: int, index: int, ahead: bool) -> None:
-        """A DataLoader gave its `index`-th batch; `ahead`: to a library that fetches more than is in use."""
+    def on_batch(self, loader: int, data: int, index: int, ahead: bool, batch: Any) -> None:
+        """A DataLoader over this data set gave its `index`-th batch; `ahead`: to a library that fetches more than is in
+        use."""
 
     def on_exhausted(self, loader: int) -> None:
         """A DataLoader has no more batches."""
@@ -38,6 +40,9 @@ class Listener(Protocol):
 
     def after_backward(self) -> None:
         """It is over."""
+
+    def on_compiled(self, module: nn.Module) -> None:
+        """torch.compile made this wrapper, or `module.compile()` was called."""
 
     def on_built(self, optimizer: Optimizer) -> None:
         """An optimizer was made."""
@@ -81,6 +86,24 @@ def forget(listener: Listener) -> None:
                 _undo.pop()()
 
 
+def _after_fork() -> None:
+    """In a forked child, which may train too: those who listen in the parent have their say about it."""
+    global _lock, _listeners, _pid
+    _lock = threading.RLock()
+    _pid = os.getpid()
+    before, _listeners = _listeners, ()
+    while _undo:
+        _undo.pop()()
+    for listener in before:
+        child = getattr(listener, "forked", lambda: None)()
+        if child is not None:
+            child.begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def listeners() -> tuple[Listener, ...]:
     """Who listens now."""
     return _listeners
@@ -106,6 +129,8 @@ def _install() -> None:
     _replace(GradScaler, "scale", _scale)
     _replace(GradScaler, "step", _scaler_step)
     _replace(Optimizer, "__init__", _build)
+    _replace(torch, "compile", _compile)
+    _replace(nn.Module, "compile", _compile_in_place)
 
 
 def _replace(place: Any, name: str, door: Callable[..., Any]) -> None:
@@ -115,11 +140,17 @@ def _replace(place: Any, name: str, door: Callable[..., Any]) -> None:
     def around(*args: Any, **kwargs: Any) -> Any:
         return door(original, *args, **kwargs)
 
+    def undo() -> None:
+        if getattr(place, name) is around:  # what someone else has put above it stays
+            setattr(place, name, original)
+
     setattr(place, name, around)
-    _undo.append(lambda: setattr(place, name, original))
+    _undo.append(undo)
 
 
 def _backward(original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    if torch._C._current_graph_task_id() != -1:  # checkpointing, in the middle of a backward pass
+        return original(tensors, *args, **kwargs)
     _tell("on_backward", _scaled.pop(id(tensors), None) if id(tensors) in _scaled else _scalar(tensors))
     result = original(tensors, *args, **kwargs)
     _tell("after_backward")
@@ -134,7 +165,8 @@ def _next_batch(original: Callable[..., Any], iterator: Any) -> Any:
         _tell("on_exhausted", loader)
         raise
     caller = sys._getframe(2).f_globals.get("__name__", "")  # past the door itself
-    _tell("on_batch", loader, iterator._num_yielded - 1, caller.startswith("accelerate."))
+    data = id(iterator._dataset)
+    _tell("on_batch", loader, data, iterator._num_yielded - 1, caller.startswith("accelerate."), batch)
     return batch
 
 
@@ -168,6 +200,19 @@ def _scaler_step(original: Callable[..., Any], scaler: GradScaler, optimizer: An
 def _build(original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
     original(optimizer, *args, **kwargs)
     _tell("on_built", optimizer)
+
+
+def _compile(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    compiled = original(*args, **kwargs)
+    if isinstance(compiled, nn.Module):
+        _tell("on_compiled", compiled)
+    return compiled
+
+
+def _compile_in_place(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    result = original(module, *args, **kwargs)
+    _tell("on_compiled", module)
+    return result
 
 
 def _scalar(tensors: Any) -> torch.Tensor | None:

@@ -18,8 +18,9 @@ from layertap.files import parse_bytes, parse_json, read_text, reading, reason
 from layertap.site import ROLES
 from layertap.training.trigger import Triggers, parse_triggers
 
-OPTIMIZER, UPDATE = "optimizer", "update"
-"""What can be watched besides the six roles: norms of the optimizer's state, and the updates that it makes."""
+OPTIMIZER, UPDATE, STEP_GRAD = "optimizer", "update", "step_grad"
+"""What can be watched besides the six roles: norms of the optimizer's state, the updates that it makes, and the
+gradients as it uses them: accumulated, reduced over ranks, unscaled, clipped."""
 
 Config = Mapping[str, Any] | str | os.PathLike[str] | None
 
@@ -36,6 +37,7 @@ class WatchConfig:
       schedule   every 10th step: 0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, …; 100 of the first 1000 steps
       ring       none
       triggers   NaN or Inf
+      disk       20GiB at most; past it, older steps are thinned
     """
 
     path: str = "runs/watch"
@@ -45,7 +47,7 @@ class WatchConfig:
     sites: Any = None
     exclude: Any = None
     what: tuple[str, ...] = ("output", "grad_output")
-    """Any of the six roles, `optimizer` and `update`."""
+    """Any of the six roles, `optimizer`, `update` and `step_grad`."""
     keep: Any = "stats"
     schedule: Any = None
     """The steps that are written; by default every step, or with a ring none."""
@@ -63,10 +65,14 @@ class WatchConfig:
     """The ranks that record; empty: all."""
     start: int | None = None
     """The number of the first step; None: what the optimizer's state says, else 0 or one after the last recorded."""
+    disk: int | str = "20GiB"
+    """Bytes that the run may take, all ranks together; past them older steps are thinned."""
     budget: int | str = "2GiB"
     policy: str = "stats"
     """Past the budget: `stats`, `drop`, or `block` (which makes the loop wait for the disk)."""
-    exists: str = "append"
+    exists: str = "resume"
+    """A run that is there: `resume` goes on with it where the optimizer's state proves that this training does, and
+    else takes a folder beside it; `append` goes on in any case; `replace`; `error`."""
     strict: bool = False
 
     @property
@@ -96,6 +102,7 @@ class WatchConfig:
             "schedule": self.written.plan(),
             "ring": ring,
             "triggers": self.rules.text,
+            "disk": f"{self.disk} at most; past it, older steps are thinned",
         }
         return "\n".join([f"watch {self.path}", *(f"  {name:10} {value}" for name, value in lines.items())])
 
@@ -123,21 +130,22 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
 
 
 def _check(config: WatchConfig) -> None:
-    known = (*ROLES, OPTIMIZER, UPDATE)
+    known = (*ROLES, OPTIMIZER, UPDATE, STEP_GRAD)
     if not config.what or not set(config.what) <= set(known):
         raise BadArgument(f"watch: what={list(config.what)}: choose from {', '.join(known)}")
     if not config.phases or not set(config.phases) <= {"train", "eval"}:
         raise BadArgument(f"watch: phases={list(config.phases)}: choose from train, eval")
     if config.policy not in POLICIES:
         raise BadArgument(f"watch: policy={config.policy!r}: choose from {', '.join(POLICIES)}")
-    if config.exists not in ("append", "replace", "error"):
-        raise BadArgument(f"watch: exists={config.exists!r}: choose from append, replace, error")
+    if config.exists not in ("resume", "append", "replace", "error"):
+        raise BadArgument(f"watch: exists={config.exists!r}: choose from resume, append, replace, error")
     if config.ring < 0 or config.after < 0:
         raise BadArgument(f"watch: ring={config.ring}, after={config.after}: numbers of steps cannot be negative")
     for level in config.keep.values() if isinstance(config.keep, Mapping) else [config.keep]:
         parse_level(level)  # told before the training starts, not when its optimizer is made
     parse_bytes(config.budget)
     parse_bytes(config.ring_budget)
+    parse_bytes(config.disk)
     _ = config.written, config.rules
 
 

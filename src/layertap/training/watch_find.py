@@ -21,10 +21,16 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, nn.Module | None]:
         kind = type(model).__name__
         if kind == "OptimizedModule":
             compiled, model = (model if compiled is None else compiled), model._orig_mod  # type: ignore[assignment]
-        elif kind in _WRAPPERS:
+        elif _wraps(model):
             model = model.module  # type: ignore[assignment]
         else:
             return model, compiled
+
+
+def _wraps(model: nn.Module) -> bool:
+    """Whether it is DDP or the like, or of a class made from it."""
+    names = {base.__name__ for base in type(model).__mro__}
+    return not names.isdisjoint(_WRAPPERS) and isinstance(getattr(model, "module", None), nn.Module)
 
 
 def compiled_wrapper(model: nn.Module) -> nn.Module | None:

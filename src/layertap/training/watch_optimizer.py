@@ -12,11 +12,12 @@ from torch.optim.optimizer import Optimizer
 from layertap.capture import Recorder
 from layertap.site import Site
 from layertap.store import Run
-from layertap.training.trigger import STATE, UPDATE
+from layertap.training.trigger import GRADIENT, STATE, UPDATE
 
 
 class OptimizerTap:
-    """Notes, on steps that are recorded, `path:param.weight.update` and `path:param.weight.exp_avg` beside the weight.
+    """Notes, on steps that are recorded, `path:param.weight.update` and `path:param.weight.exp_avg` beside the weight,
+    and `path:param_grad.weight.step`, the gradient that the optimizer uses.
 
     An update is the difference of a parameter after and before the step, so the watched parameters are copied for as
     long as the optimizer works.
@@ -24,7 +25,7 @@ class OptimizerTap:
 
     def __init__(self, recorder: Recorder, what: tuple[str, ...]) -> None:
         self._recorder = recorder
-        self._state, self._update = "optimizer" in what, "update" in what
+        self._state, self._update, self._gradient = ("optimizer" in what, "update" in what, "step_grad" in what)
         self._before: dict[int, torch.Tensor] = {}
         self._places: dict[int, tuple[str, str]] | None = None
 
@@ -33,6 +34,11 @@ class OptimizerTap:
         self._before = {}
         if self._update and self._recorder.live:
             self._before = {id(p): p.detach().clone() for p, _, _ in self._watched(optimizer)}
+        if self._gradient and self._recorder.live:
+            kind = f"{type(optimizer).__name__} {GRADIENT}"
+            for parameter, path, leaf in self._watched(optimizer):
+                if parameter.grad is not None:
+                    self._recorder.note(path, kind, "param_grad", f"{leaf}.step", parameter.grad)
 
     def after(self, optimizer: Optimizer) -> None:
         """It has stepped."""
@@ -57,6 +63,24 @@ class OptimizerTap:
                 place = self._places.get(id(parameter))
                 if place is not None:
                     yield parameter, *place
+
+
+def parameters_of(optimizer: Optimizer) -> set[int]:
+    """The ids of what it optimizes."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def proves_a_past(optimizer: Optimizer) -> bool:
+    """Whether an optimizer that makes its first step here brings state from steps before."""
+    return any(bool(state) for state in optimizer.state.values())
+
+
+def learning_rate(optimizer: Optimizer) -> float | None:
+    """Of its first group; None where asking would wait for a device."""
+    rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    if isinstance(rate, torch.Tensor):
+        return float(rate) if rate.device.type == "cpu" else None
+    return None if rate is None else float(rate)
 
 
 def steps_done(optimizer: Optimizer) -> int | None:

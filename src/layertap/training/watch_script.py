@@ -12,11 +12,10 @@ import contextlib
 import json
 import logging
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -24,9 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from layertap.errors import BadArgument, LayertapError
 from layertap.store.runfile import plain
+from layertap.training.watch_signals import run_forwarding
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
     from torch.optim.optimizer import Optimizer
 
     from layertap.training.watch_loop import Watch
@@ -74,11 +75,9 @@ def run(command: Sequence[str], options: dict[str, Any]) -> Outcome:
         paths = [inject, *filter(None, [os.environ.get("PYTHONPATH")])]
         given = {CONFIG: json.dumps(plain(options)), NOTES: notes, "PYTHONPATH": os.pathsep.join(paths)}
         try:
-            process = subprocess.Popen(list(command), env={**os.environ, **given})
+            code = run_forwarding(command, {**os.environ, **given})
         except OSError as error:
             raise BadArgument(f"{command[0]}: cannot be run ({error.strerror or error})") from None
-        with _handing_on(process):
-            code = process.wait()
         told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(notes).glob("*.json"))]
     return Outcome(
         code=code if code >= 0 else 128 - code,
@@ -87,31 +86,15 @@ def run(command: Sequence[str], options: dict[str, Any]) -> Outcome:
     )
 
 
-@contextlib.contextmanager
-def _handing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """SIGTERM is the command's; Ctrl-C reaches it from the terminal anyway, and it decides what to do."""
-    old = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number)),
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    }
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
 def install(optimizer: Optimizer) -> None:
     """In the script's own process, when its first optimizer was made."""
     from layertap.capture.ending import keep_interrupts
-    from layertap.training import watch_clock
     from layertap.training.watch_config import read_config
 
     scout = Scout(read_config(json.loads(os.environ[CONFIG])))
     keep_interrupts()
-    atexit.register(scout.close)
     scout.mind_crashes()
-    watch_clock.listen(scout)
+    scout.begin()
     try:
         scout.on_built(optimizer)
     except Exception as error:  # the script must run, watched or not
@@ -127,12 +110,30 @@ class Scout:
         self._watches: list[Watch] = []
         self._made = 0
         self._missed: set[str] = set()
+        self._built: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._forked = False
         self._pid = os.getpid()
+
+    def begin(self) -> None:
+        """Begins to listen, in this process."""
+        from layertap.training import endings, watch_clock
+
+        atexit.register(self.close)
+        endings.before_sudden_end(self._ends_suddenly)
+        watch_clock.listen(self)
+
+    def forked(self) -> Scout:
+        """The one of a forked child: it knows the optimizers, and watches none of them yet."""
+        scout = Scout(self._config)
+        scout._built.update(self._built)
+        scout._forked = True
+        return scout
 
     def on_built(self, optimizer: Optimizer) -> None:
         from layertap.training.watch_find import models_of, unwrap
         from layertap.training.watch_loop import Watch
 
+        self._built.add(optimizer)
         self._retire()
         known = {id(parameter) for watch in self._watches for parameter in watch.model.parameters()}
         if all(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
@@ -161,7 +162,10 @@ class Scout:
                 self._made += 1
                 self._tell(watch)
 
-    def on_batch(self, loader: int, index: int, ahead: bool) -> None:
+    def on_batch(self, loader: int, data: int, index: int, ahead: bool, batch: Any) -> None:
+        pass
+
+    def on_compiled(self, module: nn.Module) -> None:
         pass
 
     def after_backward(self) -> None:
@@ -171,7 +175,10 @@ class Scout:
         pass
 
     def on_backward(self, loss: torch.Tensor | None) -> None:
-        pass
+        if self._forked:  # the child trains with an optimizer that the parent made
+            self._forked = False
+            for optimizer in list(self._built):
+                self.on_built(optimizer)
 
     def before_update(self, optimizer: Optimizer) -> None:
         pass
@@ -199,12 +206,18 @@ class Scout:
 
         sys.excepthook = hook
 
+    def _ends_suddenly(self, what: str) -> None:
+        for watch in self._watches:
+            watch.ends_suddenly(what)
+        self.close()
+
     def close(self) -> None:
-        from layertap.training import watch_clock
+        from layertap.training import endings, watch_clock
 
         if os.getpid() != self._pid:  # a child that was forked, and leaves by the front door
             return
         watch_clock.forget(self)
+        endings.no_longer(self._ends_suddenly)
         for watch in self._watches:
             watch.close()
         self._retire()

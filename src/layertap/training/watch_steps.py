@@ -47,7 +47,8 @@ class Steps:
 
     def after(self, optimizer: int) -> bool:
         """An optimizer has stepped; returns whether the step ends with it."""
-        if not self._fresh and not self._stepped and optimizer != self._leader:
+        # Without a backward pass of its own: of those that were seen. A loop by torch.autograd.grad has none at all.
+        if self._leader and not self._fresh and not self._stepped and optimizer != self._leader:
             self._together |= {self._leader, optimizer}
             return False
         self._stepped.add(optimizer)
