@@ -81,7 +81,7 @@ def test_a_full_disk_costs_records_and_nothing_else(tmp_path, bare, monkeypatch,
     with caplog.at_level(logging.ERROR), lt.watch(model, path=tmp_path, sites="blocks.*") as w:
         losses = train(model, steps=6)
         w.recorder.flush()
-        monkeypatch.setattr(writer.pq, "write_table", full)
+        monkeypatch.setattr(writer.ParquetFile, "write", full)
         train(model, steps=6)
     assert losses == bare[:6]
     assert w.receipt.lost == w.receipt.records > 0, "the second half; the first is untouched"

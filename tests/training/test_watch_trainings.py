@@ -1,5 +1,7 @@
 """Which training it is, whose loss, which batch, which phase: what a watch must not mix up."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -405,7 +407,7 @@ def test_the_disk_budget_thins_old_steps_and_keeps_what_a_trigger_brought(tmp_pa
     steps = steps_of(run, "blocks.0")
     assert steps[0] == 0
     assert steps[-3:] == [57, 58, 59], "the newest are all there"
-    gaps = [b - a for a, b in zip(steps, steps[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(steps)]
     assert gaps[0] > gaps[-1] == 1, "the older, the farther apart"
     assert all(run["blocks.3"].at(step=step).tensor().shape == (4, 16, 32) for step in steps)
     assert any("taken out for the disk budget" in note for note in w.receipt.notes)

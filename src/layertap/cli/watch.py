@@ -32,6 +32,8 @@ def watch(
     phases: Annotated[str | None, typer.Option(help="train, eval, or both separated by a comma")] = None,
     disk: Annotated[str | None, typer.Option(help="bytes that the run may take; 20GiB by default")] = None,
     triggers: Annotated[str | None, typer.Option(help="nonfinite, loss_spike, grad_norm; separated by commas")] = None,
+    tensorboard: Annotated[str | None, typer.Option(help="a folder for TensorBoard, written as it goes on")] = None,
+    progress: Annotated[float | None, typer.Option(min=0, help="a line of progress every so many seconds")] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="replace a run that is there, instead of going on")
     ] = False,
@@ -49,7 +51,8 @@ def watch(
 
     options: dict[str, Any] = {"model": model, "sites": sites or None, "what": what, "keep": keep}
     options |= {"schedule": schedule, "ring": ring, "strict": strict or None, "path": output and str(output)}
-    options |= {"phases": phases, "disk": disk}
+    options |= {"phases": phases, "disk": disk, "progress": progress}
+    options["tensorboard"] = tensorboard and str(Path(tensorboard).absolute())
     options["triggers"] = triggers.split(",") if triggers else None
     options["exists"] = "replace" if replace else None
     settings = read_config(config, **options)

@@ -38,6 +38,11 @@ class Tee:
     def bytes(self) -> int:
         return self._writer.bytes
 
+    @property
+    def thinned(self) -> int:
+        """What the writer has taken out again."""
+        return int(getattr(self._writer, "thinned", 0))
+
     def add(self, record: Record, data: npt.NDArray[np.uint8] | None) -> None:
         for listener in list(self._listeners):
             try:

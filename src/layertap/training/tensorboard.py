@@ -53,6 +53,12 @@ class TensorBoard:
             if finite.size:
                 self._writer.add_histogram(tag, finite, record.step)
 
+    def add_scalars(self, scalars: dict[str, Any]) -> None:
+        """Writes what is known of a step: loss, learning rate, gradient norm, seconds."""
+        for name, value in scalars.items():
+            if name not in ("step", "epoch", "batch") and np.isfinite(value):
+                self._writer.add_scalar(f"training/{name}", value, scalars["step"])
+
     def add_run(self, run: Run) -> None:
         """Writes all of a run that is there already, whatever recorded it; one tensor at a time is in memory."""
         for record in run.records():

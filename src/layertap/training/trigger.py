@@ -106,6 +106,8 @@ class Reason:
     """The first record, in order of execution, that is not finite."""
     site: str = ""
     """The site that stands out most."""
+    actions: tuple[str, ...] = ()
+    """What is done besides bringing the ring to disk."""
 
 
 class Rules:

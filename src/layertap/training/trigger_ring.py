@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ from layertap.site import Receipt, Record
 from layertap.store.schema import kept_nothing
 from layertap.training.trigger import Reason, Rules, Step, Triggers
 from layertap.training.trigger_birth import TriggerReport, find_birth, make_report, write_report
+from layertap.training.watch_actions import act
+from layertap.training.watch_rules import SiteRules
+from layertap.training.watch_scalars import Scalars
 
 SEEN = 100_000
 """Records of a step that has not ended: a script that never steps must not fill the memory."""
@@ -51,6 +54,9 @@ class RingWriter:
         after: int,
         rank: int,
         world: int = 1,
+        site_rules: SiteRules | None = None,
+        actions: Sequence[str] = (),
+        scalars: Scalars | None = None,
         folder: Path | None = None,
         hold: bool = False,
     ) -> None:
@@ -65,9 +71,12 @@ class RingWriter:
         self.silenced = 0
         """Triggers past the most that are told."""
         self._inner = inner
-        self._due = due
         self._steps, self._budget, self._after = steps, budget, after
         self._triggers, self._rules = triggers, Rules(triggers)
+        self.due = due
+        self.site_rules = SiteRules(()) if site_rules is None else site_rules
+        self.scalars = scalars
+        self._actions = tuple(actions)
         self.folder = folder
         """Where reports go."""
         self._rank, self._world = rank, world
@@ -117,7 +126,7 @@ class RingWriter:
             self._waiting.append((record, _copy(data)))
             return
         self._seen.append(record)
-        if self._due(record) or record.step <= self._through:
+        if self.due(record) or record.step <= self._through:
             self.steps += record.step != self._last
             self._last = record.step
             self._inner.add(record, data)
@@ -140,6 +149,22 @@ class RingWriter:
         for record, data in waiting or ():
             self.add(replace(record, step=record.step + step), data)
 
+    def reconfigure(
+        self,
+        *,
+        due: Callable[[Record], bool],
+        steps: int,
+        triggers: Triggers,
+        site_rules: SiteRules,
+        after: int,
+        actions: Sequence[str],
+    ) -> None:
+        """From the next step on."""
+        self.due, self._steps, self._after, self.site_rules = due, steps, after, site_rules
+        self._actions = tuple(actions)
+        if triggers != self._triggers:
+            self._triggers, self._rules = triggers, Rules(triggers)
+
     def end_step(self, step: Step) -> None:
         """Looks at a step that has ended."""
         records = sorted((r for r in self._seen if r.step == step.number), key=lambda record: record.order)
@@ -148,9 +173,13 @@ class RingWriter:
             _, held = self._ring.popitem(last=False)
             self._let_go += len(held.items)
             self._bytes -= held.nbytes
-        reasons = self._rules.judge(step, records)
+        reasons = [*self._rules.judge(step, records), *self.site_rules.judge(step, records)]
+        if self.scalars is not None:
+            self.scalars.add(step, records)
         for reason in reasons[:1]:
-            self._fire(reason.rule, "; ".join(other.text for other in reasons), step, records, reason)
+            actions = tuple(dict.fromkeys(action for other in reasons for action in other.actions))
+            text = "; ".join(other.text for other in reasons)
+            self._fire(reason.rule, text, step, records, replace(reason, actions=actions))
 
     def fire(self, rule: str, text: str, step: Step) -> None:
         """Brings the ring to disk because someone asks for it."""
@@ -188,6 +217,7 @@ class RingWriter:
         log.warning("layertap: %s", report)
         if self.folder is not None:
             write_report(self.folder, report)
+        act(dict.fromkeys((*self._actions, *(reason.actions if reason is not None else ()))), report, self.folder)
 
     def _empty(self) -> tuple[int, ...]:
         """The whole ring into the run, oldest step first."""

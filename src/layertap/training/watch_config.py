@@ -17,6 +17,8 @@ from layertap.errors import BadArgument, MissingExtra
 from layertap.files import parse_bytes, parse_json, read_text, reading, reason
 from layertap.site import ROLES
 from layertap.training.trigger import Triggers, parse_triggers
+from layertap.training.watch_actions import check_action
+from layertap.training.watch_rules import SiteRule, parse_rules
 
 OPTIMIZER, UPDATE, STEP_GRAD = "optimizer", "update", "step_grad"
 """What can be watched besides the six roles: norms of the optimizer's state, the updates that it makes, and the
@@ -57,6 +59,14 @@ class WatchConfig:
     ring_budget: int | str = "1GiB"
     """Bytes of tensors in the ring; past them the oldest steps keep their statistics alone."""
     triggers: Any = None
+    rules: Any = None
+    """Rules about single sites, and of one's own: see docs/watching.md."""
+    actions: tuple[str, ...] = ()
+    """What every trigger does besides: `stop`, `command: …`, a URL."""
+    tensorboard: str = ""
+    """A folder for TensorBoard: scalars of the training and of every record, as it goes on."""
+    progress: float = 0.0
+    """Seconds between two lines of progress on the error stream; 0: none."""
     after: int = 2
     """Steps that are written after a trigger."""
     keep_batch: bool = False
@@ -89,8 +99,12 @@ class WatchConfig:
         return parse_schedule("never" if self.schedule is None and self.ring else self.schedule)
 
     @property
-    def rules(self) -> Triggers:
+    def parsed_triggers(self) -> Triggers:
         return parse_triggers(self.triggers)
+
+    @property
+    def site_rules(self) -> tuple[SiteRule, ...]:
+        return parse_rules(self.rules)
 
     def __str__(self) -> str:
         sites = "the repeated blocks, embeddings, final norm and head" if self.sites is None else self.sites
@@ -101,7 +115,7 @@ class WatchConfig:
             "keep": self.keep,
             "schedule": self.written.plan(),
             "ring": ring,
-            "triggers": self.rules.text,
+            "triggers": "; ".join([self.parsed_triggers.text, *map(str, self.site_rules)]),
             "disk": f"{self.disk} at most; past it, older steps are thinned",
         }
         return "\n".join([f"watch {self.path}", *(f"  {name:10} {value}" for name, value in lines.items())])
@@ -121,7 +135,7 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
         if name not in known:
             near = get_close_matches(name, known, n=1)
             raise BadArgument(f"watch: no option {name!r}{f'; nearest: {near[0]}' if near else ''}; {', '.join(known)}")
-    for name in ("what", "phases", "ranks"):
+    for name in ("what", "phases", "ranks", "actions"):
         if name in given:
             given[name] = _several(given[name])
     config = WatchConfig(**{**given, "path": os.fspath(given.get("path", "runs/watch"))})
@@ -146,7 +160,11 @@ def _check(config: WatchConfig) -> None:
     parse_bytes(config.budget)
     parse_bytes(config.ring_budget)
     parse_bytes(config.disk)
-    _ = config.written, config.rules
+    _ = config.written, config.parsed_triggers, config.site_rules
+    for action in config.actions:
+        check_action(action)
+    if config.progress < 0:
+        raise BadArgument(f"watch: progress={config.progress}: seconds cannot be negative")
 
 
 def _several(value: Any) -> tuple[Any, ...]:

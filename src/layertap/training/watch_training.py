@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import time
 import weakref
 from collections.abc import Callable
@@ -16,11 +18,14 @@ from torch.optim.optimizer import Optimizer
 
 from layertap.capture import Schedule
 from layertap.capture.sink import Writer
+from layertap.errors import LayertapError
 from layertap.files import parse_bytes
 from layertap.site import Receipt, Record
+from layertap.training.tee import Tee
 from layertap.training.trigger import AMP, LOSS, Step
 from layertap.training.trigger_ring import RingWriter
-from layertap.training.watch_config import WatchConfig
+from layertap.training.watch_config import WatchConfig, read_config
+from layertap.training.watch_control import CHANGEABLE, COMMANDS, Control
 from layertap.training.watch_disk import DiskBudget
 from layertap.training.watch_epochs import Epochs
 from layertap.training.watch_find import compiled_wrapper
@@ -28,6 +33,8 @@ from layertap.training.watch_folder import Home, signature
 from layertap.training.watch_loss import Reached
 from layertap.training.watch_optimizer import OptimizerTap, learning_rate, parameters_of, proves_a_past, steps_done
 from layertap.training.watch_recorder import WatchRecorder
+from layertap.training.watch_rules import SiteRules
+from layertap.training.watch_scalars import Scalars
 from layertap.training.watch_steps import Steps
 
 OUT_OF_PHASE = "{} steps were made while the model was in eval mode; phases=['train'] leaves them out"
@@ -59,6 +66,10 @@ class Training:
         self._lost_forward = False
         meta: dict[str, Any] = {"training": True, "world": world, "parameters": signature(model)}
         self.recorder = WatchRecorder(model, config, Schedule(str(self._written), self._tapped), meta)
+        self._site_rules = [rule.on(model) for rule in config.site_rules]
+        self._control = Control()
+        self._board = _board(config)
+        self._scalars = Scalars(progress=config.progress, tensorboard=self._board)
         self.home = Home(Path(config.path), rank, world, model, config.exists)
         self._resuming = config.start is None and self.home.maybe_resumed
         self.recorder.between = self._between
@@ -83,12 +94,17 @@ class Training:
 
     def _between(self, writer: Writer) -> Writer:
         config = self.config
+        if self._board is not None:
+            writer = Tee(writer, [self._board])
         self.ring = RingWriter(
             writer,
             due=self._record_due if config.ring or self._resuming else lambda record: True,
             steps=config.ring,
             budget=parse_bytes(config.ring_budget),
-            triggers=config.rules,
+            triggers=config.parsed_triggers,
+            site_rules=SiteRules(self._site_rules),
+            actions=config.actions,
+            scalars=self._scalars,
             after=config.after,
             rank=self._rank,
             world=self._world,
@@ -204,6 +220,43 @@ class Training:
         recorder.step()
         recorder.new_pass()
         self._open_doors_anew(recorder.step_number - 1)
+        self._look_for_orders()
+
+    def _look_for_orders(self) -> None:
+        """Changes what somebody wants changed, by a file in the run's folder."""
+        try:
+            options = self._control.look()
+            if options is not None:
+                self._reconfigure(options)
+        except LayertapError as error:
+            self.recorder.tell(f"step {self.recorder.step_number}: not changed: {error}")
+
+    def _reconfigure(self, options: dict[str, Any]) -> None:
+        changes = {name: value for name, value in options.items() if name in CHANGEABLE}
+        config = read_config(self.config, **changes)
+        site_rules = [rule.on(self._model) for rule in config.site_rules]
+        self.config, self._written = config, config.written
+        self.recorder.phases = frozenset(config.phases)
+        change = functools.partial(
+            self.ring.reconfigure,
+            due=self._record_due,
+            steps=config.ring,
+            triggers=config.parsed_triggers,
+            site_rules=SiteRules(site_rules),
+            after=config.after,
+            actions=config.actions,
+        )
+        self.recorder.after(change)
+        told = ", ".join(f"{name} = {value!r}" for name, value in changes.items()) or "nothing"
+        ignored = sorted(set(options) - {*CHANGEABLE, *COMMANDS})
+        if ignored:
+            told += f"; {', '.join(ignored)} cannot be changed while it runs"
+        self.recorder.tell(f"changed from step {self.recorder.step_number} on: {told}")
+        self.recorder.at()
+        if options.get("dump"):
+            self.fire("asked", str(options["dump"]))
+        if options.get("stop"):
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def now(self, batch: int | None) -> Step:
         """The step that is under way."""
@@ -251,7 +304,8 @@ class Training:
         exists = self.home.settle(done, trained=trained)
         folder = self.home.folder
         self.recorder.path = folder
-        self.ring.folder = folder
+        self._control.begin(folder)
+        self.ring.folder = self._scalars.folder = folder
         self.recorder.writer.write_to(folder, exists)
         if folder != Path(self.config.path):
             self.recorder.tell(f"{self.config.path} {self.home.why_elsewhere}; this one writes to {folder}")
@@ -312,6 +366,7 @@ class Training:
         # Each on its own: a card that failed refuses to hand out what it holds, and run.json may meet a full disk; the
         # rest is written all the same, and the training does not end in this.
         failures = [spared(action, "close") for action in (self._finish, self._tell, self.recorder.close)]
+        self._scalars.close()
         self.home.release()
         receipt = self.recorder.receipt
         return replace(receipt, error=receipt.error or next(filter(None, failures), ""))
@@ -340,3 +395,11 @@ class Training:
             )
             if count
         ]
+
+
+def _board(config: WatchConfig) -> Any:
+    if not config.tensorboard:
+        return None
+    from layertap.training.tensorboard import TensorBoard
+
+    return TensorBoard(config.tensorboard, histograms=config.keep != "stats")
