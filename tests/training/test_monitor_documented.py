@@ -304,7 +304,7 @@ def test_c7_the_files_alone_are_read_too(model, tmp_path):
     with lt.Monitor(model, LAYERS, [1], tmp_path, batch_indices=[0]) as monitor:
         train(model, monitor, epochs=1)
     read = read_monitor(tmp_path)
-    assert read.problems == ()
+    assert read.problems == (f"{tmp_path}: not read: records, tensors",), "the run itself, beside the files"
     run = lt.Run(tmp_path)
     for batch in range(3):
         assert read["ffn"].at(epoch=1, batch=batch).fingerprint == run["ffn"].at(epoch=1, batch=batch).fingerprint

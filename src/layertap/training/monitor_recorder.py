@@ -19,7 +19,7 @@ from layertap.measure.rows import row_fingerprints
 from layertap.site import Receipt, SiteReceipt
 from layertap.store import Run, RunWriter
 from layertap.training.samples import FINGERPRINTS, INDICES
-from layertap.training.watch_folder import last_step
+from layertap.training.watch_folder import recorded_steps
 from layertap.words import say
 
 log = logging.getLogger("layertap")
@@ -99,7 +99,7 @@ class MonitorRecorder(Recorder):
         first = 0
         try:
             if self.path is not None and self._exists == "append":
-                last = last_step(self.path)
+                last = recorded_steps(self.path, self._rank)[1]
                 first = 0 if last is None else last + 1
             self.start()
         except RunError as error:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 from torch import nn
 
 from layertap.errors import LayertapError, RunError, RunExists
@@ -74,7 +75,7 @@ class Home:
         self._claim.release()
 
     def last_step(self) -> int | None:
-        """The last step that is recorded in the folder already."""
+        """The last step that this rank has recorded in the folder already."""
         return self._steps(self.folder)[1]
 
     def _goes_on(self, done: int | None) -> Path | None:
@@ -116,11 +117,7 @@ class Home:
         return str(self._session(folder).get("started"))
 
     def _steps(self, folder: Path) -> tuple[int | None, int | None]:
-        try:
-            steps = Run(folder).index.steps()
-        except LayertapError:
-            return None, None
-        return (int(steps[0]), int(steps[-1])) if len(steps) else (None, None)
+        return recorded_steps(folder, self._rank)
 
     def _move(self, folder: Path) -> None:
         if folder != self.folder:
@@ -156,13 +153,14 @@ def check_writable(path: Path) -> None:
             path.rmdir()
 
 
-def last_step(path: Path) -> int | None:
-    """The last step that is recorded in a folder already."""
+def recorded_steps(path: Path, rank: int) -> tuple[int | None, int | None]:
+    """The first and the last step that a rank has recorded in a folder already; other ranks may be at work in it."""
     try:
-        steps = Run(path).index.steps()
+        table = Run(path).table(["step", "rank"])
     except LayertapError:
-        return None
-    return int(steps[-1]) if len(steps) else None
+        return None, None
+    found = pc.min_max(table.filter(pc.equal(table.column("rank"), rank)).column("step"))
+    return found["min"].as_py(), found["max"].as_py()
 
 
 def _read(path: Path) -> dict[str, Any]:
