@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from layertap.measure import fingerprint as bytewise
-from layertap.measure import measure, pair_native
+from layertap.measure import measure, merge, pair_native
 from layertap.measure.definition import LANES
 from measure.dtypes import COMPLEX, REAL, every_bit, some
 from measure.reference import reference
@@ -120,3 +120,23 @@ def test_several_threads_give_the_same_fingerprint(monkeypatch):
 def test_words_that_are_cut_are_refused():
     with pytest.raises(ValueError, match="7 bytes are not a whole number of contiguous words of 4 bytes"):
         bytewise.fingerprint(np.zeros(7, np.uint8), "float32")
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64], ids=str)
+def test_parts_along_any_dimension_add_up_to_the_whole(dimension, compiled, dtype, monkeypatch):
+    """Each run of neighbours from its own index in the whole, which a record's `global_shape` and `offset` give."""
+    if not compiled:
+        monkeypatch.setattr("layertap.measure.native.available", lambda: False)
+    whole = some(dtype, 6 * 9 * 80).view(6, 9, 80)
+    index = torch.arange(whole.numel()).view(whole.shape)
+    runs = []
+    for part, places in zip(whole.split(3, dimension), index.split(3, dimension), strict=True):
+        for row, start in zip(part.reshape(-1, part.shape[-1]), places.reshape(-1, part.shape[-1])[:, 0], strict=True):
+            runs.append(measure(row.contiguous(), offset=int(start)))
+    expected, merged = measure(whole), merge(runs)
+    assert merged.fingerprint == expected.fingerprint
+    assert merged.statistics.count == expected.statistics.count
+    found, sketch = (np.frombuffer(one.sketch, "<f4") for one in (merged, expected))
+    np.testing.assert_allclose(found, sketch, atol=1e-4 * expected.statistics.l2)

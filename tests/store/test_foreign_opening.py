@@ -242,3 +242,24 @@ def test_f3_progress_counts_files(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     export(recorded(["h.0", "h.1"]), tmp_path / "x", progress=lambda done, total: told.append((done, total)))
     assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_a_flipped_bit_of_a_saved_tensor_is_never_handed_out(tmp_path: Path) -> None:
+    """torch.load passes it on: it does not look at the archive's checksums."""
+    tensor = torch.arange(300.0)
+    torch.save(tensor, tmp_path / "layer_1_output.pt")
+    content = (tmp_path / "layer_1_output.pt").read_bytes()
+    begin = content.index(tensor.numpy().tobytes())
+    for place in range(begin, begin + 1200, 97):
+        changed = bytearray(content)
+        changed[place] ^= 0x40
+        (tmp_path / "layer_1_output.pt").write_bytes(changed)
+        assert not torch.equal(torch.load(tmp_path / "layer_1_output.pt"), tensor)
+        with pytest.raises(CorruptRun, match=r"layer_1_output\.pt: damaged, .*Bad CRC-32"):
+            read_layers(tmp_path)
+    torch.serialization.set_crc32_options(False)  # such a file has zeros for checksums, and is not damaged
+    try:
+        torch.save(tensor, tmp_path / "layer_1_output.pt")
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert torch.equal(read_layers(tmp_path)["layer_1"].tensor(), tensor)
