@@ -223,6 +223,9 @@ _CHINESE = {
     "freshness: not tested, a second input made from the first was refused: {error}": (
         "新鲜度：未检验，由第一个输入构造的第二个输入被拒绝：{error}"
     ),
+    "checks: the runs that this took are layertap's own, once for these sites; no time here counts them": (
+        "检验：以上检验所需的运行由 layertap 自行完成，这些位置只做一次；所列时间均不包含它们"
+    ),
     "constant: no input reaches {sites}: folded by the compiler, or from shapes alone": (
         "常量：{sites} 与输入无关：已被编译器折叠，或只取决于形状"
     ),

@@ -1,6 +1,9 @@
 """Compiled files: real models, what each format does to them, and the files in which nothing can be seen."""
 
 import json
+import subprocess
+import sys
+import time
 import zipfile
 
 import numpy as np
@@ -299,6 +302,95 @@ def test_config_is_for_openvino_alone(tmp_path):
     assert "expected KEY=VALUE" in str(said.exception)
     with pytest.raises(BadArgument, match=r"is for OpenVINO's \.xml files"):
         lt.open_target(tmp_path / "m.onnx", config={"A": "b"})
+
+
+OPERATOR = """
+import torch
+
+@torch.library.custom_op("layertap_test::{name}", mutates_args=())
+def {name}(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@{name}.register_fake
+def _(x):
+    return torch.empty_like(x)
+"""
+
+
+def test_a_program_with_an_operator_of_its_own_names_it_and_the_command_line_imports_it(tmp_path):
+    """Made, shown and recorded in processes of their own: what is registered stays for good."""
+    (tmp_path / "their_ops.py").write_text(OPERATOR.format(name="twice"))
+    (tmp_path / "make.py").write_text(
+        "import their_ops, torch\n"
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)\n"
+        "    def forward(self, x):\n"
+        "        return self.two(torch.ops.layertap_test.twice(self.one(x)))\n"
+        "torch.export.save(torch.export.export(Net().eval(), (torch.ones(2, 4),)), 'net.pt2')\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "make.py"], cwd=tmp_path, check=True)
+    path = tmp_path / "net.pt2"
+    target = lt.open_target(path)
+    assert [site.path for site in target.sites] == ["", "one", "two"]
+    assert "to be run it needs the operator layertap_test::twice" in str(target.describe())
+    with pytest.raises(TargetError, match="needs the operator layertap_test::twice, which is not registered"):
+        target.run()
+    call = [sys.executable, "-m", "layertap", "record", "net.pt2", "-o", "run", "--sites", "one"]
+    refused = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "--import NAME" in refused.stderr
+    absent = subprocess.run([*call, "--import", "no_such"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "--import no_such: ModuleNotFoundError" in absent.stderr
+    done = subprocess.run([*call, "--import", "their_ops"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [str(site) for site in lt.Run(tmp_path / "run").sites][-1] == "one"
+
+
+def test_a_scripted_lstm_is_seen(tmp_path):
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(4, 3)
+            self.head = nn.Linear(3, 2)
+
+        def forward(self, x):
+            out, _ = self.lstm(x)
+            return self.head(out)
+
+    model, args = Reader().eval(), (torch.randn(5, 4),)
+    with quiet():
+        torch.jit.script(model).save(tmp_path / "lstm.pt")
+    target = lt.open_target(tmp_path / "lstm.pt")
+    assert [site.path for site in target.sites] == ["", "lstm", "head"]
+    rec = recorded(target, args, sites="**")
+    with torch.inference_mode():
+        out, (hidden, cell) = model.lstm(*args)
+    for site, expected in (("lstm:output.0", out), ("lstm:output.1.0", hidden), ("lstm:output.1.1", cell)):
+        torch.testing.assert_close(rec.run[site].tensor(), expected)
+
+
+def test_checks_are_not_in_the_cost_line(tmp_path, monkeypatch):
+    from layertap.targets import shadow
+
+    real = shadow.check
+
+    def slow(*args):
+        time.sleep(1.0)
+        return real(*args)
+
+    monkeypatch.setattr(shadow, "check", slow)
+    target = lt.open_target(make("exported", net(), inputs(0), tmp_path / "net.pt2"))
+    target.run(inputs(1))
+    began = time.perf_counter()
+    rec = recorded(target, inputs(2), sites="head")
+    passed = time.perf_counter() - began
+    assert passed > 1.0
+    assert rec.receipt.seconds <= passed - 1.0
+    assert rec.receipt.overhead <= passed - 1.0
+    assert any(note.startswith("checks: ") for note in rec.receipt.notes)
 
 
 # What was baked before compiling.

@@ -30,6 +30,11 @@ def computes_of(model: Any) -> list[str]:
     return sorted({dtype for module in model.modules() for dtype in getattr(module, "layertap_computes", ())})
 
 
+def checking_of(model: Any) -> float:
+    """The seconds that compiled files in a model have spent on runs of layertap's own, to check their captures."""
+    return float(sum(getattr(module, "layertap_checking", 0.0) for module in model.modules()))
+
+
 def rank() -> int:
     """This process among those that run the model together."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -21,7 +21,7 @@ from layertap.capture import taps
 from layertap.capture.compiled import Uncompiled, doors_of
 from layertap.capture.ending import keep_interrupts
 from layertap.capture.guard import Inside
-from layertap.capture.info import computes_of, rank, run_info
+from layertap.capture.info import checking_of, computes_of, rank, run_info
 from layertap.capture.keep import STATS, TENSOR, Keeper
 from layertap.capture.leaves import parts
 from layertap.capture.ledger import receipt_of, why_nothing
@@ -137,6 +137,7 @@ class Recorder:
         self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None)
         self._pid = os.getpid()
         self._began = time.perf_counter()
+        self._checked_before = checking_of(self.model)
         self._state = "open"
         keep_interrupts()
         atexit.register(self.close)
@@ -422,7 +423,7 @@ class Recorder:
             never_due="" if self._ever_due else f"no step was due; the schedule says {self.schedule}",
             records=self._writer.records,
             nbytes=self._writer.bytes,
-            seconds=time.perf_counter() - self._began,
+            seconds=time.perf_counter() - self._began - (checking_of(self.model) - self._checked_before),
             overhead=self.overhead,
             lost=self.sink.taken - self._writer.records - getattr(self.sink.writer, "let_go", 0),
             error=self._error or self.sink.error,

@@ -94,7 +94,7 @@ def _open_artefact(path: Path, name: str, config: Mapping[str, Any]) -> Target:
 def _program(path: Path, name: str) -> Target:
     from layertap.targets.archive import Archive, load_tensors, refuse_pickles
     from layertap.targets.compiled import CompiledTarget, Outline
-    from layertap.targets.outline_program import program_contents
+    from layertap.targets.outline_program import missing_operators, program_contents
 
     archive = Archive(path, name)
     refuse_pickles(archive, name)
@@ -102,13 +102,33 @@ def _program(path: Path, name: str) -> Target:
     def load() -> Any:
         from layertap.targets.exported import Exported
 
+        missing = missing_operators(path, name)
+        if missing:
+            raise TargetError(f"{name} needs {_unknown(missing)}")
         return Exported(path, name)
 
     def samples() -> Inputs | None:
         found = archive.find(r"data/sample_inputs/.*\.pt")
         return _parted(load_tensors(archive, found[0], name)) if found else None
 
-    return CompiledTarget(Outline("torch.export", program_contents(path, name)), name, load, samples)
+    contents = program_contents(path, name)
+    missing = missing_operators(path, name)
+    if missing:
+        contents.remarks.append(f"to be run it needs {_unknown(missing)}")
+    return CompiledTarget(Outline("torch.export", contents), name, load, samples)
+
+
+def _unknown(operators: list[str]) -> str:
+    """Operators that are not registered, and how to register them."""
+    shown = ", ".join(operators[:4]) + (f" and {len(operators) - 4} more" if len(operators) > 4 else "")
+    known = {"transformers": "transformers.integrations.moe", "torchvision": "torchvision", "torchao": "torchao"}
+    namespace = operators[0].partition("::")[0]
+    module = known.get(namespace, "NAME")
+    where = "" if namespace in known else ", where NAME is the Python module that registers it"
+    return (
+        f"the operator {shown}, which is not registered in this process; import its module first: layertap record "
+        f"--import {module} …, or import {module} before open_target{where}"
+    )
 
 
 def _baked(path: Path, name: str, layout: Layout, config: Mapping[str, Any]) -> Target:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from layertap.errors import TargetError
 from layertap.targets.archive import Archive
 from layertap.targets.reader import Argument, Contents
@@ -79,6 +81,29 @@ def _contents(program: dict[str, Any], name: str) -> Contents:
     if len(contents.paths) == 1 and len(nodes) > 1:
         raise TargetError(f"{name}: {NO_PATHS}")
     return contents
+
+
+def missing_operators(path: Path, name: str) -> list[str]:
+    """The operators of a program that this process does not have, `namespace::operator`."""
+    archive = Archive(path, name)
+    found: dict[str, None] = {}
+    for member in archive.find(r"models/.*\.json"):
+        waiting: list[Any] = [archive.json(member)]
+        while waiting:  # graphs within graphs too: loops and branches
+            one = waiting.pop()
+            if isinstance(one, list):
+                waiting += one
+            elif isinstance(one, dict):
+                target = one.get("target")
+                parts = target.split(".") if isinstance(target, str) and "metadata" in one else []
+                if parts[:2] == ["torch", "ops"] and len(parts) >= 4 and not _registered(parts[2], parts[3]):
+                    found[f"{parts[2]}::{parts[3]}"] = None
+                waiting += one.values()
+    return sorted(found)
+
+
+def _registered(namespace: str, operator: str) -> bool:
+    return namespace == "higher_order" or hasattr(getattr(torch.ops, namespace), operator)
 
 
 def _weights(signature: dict[str, Any]) -> dict[str, str]:

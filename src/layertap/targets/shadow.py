@@ -9,6 +9,7 @@ levels and schedules are those of every other recording: there is no second capt
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.targets.reader import Contents, Reader, Values
-from layertap.targets.trust import check
+from layertap.targets.trust import CHECKED, check
+from layertap.words import say
 
 CONTAINERS = ("ModuleList", "ModuleDict")
 
@@ -44,6 +46,7 @@ class Artefact(Shadow):
         self.__dict__["layertap_format"] = reader.format
         self.__dict__["layertap_notes"] = list(reader.contents.remarks)
         self.__dict__["layertap_computes"] = set()
+        self.__dict__["layertap_checking"] = 0.0
         self.__dict__["_checked"] = {}
         self.eval()
 
@@ -53,6 +56,8 @@ class Artefact(Shadow):
     """What the receipt of a recording says: what the format has lost, and the drift and freshness of the last taps."""
     layertap_computes: set[str]
     """Dtypes coarser than its tensors' in which the runtime said it computes; a run carries them as `computes_in`."""
+    layertap_checking: float
+    """Seconds spent on checks, which a receipt leaves out of its times."""
     _checked: dict[frozenset[str], list[str]]
     """Taps → what a check of them has shown; it is made once."""
 
@@ -62,7 +67,9 @@ class Artefact(Shadow):
         self.layertap_computes |= ran.computes
         if wanted:
             if wanted not in self._checked:
-                self._checked[wanted] = check(self.reader, args, kwargs, wanted, ran)
+                began = time.perf_counter()
+                self._checked[wanted] = [*check(self.reader, args, kwargs, wanted, ran), say(CHECKED)]
+                self.__dict__["layertap_checking"] += time.perf_counter() - began
             notes = [*self.reader.contents.told(wanted), *self._checked[wanted], *ran.notes]
             self.layertap_notes[:] = dict.fromkeys(notes)
         for path, why in ran.lost.items():

@@ -24,6 +24,7 @@ PER_LAYER = 3.0
 """Unit roundoffs that one layer adds to an error, as in the modelled floor of a comparison."""
 NAMED = 4
 NOT_VARIED = "freshness: not tested, no input can be varied (masks, positions and single values are left alone)"
+CHECKED = "checks: the runs that this took are layertap's own, once for these sites; no time here counts them"
 _FIXED = re.compile(r"mask|position|seq_id|sampling|cache")
 """Inputs that say how to read the others; varied, they would make another question, not another text."""
 
