@@ -58,6 +58,10 @@ _CHINESE = {
     "channel {index} carries {share} of the error": "通道 {index} 占误差的 {share}",
     "a measured floor= would tell": "提供实测的 floor= 即可判定",
     "the {count} sites before it are equal but for rounding": "其之前的 {count} 个位置仅有舍入误差",
+    "{dtype} values differ{share}: rounding may tip a choice between near equals; pass floor= to decide": (
+        "{dtype} 值不同{share}：舍入可能改变相近选项之间的选择；请提供 floor= 以判定"
+    ),
+    "{why}; a choice made here differs, which rounding may have tipped": "{why}；此处的选择不同，可能由舍入引起",
     "shapes differ: {one} against {other}": "形状不同：{one} 对比 {other}",
     "and nothing proves which part is the same": "且无法证明哪一部分相同",
     "record the input ids or the mask on both sides": "请在两侧都记录 input_ids 或 mask",

@@ -233,6 +233,35 @@ def test_tolerances_replace_the_floor_and_are_stated() -> None:
         lt.diff(layers(VALUES), layers(wrong), rtol=-1)
 
 
+def test_a_choice_that_rounding_tips_is_no_fault_and_a_wrong_one_is() -> None:
+    chosen = np.random.default_rng(2).integers(0, 8, (40, 2))
+    tipped = chosen.copy()
+    tipped[7, 1] = (tipped[7, 1] + 1) % 8
+    dead = noisy(VALUES[2], 0.002)
+    dead[0, 3] = VALUES[5][0, 3]
+
+    def run(choice: Any, first: Any, last: Any) -> dict[str, Any]:
+        return {
+            "layers.0": first,
+            "layers.1.mlp.gate": choice,
+            "layers.1.mlp.experts": last,
+            "layers.1": VALUES[3],
+            "layers.2": VALUES[4],
+        }
+
+    ours = run(chosen, VALUES[1], VALUES[2])
+    report = lt.diff(ours, run(tipped, torch.from_numpy(VALUES[1]).bfloat16(), dead))
+    assert (report.verdict, report.first) == ("inconclusive", None)
+    assert "rounding may tip a choice between near equals; pass floor= to decide" in report.reasons[0]
+    # Without rounding before it, or in many places, it is no matter of near equals.
+    assert str(lt.diff(ours, run(tipped, VALUES[1], VALUES[2])).first.site) == "layers.1.mlp.gate"
+    report = lt.diff(ours, run((chosen + 1) % 8, torch.from_numpy(VALUES[1]).bfloat16(), dead))
+    assert str(report.first.site) == "layers.1.mlp.gate"
+    # What is wrong elsewhere is still found.
+    wrong = run(tipped, torch.from_numpy(VALUES[1]).bfloat16(), dead) | {"layers.2": VALUES[4] * 2}
+    assert str(lt.diff(ours, wrong).first.site) == "layers.2"
+
+
 # The report.
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from layertap.compare.align import align
@@ -46,6 +46,12 @@ class Floor:
     """Of the row and the column where it is largest."""
     kind: str
     """`measured`, `modelled`, or `tolerance`."""
+    rounded_before: bool = False
+    """Whether something that ran before differs at all, so that rounding may tip a choice between near equals."""
+    tipped_before: bool = False
+    """Whether such a choice was tipped: then single rows differ altogether, and no rounding bounds them."""
+    tipped_here: bool = False
+    """Whether it was tipped in the module that this site is a part of: then all may stand in another order."""
     quiet_before: int = 0
     """How many sites ran before, if all of them are equal but for rounding: there the floor has proven itself."""
     least: float = 0.0
@@ -88,13 +94,20 @@ def modelled_floor(pair: Pair, roundoff: float, before: Prefix | None = None) ->
     Layers that are bit-identical have added nothing; `before` says how far that is so.
     """
     layers = depth(pair.reference)
-    if before is not None:
-        layers = max(0, layers - before.depth)
-    return _modelled(layers, roundoff, before.quiet if before is not None else 0)
+    if before is None:
+        return _modelled(layers, roundoff, 0, rounded=False, tipped=False, here=False)
+    return _modelled(
+        max(0, layers - before.depth),
+        roundoff,
+        before.quiet,
+        rounded=not before.exact,
+        tipped=bool(before.tipped),
+        here=before.covers(pair.reference),
+    )
 
 
 @lru_cache(maxsize=1 << 16)
-def _modelled(layers: int, roundoff: float, quiet: int) -> Floor:
+def _modelled(layers: int, roundoff: float, quiet: int, *, rounded: bool, tipped: bool, here: bool) -> Floor:
     error = PER_LAYER * roundoff * math.sqrt(1 + layers)
     # Rows and columns differ from each other: the worst of thousands is well above the average.
     return Floor(
@@ -103,6 +116,9 @@ def _modelled(layers: int, roundoff: float, quiet: int) -> Floor:
         column=SPREAD * error,
         kind="modelled",
         quiet_before=quiet,
+        rounded_before=rounded,
+        tipped_before=tipped,
+        tipped_here=here,
         least=SPREAD * roundoff,
     )
 
@@ -115,6 +131,8 @@ class Prefix:
     """How many sites are so; 0 from the first one on that is not."""
     open: bool = True
     exact: bool = True
+    tipped: set[str] = field(default_factory=set)
+    """The modules in which whole numbers, such as the experts that a router chose, differ in a few places."""
     depth: int = 0
     """How deep the bit-identical ones reach, which have added no rounding."""
 
@@ -122,10 +140,16 @@ class Prefix:
         self.exact = self.exact and verdict == "identical"
         self.open = self.open and verdict in ("identical", "noise")
         if "float" not in record.dtype:
+            if verdict == "inconclusive":
+                self.tipped.add(record.site.path.rpartition(".")[0])
             return
         self.quiet = self.quiet + 1 if self.open else 0
         if self.exact:
             self.depth = max(self.depth, depth(record))
+
+    def covers(self, record: Record) -> bool:
+        """Whether a site lies in a module whose choice was tipped."""
+        return any(record.site.path == path or record.site.path.startswith(f"{path}.") for path in self.tipped)
 
 
 def roundoff_of(*runs: Run, computing: Sequence[Run] = ()) -> float:

@@ -23,6 +23,8 @@ QUIET_BEFORE = 3
 """After so many sites, all within LIMIT of the modelled floor, it has proven itself on this model: what jumps from
 there to CERTAIN["its fellows"] at a single site is no rounding. (Rounding that grows faster than modelled does so bit
 by bit, and is inconclusive on its way.)"""
+TIPPED = 0.1
+"""Where rounding came before, no more than this part of a router's choices is tipped by it."""
 SHARE = 0.25
 """A row or column that stands out must also matter: carry this much of the squared error."""
 
@@ -62,7 +64,7 @@ def judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | N
         why = f"NaN/Inf counts differ: {_nonfinite(a)} against {_nonfinite(b)}"
         return Judgement(verdict="fault", why=why, ratio=math.inf)
     if "float" not in a.dtype and "complex" not in a.dtype:
-        return _whole_numbers(pair, found)
+        return _whole_numbers(pair, found, floor)
     if tolerance is not None:
         return _by_tolerance(found, tolerance)
     if math.isnan(measured.error):
@@ -71,11 +73,18 @@ def judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | N
     return _by_ratio(measured, floor)
 
 
-def _whole_numbers(pair: Pair, found: Difference | None) -> Judgement:
+def _whole_numbers(pair: Pair, found: Difference | None, floor: Floor) -> Judgement:
     if found is not None and found.max_abs == 0 and found.finite == found.count:
         why = say("equal values, as {one} and as {other}", one=pair.reference.dtype, other=pair.candidate.dtype)
         return Judgement(verdict="noise", why=why, ratio=0.0)
     share = "" if found is None else f" in {1 - found.close:.2%} of the places"
+    if found is not None and floor.rounded_before and floor.kind == "modelled" and 1 - found.close <= TIPPED:
+        why = say(
+            "{dtype} values differ{share}: rounding may tip a choice between near equals; pass floor= to decide",
+            dtype=pair.reference.dtype,
+            share=share,
+        )
+        return Judgement(verdict="inconclusive", why=why, ratio=math.nan)
     why = f"{pair.reference.dtype} values differ{share}; integers must be equal"
     return Judgement(verdict="fault", why=why, ratio=math.inf)
 
@@ -98,7 +107,9 @@ def _by_tolerance(found: Difference | None, tolerance: Tolerance) -> Judgement:
 def _by_ratio(measured: Measured, floor: Floor) -> Judgement:
     found = measured.difference
     certain = dict(CERTAIN)
-    if floor.quiet_before >= QUIET_BEFORE:
+    if floor.tipped_before:
+        certain["its fellows"] = CERTAIN["modelled"]
+    elif floor.quiet_before >= QUIET_BEFORE:
         certain["modelled"] = CERTAIN["its fellows"]
     signs = [(_over(measured.error, floor.error), floor.kind, "")]
     if found is not None:
@@ -110,8 +121,11 @@ def _by_ratio(measured: Measured, floor: Floor) -> Judgement:
     if beside != "its fellows":
         text = say("{ratio} × the {kind} floor", ratio=times, kind=say(beside))
     text = f"{text}; {where}" if where else text
+    if ratio > LIMIT and floor.tipped_here:
+        why = say("{why}; a choice made here differs, which rounding may have tipped", why=text)
+        return Judgement(verdict="inconclusive", why=why, ratio=ratio)
     if ratio > certain[beside]:
-        if beside == "modelled" and floor.quiet_before >= QUIET_BEFORE:
+        if beside == "modelled" and not floor.tipped_before and floor.quiet_before >= QUIET_BEFORE:
             quiet = say("the {count} sites before it are equal but for rounding", count=floor.quiet_before)
             text = f"{text}; {quiet}"
         return Judgement(verdict="fault", why=text, ratio=ratio)
