@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 ROLES = ("input", "output", "grad_input", "grad_output", "param", "param_grad")
 """What a module can be tapped for, in the order in which the design names them."""
@@ -232,6 +232,29 @@ class Record:
     """The file under `tensors/` and the name in it; empty when nothing was kept."""
 
 
+def _typed(kind: type[T], values: Mapping[str, Any]) -> T:
+    """An object of a class from values of its fields' types, which have been anywhere since."""
+    for field_ in fields(kind):  # type: ignore[arg-type]
+        value = values.get(field_.name)
+        allowed = _TYPES.get(str(field_.type))
+        if allowed is None or field_.name not in values:
+            continue
+        inner = [*value.values()] if isinstance(value, Mapping) else value if isinstance(value, tuple) else []
+        if type(value) not in allowed[0] or not all(type(item) in allowed[1] for item in inner):
+            raise TypeError(f"{field_.name} is not {field_.type}")
+    return kind(**values)
+
+
+T = TypeVar("T")
+_TYPES: dict[str, tuple[tuple[type, ...], tuple[type, ...]]] = {
+    "int": ((int,), ()),
+    "float": ((int, float), ()),
+    "str": ((str,), ()),
+    "Mapping[str, int]": ((dict,), (int,)),
+    "tuple[str, ...]": ((tuple,), (str,)),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteReceipt:
     """What became of one requested module and role."""
@@ -303,5 +326,6 @@ class Receipt:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Receipt:
-        sites = tuple(SiteReceipt(**site) for site in data["sites"])
-        return cls(**{**data, "sites": sites, "notes": tuple(data.get("notes", ()))})
+        """Reads what `to_dict` gave; a ValueError or TypeError where something is of another kind."""
+        sites = tuple(_typed(SiteReceipt, site) for site in data["sites"])
+        return _typed(cls, {**data, "sites": sites, "notes": tuple(data.get("notes", ()))})

@@ -61,6 +61,12 @@ def read_run_file(path: Path, name: str = "") -> dict[str, Any]:
     sessions = data.setdefault("sessions", [])
     if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
         raise CorruptRun(f"{name}: 'sessions' is not a list of objects")
+    for key in ("parameter_dtypes", "computes_in"):
+        found = data.get(key) or []
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            raise CorruptRun(f"{name}: {key!r} is not a list of names")
+    if not isinstance(data.get("artefact") or "", str):
+        raise CorruptRun(f"{name}: 'artefact' is not a name")
     return data
 
 

@@ -138,9 +138,28 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
     for name in ("what", "phases", "ranks", "actions"):
         if name in given:
             given[name] = _several(given[name])
-    config = WatchConfig(**{**given, "path": os.fspath(given.get("path", "runs/watch"))})
-    _check(config)
+    if isinstance(given.get("path"), os.PathLike):
+        given["path"] = os.fspath(given["path"])
+    for field in fields(WatchConfig):
+        kinds, expected = _KINDS.get(str(field.type), ((), ""))
+        value = given.get(field.name, field.default)
+        if kinds and not all(type(item) in kinds for item in (value if isinstance(value, tuple) else (value,))):
+            raise BadArgument(f"watch: {field.name}={value!r}: expected {expected}")
+    with reading("watch", "an option that cannot be understood", BadArgument):
+        config = WatchConfig(**given)
+        _check(config)
     return config
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "a text"),
+    "int": ((int,), "a whole number"),
+    "bool": ((bool,), "true or false"),
+    "int | None": ((int, type(None)), "a whole number"),
+    "int | str": ((int, str), "a size such as '2GiB'"),
+    "tuple[str, ...]": ((str,), "a list of names"),
+    "tuple[int, ...]": ((int,), "a list of whole numbers"),
+}
 
 
 def _check(config: WatchConfig) -> None:
