@@ -15,6 +15,7 @@ import argparse
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,7 @@ def main() -> None:
     if why := unable():
         print(f"cannot cut the power here: {why}")
         sys.exit(2)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or what is mounted would stay so
     lost = cuts(arguments.cuts, arguments.seconds, arguments.durability)
     sys.exit(lost > 0)
 
