@@ -49,6 +49,24 @@ _CHINESE = {
     "only in the reference: {sites}": "仅参考侧有：{sites}",
     "only in the candidate: {sites}": "仅候选侧有：{sites}",
     # why a row is judged as it is
+    "compared: {part} of {whole}, from {begin}": "已比较：整体 {whole} 中从 {begin} 起的 {part}",
+    "{count} of {total} pairs have only a part of a tensor in common; {first}": (
+        "{total} 对记录中有 {count} 对只有张量的一部分是共有的；{first}"
+    ),
+    "{part}; keep='tensor' on both sides to compare it": "{part}；两侧都用 keep='tensor' 记录即可比较",
+    "{part} of {whole} was recorded in the reference, and another part in the candidate": (
+        "参考侧记录的是整体 {whole} 中的 {part}，候选侧记录的是另一部分"
+    ),
+    "only a part of {site} was recorded ({part}), and where it lies in the whole is not known; record the whole, or "
+    "compare runs of the same layout": (
+        "{site} 只记录了一部分（{part}），且不知道它在整体中的位置；请记录整体，或比较分片方式相同的运行"
+    ),
+    "{site} is recorded as a summand of rank {rank} ({placements}), not as a value; record it after the reduction": (
+        "{site} 记录的是第 {rank} 号进程的加数（{placements}），不是最终的值；请在归约之后记录"
+    ),
+    "the {count} ranks of the {side} hold parts of what the only rank of the other side holds": (
+        "{side} 的 {count} 个进程各持有另一侧唯一进程所持张量的一部分"
+    ),
     "bit for bit": "逐位相同",
     "{ratio} × the {kind} floor": "误差为{kind}下限的 {ratio} 倍",
     "{ratio} × the error of its fellows": "误差为同类的 {ratio} 倍",

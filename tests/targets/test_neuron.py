@@ -59,6 +59,11 @@ def assert_parts(run, whole, *sites):
         assert torch.allclose(found, part_of(whole[site].tensor(), run[site].record), atol=1e-6), site
 
 
+def verdicts(report, *, inconclusive=()):
+    """The verdicts of the rows, but for sites that cannot be judged."""
+    return {row.verdict for row in report.rows if str(row.site) not in inconclusive}
+
+
 def test_importing_the_adapter_imports_no_neuronx():
     script = "import sys, layertap.targets.neuron\nassert not [m for m in sys.modules if 'neuronx' in m]"
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -257,8 +262,12 @@ def test_logits_are_those_of_the_last_token_and_no_fault(tmp_path):
     assert record.sharding == Sharding(
         placements=("Slice(dim=1)",), global_shape=(1, 11, 64), offset=(0, 10, 0), mesh_shape=(1,)
     )
-    assert_parts(found.run, reference(ids(1), ["model.norm", "lm_head"]))
+    whole = reference(prompt(1), ["model.norm", "lm_head"])
+    assert_parts(found.run, whole)
     assert "the last token alone" in str(found.receipt)
+    report = lt.diff(whole, found.run)
+    assert report.verdict in ("identical", "noise"), str(report)
+    assert "compared: 1×1×64 of 1×11×64, from [0, 10, 0]" in report.rows[-1].why
 
 
 def test_routers_and_experts_are_cut_along_tokens_and_never_along_experts(tmp_path):
@@ -289,6 +298,10 @@ def test_tensor_parallelism_gives_rank_0s_shards_and_the_experts_summand(tmp_pat
     told = "\n".join(found.receipt.notes)
     assert "rank 0's shard, 1 of 2 along the last axis: 2 of 4" in told
     assert "rank 0's summand, 1 of 2" in told
+    report = lt.diff(reference(prompt(1), sites, experts=True), found.run)
+    assert verdicts(report, inconclusive=["model.layers.0.mlp.experts"]) <= {"identical", "noise"}, str(report)
+    assert report.verdict == "inconclusive"
+    assert "summand of rank 0" in report.reasons[0]
 
 
 def test_repeated_key_heads_are_no_slice_of_the_whole():
@@ -315,6 +328,8 @@ def test_sequence_parallelism_gives_rank_0s_tokens(tmp_path, layers):
     )
     assert_parts(found.run, reference(ids(1), sites, experts=True))
     assert "rank 0's 8 of the 11 tokens, 1 of 2 (sequence parallelism)" in str(found.receipt)
+    report = lt.diff(reference(prompt(1), sites, experts=True), found.run)
+    assert report.verdict in ("identical", "noise"), str(report)
     # Short prompts may lie on other ranks, or be dealt out in tiles.
     few = neuron.run(app, prompt(1, 5), sites=sites)
     assert few.run["model.layers.0"].record.shape == (1, 5, 8)

@@ -7,6 +7,7 @@ chosen       only the sites that were asked for
 overlap      tensors of different lengths, and what part of them is the same
 measuring    one pass over each pair
 floor        what rounding explains
+sharded      records of a part of a tensor, and what both sides hold of it
 judge        the verdict on a pair
 rows         a row for each pair, in order of execution
 precision    float32 outside, bfloat16 within
@@ -26,7 +27,7 @@ from layertap.compare.chosen import chosen
 from layertap.compare.comparable import Comparability, comparable
 from layertap.compare.floor import measured_floors, roundoff_of
 from layertap.compare.judge import Tolerance
-from layertap.compare.measuring import Measured, measure_pair
+from layertap.compare.measuring import Measured, Parts, measure_pair
 from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
 from layertap.compare.result import Alignment, Pair, Report, Row, Verdict
 from layertap.compare.rows import rows_of
@@ -96,7 +97,8 @@ def _diff(
         alignment = chosen(alignment, sites)
     floors = _floors(reference, floor)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
-    found: Iterable[tuple[Pair, Measured]] = _measured(reference, candidate, alignment, limits, progress)
+    parts = Parts()
+    found: Iterable[tuple[Pair, Measured]] = _measured(reference, candidate, alignment, limits, progress, parts)
     told = told_precision(reference, candidate)
     if told:
         found = list(found)  # judged twice; else one block of a long training is in memory at a time
@@ -117,7 +119,7 @@ def _diff(
             *(("candidate", str(record.site)) for record in alignment.candidate_only),
         ),
         cause=coarse[0] if coarse else "",
-        notes=(*((coarse[1],) if coarse else ()), *proof.notes, *alignment.shifted),
+        notes=(*((coarse[1],) if coarse else ()), *proof.notes, *parts.notes(), *alignment.shifted),
         plan=alignment.plan,
         floor_kind="tolerance" if tolerance else "measured" if floors else "modelled",
         tolerance="" if tolerance is None else str(tolerance),
@@ -131,9 +133,12 @@ def _measured(
     alignment: Alignment,
     limits: Mapping[str, float],
     progress: Callable[[int, int], None] | None,
+    parts: Parts,
 ) -> Iterator[tuple[Pair, Measured]]:
     for done, (pair, same) in enumerate(alignment.pairs.told(), start=1):
-        yield pair, measure_pair(reference, candidate, pair, alignment.trims, same=same, **limits)
+        measured = measure_pair(reference, candidate, pair, alignment.trims, same=same, **limits)
+        parts.add(pair, measured)
+        yield pair, measured
         if progress is not None:
             progress(done, len(alignment.pairs))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layertap.compare.floor import SPREAD, Floor
 from layertap.compare.measuring import Measured
@@ -50,7 +50,17 @@ class Tolerance:
 
 
 def judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | None = None) -> Judgement:
-    """Judges one pair. Order matters: what is certain comes first."""
+    """Judges one pair; where only a part of a tensor was recorded, that part."""
+    found = _judge(pair, measured, floor, tolerance)
+    if not measured.part:
+        return found
+    if measured.difference is None:
+        return Judgement(verdict="inconclusive", why=measured.part, ratio=math.nan)
+    return replace(found, why=f"{found.why}; {measured.part}")
+
+
+def _judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | None) -> Judgement:
+    """Order matters: what is certain comes first."""
     a, b = pair.reference, pair.candidate
     found = measured.difference
     if measured.identical:

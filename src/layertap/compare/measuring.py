@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layertap.compare.overlap import overlapping
 from layertap.compare.padding import Trim
 from layertap.compare.result import Pair
 from layertap.compare.shapes import Shape, common_shape, compact
+from layertap.compare.sharded import Apart, CommonPart, common_part
 from layertap.compare.tensors import array_of, changed, elements
 from layertap.errors import CorruptRun
 from layertap.measure.difference import Difference
@@ -17,6 +18,7 @@ from layertap.measure.pair import Array, compare
 from layertap.measure.sketch import relative_l2
 from layertap.site import Record
 from layertap.store import Run
+from layertap.words import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,26 @@ class Measured:
     """`exact`, `sketch`, `statistics` (a lower bound), `shapes` (they differ), or why there is nothing."""
     shapes: tuple[Shape, Shape] | None = None
     """Both, where they differ; with a difference, one side had merged axes, and the same order was assumed."""
+    part: str = ""
+    """Where records hold only a part of a tensor: which part was compared, or why none could be."""
+
+
+class Parts:
+    """The pairs of which only a part of the tensor was compared, for the report."""
+
+    def __init__(self) -> None:
+        self._count = self._total = 0
+        self._first = ""
+
+    def add(self, pair: Pair, measured: Measured) -> None:
+        self._total += 1
+        if measured.part and measured.difference is not None:
+            self._count += 1
+            self._first = self._first or f"{pair.reference.site}: {measured.part}"
+
+    def notes(self) -> list[str]:
+        template = "{count} of {total} pairs have only a part of a tensor in common; {first}"
+        return [say(template, count=self._count, total=self._total, first=self._first)] if self._count else []
 
 
 _IDENTICAL = Measured(identical=True, error=0.0, how="exact")
@@ -53,7 +75,14 @@ def measure_pair(
     `same` says that fingerprints are known to be equal; kept bytes are checked all the same.
     """
     a, b = pair.reference, pair.candidate
+    common = common_part(a, b) if pair.layout is None else None
+    if isinstance(common, Apart):
+        return Measured(part=common.why)
+    if common is not None and not a.kept == b.kept == "tensor":
+        return Measured(part=say("{part}; keep='tensor' on both sides to compare it", part=common.why))
     try:
+        if common is not None:
+            return _of_part(reference, candidate, pair, common, rtol, atol)
         if pair.layout is None and (same or _same(a, b)):
             for run, record in ((reference, a), (candidate, b)):
                 if run.checks(record):
@@ -88,15 +117,22 @@ def _exact(reference: Run, candidate: Run, pair: Pair, trims: Sequence[Trim], rt
             return Measured(how="shapes", shapes=(pair.reference.shape, pair.candidate.shape))
         merged = compact(a.shape) != compact(b.shape)
         a, b = (Array(raw=side.raw, dtype=side.dtype, shape=shape) for side in (a, b))
+    measured = _compared(pair, a, b, rtol, atol)
+    return replace(measured, shapes=(pair.reference.shape, pair.candidate.shape)) if merged else measured
+
+
+def _of_part(reference: Run, candidate: Run, pair: Pair, common: CommonPart, rtol: float, atol: float) -> Measured:
+    a, b = array_of(reference, pair.reference), array_of(candidate, pair.candidate)
+    a = changed(a, elements(a, common.shapes[0])[common.reference])
+    b = changed(b, elements(b, common.shapes[1])[common.candidate])
+    return replace(_compared(pair, a, b, rtol, atol), part=common.why)
+
+
+def _compared(pair: Pair, a: Array, b: Array, rtol: float, atol: float) -> Measured:
     found = compare(a, b, argmax=_is_head(pair.reference), rtol=rtol, atol=atol)
     same = found.max_abs == 0 and found.close == 1.0 and not (found.nan_mismatch or found.inf_mismatch)
-    return Measured(
-        identical=bool(same and a.dtype == b.dtype),
-        difference=found,
-        error=found.relative_l2,
-        how="exact",
-        shapes=(pair.reference.shape, pair.candidate.shape) if merged else None,
-    )
+    same_bits = bool(same and a.dtype == b.dtype)
+    return Measured(identical=same_bits, difference=found, error=found.relative_l2, how="exact")
 
 
 def _same(a: Record, b: Record) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from layertap.compare.align.board import Board, View
 from layertap.compare.align.content import pair_by_content
 from layertap.compare.align.mapping import pair_by_rules, read_rules
-from layertap.compare.align.moments import Moment, Moments, labels_of, moments_of, pair_moments
+from layertap.compare.align.moments import Moment, Moments, is_sharded, labels_of, moments_of, pair_moments
 from layertap.compare.align.names import pair_by_prefix, pair_exact
 from layertap.compare.align.numbering import pair_by_numbering
 from layertap.compare.align.order import pair_by_order
@@ -40,7 +40,12 @@ def align(
 
     ours, repaired_ours = moments_of(reference)
     theirs, repaired_theirs = moments_of(candidate)
-    shared, unpaired = pair_moments(ours, theirs, lambda: (labels_of(reference, ours), labels_of(candidate, theirs)))
+    shared, unpaired = pair_moments(
+        ours,
+        theirs,
+        lambda: (labels_of(reference, ours), labels_of(candidate, theirs)),
+        lambda: (is_sharded(reference, ours), is_sharded(candidate, theirs)),
+    )
     runs = reference, candidate
     board = _board(runs, (ours, theirs), shared)
     overlap = find_overlap(reference, candidate, board.reference, board.candidate, find_trim(reference, candidate))

@@ -14,6 +14,7 @@ from layertap.compare.align.board import place
 from layertap.site import Site
 from layertap.store import Run
 from layertap.store.index import NONE, Rows
+from layertap.words import say
 
 _DIGITS = re.compile(r"(\d+)")
 
@@ -68,19 +69,53 @@ def _known(value: int) -> int | None:
 
 
 def pair_moments(
-    reference: Collection[Moment], candidate: Collection[Moment], labels: Callable[[], tuple[Labels, Labels]]
+    reference: Collection[Moment],
+    candidate: Collection[Moment],
+    labels: Callable[[], tuple[Labels, Labels]],
+    sharded: Callable[[], tuple[bool, bool]] | None = None,
 ) -> tuple[list[tuple[Moment, Moment]], list[str]]:
-    """The moments that belong together, and in words those that do not; `labels` is asked where steps do not tell."""
+    """The moments that belong together, and in words those that do not.
+
+    `labels` is asked where steps do not tell, `sharded` (do the ranks of a side hold parts?) where ranks do not.
+    """
     steps, told = _pair_keys(
         "step",
         [moment.step for moment in reference],
         [moment.step for moment in candidate],
         lambda: _labels(*labels()),
     )
-    ranks, more = _pair_keys("rank", [moment.rank for moment in reference], [moment.rank for moment in candidate], None)
-    there = ((moment, Moment(steps.get(moment.step, -1), ranks.get(moment.rank, -1))) for moment in reference)
+    ranks, more = _pair_ranks(reference, candidate, sharded)
+    there = (
+        (moment, Moment(steps.get(moment.step, -1), rank))
+        for moment in reference
+        for rank in ranks.get(moment.rank, ())
+    )
     others = set(candidate)
     return [(one, other) for one, other in there if other in others], [*told, *more]
+
+
+def is_sharded(run: Run, moments: Moments) -> bool:
+    """Whether its ranks hold parts of tensors, by the first moment of each."""
+    first: dict[int, Rows] = {}
+    for moment, rows in moments.items():
+        first.setdefault(moment.rank, rows)
+    found = (record for rows in first.values() for record in run.records_at(rows, sketches=False))
+    return any(record.sharding is not None and not record.sharding.is_whole(record.shape) for record in found)
+
+
+def _pair_ranks(
+    reference: Iterable[Moment], candidate: Iterable[Moment], sharded: Callable[[], tuple[bool, bool]] | None
+) -> tuple[dict[int, list[int]], list[str]]:
+    """The ranks of the candidate that belong to each of the reference."""
+    ours, theirs = (sorted({moment.rank for moment in moments}) for moments in (reference, candidate))
+    if sharded is not None and min(len(ours), len(theirs)) == 1 < max(len(ours), len(theirs)):
+        side = int(len(theirs) > 1)
+        if sharded()[side]:
+            template = "the {count} ranks of the {side} hold parts of what the only rank of the other side holds"
+            told = say(template, count=max(len(ours), len(theirs)), side=("reference", "candidate")[side])
+            return dict.fromkeys(ours, theirs), [told]
+    paired, unpaired = _pair_keys("rank", ours, theirs, None)
+    return {one: [other] for one, other in paired.items()}, unpaired
 
 
 def _pair_keys(

@@ -1,0 +1,104 @@
+"""Records of a part of a tensor: which part both sides hold, or why nothing can be said.
+
+A rank of a sharded model records what it holds. Against the whole tensor, or another part of it, only the places that
+are on both sides can be compared, and only where the record says where its part lies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from layertap.compare.shapes import Shape, compact, text
+from layertap.site import Record
+from layertap.words import say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonPart:
+    """The places that two records have in common."""
+
+    shapes: tuple[Shape, Shape]
+    """Of the two, with the axes of the whole."""
+    reference: tuple[slice, ...]
+    candidate: tuple[slice, ...]
+    why: str
+    """What is compared, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """Two records that have nothing in common, as far as is known."""
+
+    why: str
+
+
+def common_part(a: Record, b: Record) -> CommonPart | Apart | None:
+    """What both records hold of one whole; None where they are to be compared as they are."""
+    parts = [None if record.sharding is None or record.sharding.is_whole(record.shape) else record for record in (a, b)]
+    if parts == [None, None]:
+        return None
+    alike = a.sharding == b.sharding and a.shape == b.shape and a.rank == b.rank
+    if alike:
+        return None
+    for record in (a, b):
+        sharding = record.sharding
+        if sharding is not None and sharding.partial:
+            template = (
+                "{site} is recorded as a summand of rank {rank} ({placements}), not as a value; record it after the "
+                "reduction"
+            )
+            placements = ", ".join(sharding.placements)
+            return Apart(why=say(template, site=record.site, rank=record.rank, placements=placements))
+    wholes = [_whole(record) for record in (a, b)]
+    places = [_place(record) for record in (a, b)]
+    if None in wholes or None in places:
+        unknown = a if wholes[0] is None or places[0] is None else b
+        template = (
+            "only a part of {site} was recorded ({part}), and where it lies in the whole is not known; record the "
+            "whole, or compare runs of the same layout"
+        )
+        return Apart(why=say(template, site=unknown.site, part=text(unknown.shape)))
+    shape = next(whole for whole, part in zip(wholes, parts, strict=True) if part is not None)
+    assert shape is not None
+    if any(whole is None or compact(whole) != compact(shape) for whole in wholes):
+        return None  # other shapes altogether
+    return _overlap(a, b, shape)
+
+
+def _overlap(a: Record, b: Record, whole: Shape) -> CommonPart | Apart:
+    spans: list[tuple[int, int]] = []
+    regions = []
+    for record in (a, b):
+        begins, sizes = _place(record) or (), record.shape
+        if len(sizes) != len(whole):  # a whole tensor without the axes of size 1
+            begins, sizes = (0,) * len(whole), whole
+        regions.append((begins, sizes))
+    (first, sizes), (second, others) = regions
+    for one, size, other, length in zip(first, sizes, second, others, strict=True):
+        spans.append((max(one, other), min(one + size, other + length)))
+    if any(end <= begin for begin, end in spans):
+        template = "{part} of {whole} was recorded in the reference, and another part in the candidate"
+        return Apart(why=say(template, part=text(a.shape), whole=text(whole)))
+    why = say(
+        "compared: {part} of {whole}, from {begin}",
+        part=text(tuple(end - begin for begin, end in spans)),
+        whole=text(whole),
+        begin=[begin for begin, _ in spans],
+    )
+    slices = [
+        tuple(slice(begin - start, end - start) for (begin, end), start in zip(spans, begins, strict=True))
+        for begins, _ in regions
+    ]
+    return CommonPart(shapes=(sizes, others), reference=slices[0], candidate=slices[1], why=why)
+
+
+def _whole(record: Record) -> Shape | None:
+    sharding = record.sharding
+    return record.shape if sharding is None else sharding.global_shape or None
+
+
+def _place(record: Record) -> Shape | None:
+    sharding = record.sharding
+    if sharding is None or sharding.global_shape == record.shape:
+        return (0,) * len(record.shape)
+    return sharding.offset or None
