@@ -212,6 +212,7 @@ def test_a_damaged_run_json_without_records_is_no_run(tmp_path: Path) -> None:
         Run(tmp_path)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names the files behind descriptors by /proc")
 def test_each_file_is_synced_before_it_gets_its_name_and_its_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
