@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import layertap as lt
-from layertap.capture import graph_ops
+from layertap.capture import graph_ops, graph_taps
 from models import minimax_m2, qwen3
 
 A, B = torch.arange(6.0).reshape(2, 3), torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -147,7 +147,7 @@ def test_afterwards_the_first_graph_runs_again_and_nothing_is_left(net):
         assert type(pickle.loads(pickle.dumps(net.shared))) is nn.Linear
     assert [type(module) for module in net.modules()] == classes
     assert compiled.forward is entry
-    assert not any("_layertap_port" in module.__dict__ for module in net.modules())
+    assert not any(graph_taps.tapped(module) for module in net.modules())
     assert torch.equal(compiled(B), want)
     assert graphs() == 2
 

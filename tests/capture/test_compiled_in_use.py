@@ -189,3 +189,85 @@ def test_a_model_that_is_exported_while_it_is_recorded_gives_no_data():
         assert seen == [False]
     finally:
         taps.detach({module: tap for module in [model] for tap in taps._taps[id(model)]})
+
+
+class Asking(nn.Module):
+    def forward(self, x):
+        return x + (self.__class__.__name__ == "Asking")
+
+
+class Comparing(nn.Module):
+    def forward(self, x):
+        return x + 1 if type(self) is Comparing else x
+
+
+class Fixed(nn.Module):
+    @staticmethod
+    def forward(x):
+        return x + 1
+
+
+@pytest.mark.parametrize("make", [Asking, Comparing, Fixed])
+def test_odd_modules_in_a_graph_compute_what_they_compute_without_taps(make):
+    model = nn.Sequential(nn.Linear(3, 3), make()).eval().requires_grad_(False)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    want = compiled(ones(2))
+    with lt.record(compiled, sites="*", keep="tensor") as rec:
+        assert torch.equal(compiled(ones(2)), want)
+    assert not rec.receipt.notes
+    if make is Comparing:
+        (silent,) = rec.receipt.silent
+        assert silent.why.startswith("Comparing compares its own type")
+    else:
+        assert torch.equal(rec.run["1"].tensor(), want)
+    assert [type(module) for module in model] == [nn.Linear, make]
+
+
+def test_a_module_that_changes_class_inside_a_compiled_part():
+    model = stack()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    compiled(ones(2))
+    with lt.record(compiled, sites="*", keep="tensor") as rec:
+        compiled(ones(2))
+        torch.nn.utils.parametrizations.weight_norm(model[1])
+        want = model[2](model[1](model[0](ones(2))))
+        assert torch.allclose(compiled(ones(2)), want)
+        torch.nn.utils.parametrizations.orthogonal(model[0])
+        torch.nn.utils.parametrize.remove_parametrizations(model[0], "weight")
+    assert type(model[1]).__name__ == "ParametrizedLinear"
+    assert type(model[1]).__mro__[1] is nn.Linear
+    assert [type(model[0]), type(model[2])] == [nn.Linear, nn.Linear]
+    assert torch.allclose(rec.run["2@1"].tensor(), want)
+
+
+class Decorated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    @torch.compile(backend="aot_eager")
+    def forward(self, x):
+        return self.inner(x) + 1
+
+
+def test_a_class_whose_forward_is_compiled():
+    model = nn.Sequential(Decorated(), Decorated()).requires_grad_(False)
+    want = model(ones(2))
+    with lt.record(model, sites="**", what=("input", "output"), keep="tensor") as rec:
+        assert torch.equal(model(ones(2)), want)
+    assert not rec.receipt.silent
+    assert torch.equal(rec.run["1"].tensor(), want)
+    assert torch.allclose(rec.run["1.inner"].tensor(), want - 1)
+    assert "forward" not in model[0].__dict__
+
+
+def test_what_somebody_else_has_put_before_the_graph_stays():
+    model = stack()
+    compiled = torch.compile(model, backend="aot_eager")
+    with lt.record(compiled, sites="1"):
+        compiled(ones(2))
+        before = compiled.forward
+        theirs = compiled.forward = lambda x: before(x) + 1
+        assert torch.equal(compiled(ones(2)), model(ones(2)) + 1)
+    assert compiled.forward is theirs
+    assert torch.equal(compiled(ones(2)), model(ones(2)) + 1)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import layertap as lt
+from layertap.capture.module_tap import ModuleTap
 from layertap.errors import RunError
 from layertap.store import Run
 
@@ -98,25 +99,26 @@ def test_leaving_never_raises(
 
 def test_strict_raises_at_the_end(tmp_path: Path) -> None:
     net = model()
-    with pytest.raises(RunError, match=r"run\.json: cannot be written"), lt.record(net, tmp_path / "a", strict=True):
+    with pytest.raises(RunError, match=r"could not be written"), lt.record(net, tmp_path / "a", strict=True):
         net(X)
         shutil.rmtree(tmp_path / "a")
 
 
-def test_what_was_stopped_by_an_error_is_not_complete(tmp_path: Path) -> None:
-    def broken(tensor: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("a reduction that fails")
+def test_what_was_stopped_by_an_error_is_not_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(tap: ModuleTap, direct: bool) -> None:
+        raise RuntimeError("an error of layertap's own")
 
     net = model()
-    with lt.record(net, tmp_path / "a", keep={"1": broken}) as rec:
+    monkeypatch.setattr(ModuleTap, "begin", broken)
+    with lt.record(net, tmp_path / "a") as rec:
         net(X)
     run = Run(tmp_path / "a")
     assert run.info["status"] == "stopped"
     assert run.partial
     (problem,) = run.problems
-    assert problem.endswith("1: RuntimeError: a reduction that fails; what came after it may be missing")
+    assert problem.endswith("RuntimeError: an error of layertap's own; what came after it may be missing")
     assert not rec.receipt.complete
-    with lt.record(net, keep={"1": broken}) as memory:
+    with lt.record(net) as memory:
         net(X)
     assert (memory.run.info["status"], memory.run.partial) == ("stopped", True)
 

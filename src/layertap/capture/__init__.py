@@ -1,9 +1,9 @@
 """Tensors out of a running model.
 
-`recording` is the door, `recorder` what stands behind it. `taps` sees the calls of modules, `module_tap` takes the
-tensors of a call, `leaves` finds them in nested values, `sink` measures them and hands them to the store's writer
-(`cuda`: without synchronising), `ledger` balances the receipt.
-Compiled graphs: `ports` are taps that a compiler sees, `baking` makes them outputs of a model's graph, `compiled`
+`recording` is the door, `recorder` what stands behind it. `taps` sees the calls of modules (`classes`: how),
+`module_tap` takes the tensors of a call, `leaves` finds them in nested values, `sink` measures them and hands them to
+the store's writer (`cuda`: without synchronising), `ledger` balances the receipt.
+Compiled graphs: `graph_taps` are taps that a compiler sees, `baking` makes them outputs of a model's graph, `compiled`
 records a model that torch.compile was applied to (`graph_ops`: with operations of our own).
 """
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.capture.graph_taps import GraphTap, Key, Values, attach, children
 from layertap.capture.keep import Keeper
-from layertap.capture.ports import Basket, Key, Port, children, open_port
 from layertap.capture.taps import compiling
 from layertap.errors import BadArgument, NothingCaptured
 from layertap.select import Selection, select
@@ -79,12 +79,15 @@ class Tapped(nn.Module):
                 f"{kind_of(model)} cannot be copied ({type(error).__name__}: {error}); record(model, …) needs no copy"
             ) from error
         self.training = model.training
-        self._basket = Basket()
+        self._values = Values()
         self._number = _Learned.number()
+        self._refused: dict[str, str] = {}
         for choice in selection:
             module = self.model.get_submodule(choice.path)
-            port = Port.of(choice, keeper, basket=self._basket, path=choice.path, way="portable", lasting=True)
-            open_port(module, port)
+            tap = GraphTap.of(choice, keeper, values=self._values, path=choice.path, way="portable", lasting=True)
+            refused = attach(module, tap)
+            if refused:
+                self._refused[choice.path] = refused
         # Tracers and exporters name the inputs by the signature of `forward`.
         self.__class__ = type(type(self).__name__, (type(self),), {"forward": _forward_like(model)})
 
@@ -120,19 +123,19 @@ class Tapped(nn.Module):
 
     def run_flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """The forward pass."""
-        basket = self._basket
-        basket.clear()
-        basket.on = True
+        values = self._values
+        values.clear()
+        values.on = True
         output = self.model(*args, **kwargs)
-        basket.on = False
+        values.on = False
         own: list[torch.Tensor] = []
         form = _form(output, own)
-        taps = [(key, found[2]) for key, found in basket.values.items()]
-        flat = (*own, *[found[0] for found in basket.values.values()])
+        taps = [(key, found[2]) for key, found in values.found.items()]
+        flat = (*own, *[found[0] for found in values.found.values()])
         traced = compiling()
-        notes = (tuple(basket.skipped.items()), tuple(basket.calls.items()))
+        notes = (tuple(values.skipped.items()), tuple(values.calls.items()))
         _learn(self._number, traced, form, len(own), tuple(taps), *notes)
-        basket.clear()  # a tensor left on the module would be taken for a part of it
+        values.clear()  # a tensor left on the module would be taken for a part of it
         return flat
 
 
@@ -149,7 +152,7 @@ def _forward_like(model: nn.Module) -> Any:
 
 
 def _form(value: Any, own: list[torch.Tensor]) -> tuple[Any, ...]:
-    """The form of an output as nested constants, its tensors appended to `own`; traced, like all that a port does."""
+    """The form of an output as nested constants, its tensors appended to `own`; traced, like all that a tap does."""
     if isinstance(value, torch.Tensor):
         own.append(value)
         return ("tensor", len(own) - 1)
@@ -196,7 +199,7 @@ class _Learned:
             )
         seen = {(path, role) for (path, role, _, _), _ in self.taps}
         silent = {
-            str(Site(path=choice.path, role=role)): self._why(choice.path, role)
+            str(Site(path=choice.path, role=role)): tapped._refused.get(choice.path) or self._why(choice.path, role)
             for choice in tapped.selection
             for role in choice.roles
             if (choice.path, role) not in seen

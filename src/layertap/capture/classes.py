@@ -32,10 +32,12 @@ class Kind:
     name: str
     methods: Callable[[Any], dict[str, Any]]
     """From a class to the methods that a tapped subclass of it has of its own."""
-    transparent: bool
-    """Whether the subclass answers for the class; the taps in a graph must be found by Dynamo, so theirs do not."""
+    traced: bool
+    """Whether Dynamo finds the methods of the subclass, and makes a graph of them."""
     stored: Callable[[tuple[str, Any]], tuple[str, Any]] = lambda item: item
     """How an item of a tapped module's `__dict__` is pickled; as `LEFT_OUT` not at all."""
+    lasting: Callable[[Any], bool] = lambda module: False
+    """Whether copies of the module are tapped too."""
 
 
 _set: Callable[[Any, Any], None] = object.__dict__["__class__"].__set__
@@ -107,21 +109,23 @@ def _make(cls: Any, kind: Kind) -> Any:
     names |= kind.methods(cls)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:  # noqa: N807
-        made = _plain(super(tapped, self).__reduce_ex__(protocol), kind)
+        made = super(tapped, self).__reduce_ex__(protocol)
+        if kind.lasting(self):
+            return made
+        made = _plain(made, kind)
         _reduced.module = self  # pickle compares the class that it is given with the next `__class__` that it reads
         return made
 
     names["__reduce_ex__"] = __reduce_ex__
     if not any("__class__" in base.__dict__ for base in cls.__mro__ if base is not object):
         names["__class__"] = _Class()
-    meta = _transparent(type(cls)) if kind.transparent else type
+    meta = _transparent(type(cls))
     tapped: Any
     try:
         tapped = type.__new__(meta, cls.__name__, (_Blank,), names)
         # Not from the start: a class may refuse to be subclassed, or keep a list of who did.
         type.__setattr__(tapped, "__bases__", (cls,))
     except TypeError:  # a class with __slots__: no other base can be exchanged for it
-        meta = _transparent(type(cls)) if kind.transparent else type(cls)
         tapped = type.__new__(meta, cls.__name__, (cls,), {**names, "__slots__": ()})
     return tapped
 
@@ -175,7 +179,17 @@ def _own(cls: Any) -> Any:
     return _peeled(cls)[1]
 
 
-_PLACES = ("__dict__", "__mro__", "__bases__", "__base__", "__call__")
+_METHODS = ("__call__", "_call_impl", "forward")
+_PLACES = ("__dict__", "__mro__", "__bases__", "__base__", *_METHODS)
+
+
+def _dynamo_asks(frame: types.FrameType) -> bool:
+    if CompileContext.try_get() is not None:
+        return True
+    asking: types.FrameType | None = frame
+    if frame.f_code.co_filename == "<string>":  # a guard as text
+        asking = frame.f_back
+    return asking is not None and str(asking.f_globals.get("__name__")).startswith(("torch._dynamo", "torch._guards"))
 
 
 class _Transparent(type):
@@ -186,14 +200,13 @@ class _Transparent(type):
         return types.new_class(name, tuple(map(_own, bases)), options, lambda space: space.update(names))
 
     def __getattribute__(cls, name: str) -> Any:
-        if name in _PLACES and CompileContext.try_get() is not None:
+        if name in _PLACES and _dynamo_asks(sys._getframe(1)):
             # Dynamo guards what it finds by the places where it found it, so these must be the true ones.
-            asks = asks_own_type(_own(cls))
-            if name != "__call__" or asks:
+            kind, own = _known[id(cls)]
+            hidden = not kind.traced and not asks_own_type(_own(own))
+            if not hidden or name not in _METHODS:
                 found = type.__getattribute__(cls, name)
-                return (
-                    types.MappingProxyType({"__doc__": found["__doc__"]}) if name == "__dict__" and not asks else found
-                )
+                return types.MappingProxyType({"__doc__": None}) if hidden and name == "__dict__" else found
         return getattr(_own(cls), name)
 
     def __setattr__(cls, name: str, value: Any) -> None:

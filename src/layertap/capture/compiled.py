@@ -1,13 +1,15 @@
 """Recording a model that torch.compile was applied to, as a whole or in parts.
 
-The modules inside a compiled part get ports (ports.py) from the start of a recording to its end. Their classes differ,
-so Dynamo makes one graph with taps, once, and keeps the one without; the graph returns what the ports saw, right after
-each call it is handed to the recorder. On steps that are not due the same graph runs and computes nothing for us.
+The modules inside a compiled part get taps of the graph (graph_taps.py) from the start of a recording to its end. Their
+classes differ, so Dynamo makes one graph with taps, once, and keeps the one without; the graph returns what they saw,
+and right after each call it is handed to the recorder. On steps that are not due the same graph computes nothing for
+us.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import threading
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ from layertap.capture.module_tap import ModuleTap, Moment
 from layertap.errors import BadArgument
 
 if TYPE_CHECKING:
-    from layertap.capture.ports import Basket, Port, Taken
+    from layertap.capture.graph_taps import GraphTap, Taken, Values
     from layertap.capture.recorder import Recorder
 
 _OURS = ("inductor", "eager", "aot_eager", "aot_eager_decomp_partition", "cudagraphs")
@@ -91,41 +93,50 @@ class Region:
         for tap in inner:
             tap.region = self
         self._outside: dict[str, bool] = {}
-        self._ports: dict[nn.Module, Port] = {}
+        self._graph_taps: dict[nn.Module, GraphTap] = {}
         self._open = False
         self._call: Any = None
 
     def check(self) -> None:
         """Raises if it cannot be recorded now."""
-        if any("_layertap_port" in tap.module.__dict__ for tap in self._taps.values()):
+        from layertap.capture.graph_taps import tapped
+
+        if any(tapped(tap.module) for tap in self._taps.values()):
             raise BadArgument(
                 f"{self._root.path or 'the model'} is compiled and being recorded already; close that recording first"
             )
 
     def open(self) -> None:
-        """Puts the ports on, and stands before the graph."""
-        from layertap.capture.ports import Basket, Port
+        """Puts the taps on, and stands before the graph."""
+        from layertap.capture.graph_taps import GraphTap, Values
 
-        self._basket: Basket = Basket()
+        self._values: Values = Values()
         for path, tap in self._taps.items():
             choice = self._recorder.selection.get(tap.path)
             if choice is not None and set(choice.roles) & set(_GRAPH_ROLES):
                 keeper = self._recorder.keeper
-                port = Port.of(choice, keeper, basket=self._basket, path=path, way=self._way, lasting=False)
-                self._ports[tap.module] = port
-        self._shelf = _shelf(tuple((port.path, port.plan) for port in self._ports.values()))
-        self._open_ports()
+                values, way = self._values, self._way
+                self._graph_taps[tap.module] = GraphTap.of(
+                    choice, keeper, values=values, path=path, way=way, lasting=False
+                )
+        self._shelf = _shelf(tuple((tap.path, tap.plan) for tap in self._graph_taps.values()))
+        self._attach()
         self._call = getattr(self._door, self._entry)
-        setattr(self._door, self._entry, self._enter)
+        self._before = self._door.__dict__.get(self._entry)
+        self._ours = self._enter
+        self._door.__dict__[self._entry] = self._ours
 
     def close(self) -> None:
         """Everything is as it was before, and so is the graph."""
-        self._close_ports()
+        self._detach()
         if self._outside:
             self._recorder.notes.append(self._ran_outside())
-        if self._call is not None:
-            setattr(self._door, self._entry, self._call)
-            self._call = None
+        own = self._door.__dict__
+        if self._call is not None and own.get(self._entry) is self._ours:  # else somebody has put another one there
+            if self._before is None:
+                del own[self._entry]
+            else:
+                own[self._entry] = self._before
 
     def why(self, role: str, total: int) -> str:
         """Why nothing came from a module inside."""
@@ -148,7 +159,7 @@ class Region:
     def _enter(self, *args: Any, **kwargs: Any) -> Any:
         if taps.compiling():
             return self._call(*args, **kwargs)
-        with self._lock:  # one call after another: there is one basket, and calls are numbered
+        with self._lock:  # one call after another: there is one values, and calls are numbered
             if not self._recorder.live:
                 return self._run(*args, **kwargs)
             return taps.around(self._door, (self._root,), self._run, args, kwargs, direct=False)
@@ -159,18 +170,18 @@ class Region:
         recorder = self._recorder
         live = recorder.live
         with recording(live) as ready:
-            basket = self._basket
-            basket.clear()
-            basket.on = True
+            values = self._values
+            values.clear()
+            values.on = True
             try:
                 output = self._guarded(args, kwargs)
             finally:
-                basket.on = False
+                values.on = False
             if live:
                 self.calls += 1
                 with recorder.inside(self._root.path):
-                    self._hand_over(basket, ready)
-            basket.clear()
+                    self._hand_over(values, ready)
+            values.clear()
         return output
 
     def _guarded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,12 +194,12 @@ class Region:
         except _refusals() as error:
             # A graph is made before it is used, so with fullgraph nothing has run yet. Without taps the user gets what
             # he would have got.
-            self._close_ports()
-            self._basket.clear()
+            self._detach()
+            self._values.clear()
             try:
                 output = self._call(*args, **kwargs)
             except BaseException:
-                self._open_ports()  # not the taps' fault; the next call may be a good one
+                self._attach()  # not the taps' fault; the next call may be a good one
                 raise
             text = str(error).strip().splitlines()
             self.failure = f"{type(error).__name__}: {text[0] if text else ''}"
@@ -209,10 +220,10 @@ class Region:
             finally:
                 context._isolate_recompiles_id = before
 
-    def _hand_over(self, basket: Basket, ready: dict[int, Any]) -> None:
-        self._outside |= basket.outside
+    def _hand_over(self, values: Values, ready: dict[int, Any]) -> None:
+        self._outside |= values.outside
         moments: dict[str, list[Moment]] = {}
-        for path, count in basket.calls.items():
+        for path, count in values.calls.items():
             tap = self._taps[path]
             moments[path] = [tap.begin(direct=False) for _ in range(count)]
             for role in tap.tallies.keys() & set(_GRAPH_ROLES):
@@ -220,22 +231,25 @@ class Region:
         for path, tap in self._taps.items():
             if "param" in tap.tallies:
                 tap.take_parameters(moments[path][0] if path in moments else tap.begin(direct=False))
-        for (path, role, _, _), reason in basket.skipped.items():
+        for (path, role, _, _), reason in values.skipped.items():
             self._taps[path].tallies[role].skip(reason)
         slabs = []
-        for (path, role, leaf, call), taken in basket.taken().items():
+        for (path, role, leaf, call), taken in values.taken().items():
             tap, moment = self._taps[path], moments[path][call]
             if hasattr(taken.value, "placements"):
                 tap.put(role, Leaf(leaf, taken.value), moment, tap.tallies[role])
                 continue
-            draft = self._recorder.draft(tap, role, leaf, moment, tap.tallies[role], _Seen.of(taken))
-            if taken.measured:
-                slabs.append((draft, taken.value))
-                continue
-            event = ready.get(taken.value.data_ptr())
-            level = self._recorder.keeper.level(tap.path, role, leaf)
-            ours = self._way == "ops" and (event is not None or not taken.value.is_cuda)
-            self._recorder.sink.put(draft, taken.value, level, ours=ours, ready=event)
+            try:
+                draft = self._recorder.draft(tap, role, leaf, moment, tap.tallies[role], _Seen.of(taken))
+                if taken.measured:
+                    slabs.append((draft, taken.value))
+                    continue
+                event = ready.get(taken.value.data_ptr())
+                level = self._recorder.keeper.level(tap.path, role, leaf)
+                ours = self._way == "ops" and (event is not None or not taken.value.is_cuda)
+                self._recorder.sink.put(draft, taken.value, level, ours=ours, ready=event)
+            except Exception as error:  # noqa: BLE001
+                self._recorder.skipped(tap.path, tap.tallies[role], error)
         self._recorder.sink.put_slabs(slabs)
 
     def _ran_outside(self) -> str:
@@ -246,18 +260,19 @@ class Region:
             "torch.compiler.disable, or Dynamo's recompile limit)"
         )
 
-    def _open_ports(self) -> None:
-        from layertap.capture.ports import open_port
+    def _attach(self) -> None:
+        from layertap.capture.graph_taps import attach
 
-        for module, port in self._ports.items():
-            open_port(module, port)
-        self._open = bool(self._ports)
+        for tap in self._taps.values():
+            if tap.module in self._graph_taps:
+                tap.refused = attach(tap.module, self._graph_taps[tap.module])
+        self._open = bool(self._graph_taps)
 
-    def _close_ports(self) -> None:
-        from layertap.capture.ports import close_port
+    def _detach(self) -> None:
+        from layertap.capture.graph_taps import detach
 
-        for module in self._ports if self._open else ():
-            close_port(module)
+        for module in self._graph_taps if self._open else ():
+            detach(module)
         self._open = False
 
 
@@ -292,13 +307,15 @@ def _wraps(module: nn.Module) -> bool:
 def _entry(module: nn.Module) -> str:
     """The attribute through which a call gets into the compiled graph; empty for a module that is not compiled.
 
-    Three ways: `torch.compile(module)`, `module.compile()`, and `module.forward = torch.compile(module.forward)`.
+    Four ways: `torch.compile(module)`, `module.compile()`, `module.forward = torch.compile(module.forward)`, and
+    `@torch.compile` on the `forward` of its class.
     """
     if _wraps(module):
         return "forward"
     if getattr(module, "_compiled_call_impl", None) is not None:
         return "_compiled_call_impl"
-    return "forward" if hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable") else ""
+    forward = inspect.getattr_static(module, "forward", None)  # of the module's own or of its class: @torch.compile
+    return "forward" if hasattr(forward, "_torchdynamo_orig_callable") else ""
 
 
 def _context(door: nn.Module) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -52,6 +53,19 @@ def call_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Le
         yield from _walk(str(index), value, 1, seen)
     for name, value in kwargs.items():
         yield from _walk(name, value, 1, seen)
+
+
+def given_directly(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:
+    """The identities of the tensors that are arguments themselves, or stand in a tuple that is one.
+
+    Others lie in something that can be written into and shared: a list, a dictionary, a cache.
+    """
+    found: set[int] = set()
+    for value in (*args, *kwargs.values()):
+        found.update(
+            id(item) for item in (value if type(value) is tuple else (value,)) if isinstance(item, torch.Tensor)
+        )
+    return found
 
 
 def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -142,6 +156,23 @@ def parts(tensor: torch.Tensor, *, wait: bool = True) -> Iterator[Part]:
                 yield part._replace(name=_join(name.lstrip("_"), part.name))
     else:
         yield Part("", tensor)
+
+
+def plain_value(tensor: torch.Tensor) -> AbstractContextManager[torch.Tensor]:
+    """What a tensor inside `torch.func.grad` and its like stands for; any other tensor is itself."""
+    if not torch._C._functorch.is_gradtrackingtensor(tensor):
+        return nullcontext(tensor)
+    return _unwrapped(tensor)
+
+
+@contextmanager
+def _unwrapped(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    while torch._C._functorch.is_gradtrackingtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    with temporarily_clear_interpreter_stack():  # or what is computed from it would be wrapped again
+        yield tensor
 
 
 def _layout_parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from layertap.capture.module_tap import ModuleTap
 from layertap.capture.parcel import Source
-from layertap.site import Receipt, SiteReceipt
+from layertap.site import Receipt, Site, SiteReceipt
+
+NAMED = 6
+"""Sites that a text names; the others are counted."""
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 def receipt_of(
     taps: Sequence[ModuleTap],
+    modules: Mapping[str, nn.Module],
     *,
     steps: int,
     never_due: str,
@@ -29,12 +32,13 @@ def receipt_of(
     sources: Iterable[tuple[str, Source]] = (),
     notes: Sequence[str] = (),
 ) -> Receipt:
-    """Balances the books of all taps."""
+    """What came from each tap; `modules` are those that the model has now, by path."""
     by_path = {tap.path: tap for tap in taps}
+    changed = _changed(taps, modules)
     sites = []
     for tap in taps:
         for role, tally in tap.tallies.items():
-            why = "" if tally.tensors else never_due or _why(tap, role, by_path)
+            why = "" if tally.tensors else never_due or _why(tap, role, by_path, changed, error)
             sites.append(
                 SiteReceipt(
                     path=tap.path,
@@ -70,21 +74,55 @@ def receipt_of(
         overhead=overhead,
         lost=lost,
         error=error,
-        notes=tuple(notes),
+        notes=(*_note_of(changed), *notes),
     )
 
 
 def why_nothing(receipt: Receipt) -> str:
-    """The text of `NothingCaptured`: the commonest reasons first."""
-    reasons = Counter(site.why for site in receipt.sites).most_common(3)
-    lines = [f"  {count} × {why}" for why, count in reasons]
+    """The text of `NothingCaptured`: the commonest reasons first, each with the sites that it is about."""
+    reasons: dict[str, list[str]] = {}
+    for site in receipt.sites:
+        reasons.setdefault(site.why, []).append(str(Site(path=site.path, role=site.role)))
+    commonest = sorted(reasons.items(), key=lambda item: -len(item[1]))[:3]
+    lines = [f"  {len(sites)} × {why}\n      {_named(sites)}" for why, sites in commonest]
     return "\n".join([f"nothing was captured from the {len(receipt.sites)} requested sites:", *lines])
 
 
-def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap]) -> str:
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _changed(taps: Sequence[ModuleTap], modules: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Path → what has become of the module there since recording began."""
+    found = {}
+    for tap in taps:
+        now = modules.get(tap.path)
+        if now is None:
+            found[tap.path] = "it was taken out of the model while recording"
+        elif now is not tap.module:
+            found[tap.path] = "another module took its place while recording; start a new recording for that one"
+    known = {id(tap.module) for tap in taps}
+    for path, module in modules.items():
+        if path not in found and id(module) not in known:
+            found[path] = "it was added while recording; start a new recording for it"
+    return found
+
+
+def _note_of(changed: Mapping[str, str]) -> list[str]:
+    if not changed:
+        return []
+    return [f"modules that were replaced, added or taken out while recording are not recorded: {_named(list(changed))}"]
+
+
+def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap], changed: Mapping[str, str], error: str) -> str:
     tally = tap.tallies[role]
+    if error and not tally.fired:
+        return f"recording stopped before anything came from it ({error})"
     if tally.dropped:
         return f"dropped for the budget, {tally.dropped} times"
+    if tap.refused and not tap.total:
+        return tap.refused
     if tap.region is not None and not isinstance(tap.module, _CONTAINERS):
         told = tap.region.why(role, tap.total)
         if told:
@@ -96,7 +134,9 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap]) -> str:
     if role == "param_grad" and not tap.differentiable:
         return "none of its parameters requires a gradient, or modules below it were asked for them"
     if not tap.total:
-        return tap.refused or _why_not_called(tap, by_path)
+        return changed.get(tap.path) or _why_not_called(tap, by_path)
+    if tap.ended and role == "output" and not tally.fired:
+        return f"it was called, and {tap.ended} was raised before it returned"
     if role.startswith("grad") and not tap.differentiable:
         return "nothing it handled required a gradient"
     if role in ("grad_input", "grad_output", "param_grad"):
@@ -122,6 +162,8 @@ def _why_not_called(tap: ModuleTap, by_path: dict[str, ModuleTap]) -> str:
         return f"{name} ran its fused fast path, which computes its children without calling them"
     if isinstance(above.module, torch.jit.ScriptModule):
         return f"{name} is TorchScript, whose calls Python does not see; open it: target = lt.open_target(model)"
+    if above.ended:
+        return f"{name} was left by {above.ended} before it came to this module, or took a branch without it"
     times = "once" if above.total == 1 else f"{above.total} times"
     return f"{name} ran {times} without calling it (a branch not taken, or its parameters used directly)"
 

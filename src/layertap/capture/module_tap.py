@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors, parts
+from layertap.capture.leaves import Leaf, call_leaves, given_directly, leaves
+from layertap.capture.own_share import OwnShare
 from layertap.capture.parcel import Tally
-from layertap.capture.sharding import marked
 from layertap.capture.taps import Args, Kwargs
-from layertap.measure import supported
 
 if TYPE_CHECKING:
     from layertap.capture.compiled import Region
@@ -40,7 +39,12 @@ class Call:
     args: Args
     kwargs: Kwargs
     moment: Moment
+    share: OwnShare | None = None
+    """What it sends back to its inputs, where that is asked for."""
 
+
+KNOWN = "recorded by an earlier call, and not written into since"
+"""Why a tensor of a shared object, a cache for instance, is not recorded again."""
 
 UNWANTED = object()
 """What `Recorder.seen` returns for a call whose output is not to be recorded."""
@@ -67,6 +71,10 @@ class ModuleTap:
         self._calls: Counter[str] = Counter()
         self._recomputed: Counter[str] = Counter()
         self._unasked = Tally()
+        self._forwards = 0
+        """Calls outside of any backward pass."""
+        self.ended = ""
+        """The exception that has ended a call last."""
 
     @property
     def idle(self) -> bool:
@@ -76,6 +84,7 @@ class ModuleTap:
     def enter(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Call | None]:
         recorder = self._recorder
         moment: Moment | None = None
+        share: OwnShare | None = None
         if not self.tallies and self.path:
             self.total += 1  # watched only so that the receipt can say who called whom
         elif recorder.live:
@@ -85,8 +94,8 @@ class ModuleTap:
                     self._take_input(args, kwargs, moment)
                     self.take_parameters(moment)
                 if "grad_input" in self.tallies and torch.is_grad_enabled():
-                    args, kwargs = self._watch_inputs(args, kwargs, moment)
-        return args, kwargs, None if moment is None else Call(args, kwargs, moment)
+                    share = self._watch_inputs(args, kwargs, moment)
+        return args, kwargs, None if moment is None else Call(args, kwargs, moment, share)
 
     def leave(self, token: Call | None, output: Any) -> Any:
         recorder = self._recorder
@@ -99,11 +108,24 @@ class ModuleTap:
                         self._take("output", leaves(seen), moment)
                         if self.tallies["output"].fired == 1:
                             recorder.parts.unknown(self.path, self.module, leaves(seen))
+                if token.share is not None:
+                    tensors = (leaf.tensor for leaf in leaves(output) if leaf.tensor is not None)
+                    for reason in token.share.listen(tensors):
+                        self.tallies["grad_input"].skip(reason)
                 if "grad_output" in self.tallies:
                     for leaf in leaves(output):
                         if leaf.tensor is not None and leaf.tensor.requires_grad:
                             self._watch(leaf.tensor, "grad_output", leaf.path, moment)
         return output
+
+    def stopped(self, token: Call | None, error: BaseException) -> None:
+        """Sees a call end by an exception."""
+        self.ended = type(error).__name__
+
+    def release(self) -> None:
+        """Lets go of the module, when recording has ended."""
+        del self.module
+        self.region = None
 
     def watch_parameter_gradients(self) -> Iterator[Any]:
         """Hooks that see each gradient as it is accumulated (also under FSDP2, where tensor hooks never fire)."""
@@ -125,7 +147,8 @@ class ModuleTap:
         self.total += 1
         # A forward inside a backward pass is activation checkpointing at work: the same values once more. Where the
         # first forward ran without autograd (reentrant checkpointing), the gradients pass here, last call first.
-        recomputed = torch._C._current_graph_task_id() != -1
+        # A module that has run in no forward pass cannot be computed again: the backward pass itself calls it.
+        recomputed = torch._C._current_graph_task_id() != -1 and self._forwards > 0
         phase = recorder.phase  # a validation pass between two steps must not number the calls of the next
         if recomputed:
             self._recomputed[phase] += 1
@@ -133,17 +156,33 @@ class ModuleTap:
         else:
             call = self._calls[phase]
             self._calls[phase] += 1
+            self._forwards += torch._C._current_graph_task_id() == -1
         for tally in self.tallies.values():
             tally.recomputed += recomputed
             tally.direct += direct
         return Moment(call, self._step, recorder.epoch, recorder.batch, phase, recomputed)
 
     def _take_input(self, args: Args, kwargs: Kwargs, moment: Moment) -> None:
-        if "input" in self.tallies:
-            self._take("input", call_leaves(args, kwargs), moment)
-        elif not self.path:
-            for leaf in call_leaves(args, kwargs):
-                self.put("input", leaf, moment, self._unasked)
+        asked = "input" in self.tallies
+        if not asked and self.path:
+            return
+        tally = self.tallies["input"] if asked else self._unasked
+        tally.fired += 1
+        own = given_directly(args, kwargs)
+        for leaf in call_leaves(args, kwargs):
+            if leaf.tensor is None or id(leaf.tensor) in own:
+                self.put("input", leaf, moment, tally)
+                continue
+            # A cache is handed to every layer, with all layers in it: each of its tensors is taken once, and again
+            # when it has been written into.
+            level = self._recorder.keeper.level(self.path, "input", leaf.path).name if asked else ""
+            if self._recorder.contents.known(leaf.tensor, level):
+                tally.skip(KNOWN)
+                continue
+            before = tally.tensors
+            self.put("input", leaf, moment, tally)
+            if tally.tensors > before:
+                self._recorder.contents.add(leaf.tensor, level)
 
     def take_parameters(self, moment: Moment) -> None:
         """Takes the parameters, if they are asked for, once a step."""
@@ -157,42 +196,25 @@ class ModuleTap:
             self.put(role, leaf, moment, tally)
 
     def put(self, role: str, leaf: Leaf, moment: Moment, tally: Tally) -> None:
-        """Takes one leaf of a call."""
-        recorder = self._recorder
-        if leaf.tensor is None:
-            tally.skip(leaf.reason)
-            return
+        """Takes one leaf of a call, if it is wanted."""
         asked = tally is not self._unasked
-        if asked and not recorder.selection.wants(self.path, role, leaf.path):
-            return
-        known = marked(leaf.tensor)
-        for below, part, sharding in parts(leaf.tensor.detach()):
-            reason = supported(part)
-            if reason:
-                tally.skip(reason)
-                continue
-            name = f"{leaf.path}.{below}" if leaf.path and below else leaf.path or below
-            recorder.put(self, role, name, part.resolve_conj().resolve_neg(), moment, tally, sharding or known, asked)
+        if leaf.tensor is None or not asked or self._recorder.selection.wants(self.path, role, leaf.path):
+            self._recorder.take(self, role, leaf, moment, tally, asked)
 
-    def _watch_inputs(self, args: Args, kwargs: Kwargs, moment: Moment) -> tuple[Args, Kwargs]:
-        # The gradient of an input tensor also holds what flows around this module. A view of it, handed to this module
-        # alone, receives this module's share; the same tensor given twice stays the same tensor.
-        names = {id(leaf.tensor): leaf.path for leaf in call_leaves(args, kwargs) if leaf.tensor is not None}
-        views: dict[int, torch.Tensor] = {}
-
-        def view(tensor: torch.Tensor) -> torch.Tensor:
-            if not tensor.requires_grad or isinstance(tensor, nn.Parameter):
-                return tensor
-            if id(tensor) not in views:
-                views[id(tensor)] = tensor.view_as(tensor)
-                self._watch(views[id(tensor)], "grad_input", names[id(tensor)], moment)
-            return views[id(tensor)]
-
-        return map_tensors(args, view), map_tensors(kwargs, view)
+    def _watch_inputs(self, args: Args, kwargs: Kwargs, moment: Moment) -> OwnShare:
+        share = OwnShare(
+            call_leaves(args, kwargs), lambda leaf, grad: self._take_gradient("grad_input", leaf, grad, moment)
+        )
+        self.differentiable += share.watched
+        for handle in share.handles:
+            self._recorder.hook_leaf(handle)
+        return share
 
     def _watch(self, tensor: torch.Tensor, role: str, leaf: str, moment: Moment) -> None:
         self.differentiable += 1
-        tensor.register_hook(lambda grad: self._take_gradient(role, leaf, grad, moment))
+        handle = tensor.register_hook(lambda grad: self._take_gradient(role, leaf, grad, moment))
+        if tensor.is_leaf:
+            self._recorder.hook_leaf(handle)
 
     def _take_gradient(self, role: str, leaf: str, gradient: torch.Tensor | None, moment: Moment) -> None:
         recorder = self._recorder

@@ -11,6 +11,9 @@ from layertap.capture.keep import STATS, Level
 from layertap.measure.result import Measurement
 from layertap.site import Record, Sharding, Site
 
+REASONS = 40
+"""Different reasons that one line of the receipt counts one by one."""
+
 
 @dataclass(slots=True)
 class Tally:
@@ -24,6 +27,8 @@ class Tally:
     dropped: int = 0
 
     def skip(self, reason: str) -> None:
+        if len(self.skipped) >= REASONS and reason not in self.skipped:
+            reason = "other reasons"
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
 

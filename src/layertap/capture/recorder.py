@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,16 +20,17 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.compiled import Uncompiled, doors_of
+from layertap.capture.contents import Contents
 from layertap.capture.ending import keep_interrupts
 from layertap.capture.guard import Inside
 from layertap.capture.info import checking_of, computes_of, rank, run_info
 from layertap.capture.keep import STATS, TENSOR, Keeper
-from layertap.capture.leaves import parts
+from layertap.capture.leaves import Leaf, parts, plain_value
 from layertap.capture.ledger import receipt_of, why_nothing
 from layertap.capture.module_tap import Call, ModuleTap, Moment
 from layertap.capture.parcel import Draft, Source, Tally, dtype_name
 from layertap.capture.schedule import parse_schedule
-from layertap.capture.sharding import Parts
+from layertap.capture.sharding import Parts, marked
 from layertap.capture.sink import POLICIES, Sink, Writer
 from layertap.errors import BadArgument, NothingCaptured
 from layertap.files import parse_bytes
@@ -42,8 +44,9 @@ log = logging.getLogger("layertap")
 
 _NOT_YET = "nothing has been recorded yet; use `with record(…) as rec:` or rec.start()"
 
-SMALL = 1 << 20
-"""A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
+REASON = 120
+"""Characters of an error's message that the receipt keeps."""
+
 
 
 class Recorder:
@@ -75,7 +78,8 @@ class Recorder:
             raise BadArgument(f"policy={policy!r}: choose from {', '.join(POLICIES)}")
         if durability not in DURABILITIES:
             raise BadArgument(f"durability={durability!r}: choose from {', '.join(DURABILITIES)}")
-        self.model: nn.Module = model
+        self._model: nn.Module | None = model
+        self._model_ref = weakref.ref(model)
         self.path = None if path is None else Path(path)
         named = Uncompiled(model)
         self.selection: Selection = select(named, sites, exclude=exclude, what=roles)
@@ -107,6 +111,7 @@ class Recorder:
         self._taps = {
             module: ModuleTap(self, module, name, chosen.get(name, ())) for name, module in named.named_modules()
         }
+        self._root = self._taps.get(model)
         self._sources: dict[tuple[str, str, str], Source] = {}
         self._doors, self._regions = doors_of(self, model, self._taps)
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
@@ -122,6 +127,12 @@ class Recorder:
         self._state: Literal["new", "open", "closed"] = "new"
         self._attached = False
         self._handles: list[Any] = []
+        self._leaf_hooks: list[Any] = []
+        self.contents = Contents()
+        """What has been recorded of shared objects in this step."""
+        self._numbers: dict[int, dict[tuple[str, str, str, str], set[int]]] = {}
+        """Step → (path, role, leaf, phase) → the numbers of calls that are taken."""
+        self._raised = False
         self._receipt: Receipt | None = None
 
     # The life of a recording.
@@ -149,13 +160,20 @@ class Recorder:
         """What the run is written with; a recorder of another kind may choose the folder later."""
         if self.path is None:
             return MemoryWriter(info=self._info, rank=self._rank)
-        return RunWriter(self.path, info=self._info, rank=self._rank, exists=self._exists, durability=self._durability)
+        # Absolute: the working directory may change while the model runs.
+        return RunWriter(
+            self.path.absolute(), info=self._info, rank=self._rank, exists=self._exists, durability=self._durability
+        )
 
     def step(self) -> None:
         """Ends a step: calls are counted anew, and the schedule decides about the next one."""
-        if self._state != "open":
+        if self._state != "open" or not self._ours:
             return
+        self._raise_failure()
         self.sink.pause()
+        self._unhook_leaves()
+        self.contents.clear()
+        self._numbers = {step: met for step, met in self._numbers.items() if step >= self.step_number}
         self.step_number += 1
         self._order = itertools.count()
         self._arm()
@@ -169,7 +187,7 @@ class Recorder:
 
     def after(self, action: Callable[[], None]) -> None:
         """Has the writer's thread do something once all that was recorded so far has arrived there."""
-        if self._state == "open":
+        if self._state == "open" and self._ours:
             self.sink.after(action)
 
     def enclose(self, wrapper: nn.Module) -> None:
@@ -194,12 +212,13 @@ class Recorder:
 
     def flush(self) -> None:
         """Waits until everything recorded so far is written, and can be read."""
-        if self._state == "open":
+        if self._state == "open" and self._ours:  # in a forked child no thread writes, and nothing would arrive
             self.sink.flush()
+            self._raise_failure()
 
     def close(self) -> None:
         """Ends recording, writes what is left, and makes the receipt. Calling it again does nothing."""
-        if self._state != "open" or os.getpid() != self._pid:
+        if self._state != "open" or not self._ours:
             return
         self._disarm()
         if self._regions:
@@ -217,18 +236,27 @@ class Recorder:
             self._writer.close(self._receipt, **({"computes_in": computes} if computes else {}))
         if self._error and not self._receipt.error:
             self._receipt = replace(self._receipt, error=self._error)
+        self._release()
+        self._raise_failure()
 
     @contextmanager
     def _spared(self) -> Iterator[None]:
         """Around what is written at the end: that a disk is full or a folder gone must not end the user's program."""
         try:
             yield
-        except Exception as error:
-            if self.strict:
-                raise
+        except Exception as error:  # noqa: BLE001 - a strict recording raises it when everything is as it was
             text = f"{type(error).__name__}: {error}"
             self._error = self._error or text
+            self.sink.failure = self.sink.failure or error
             log.error("layertap could not complete the recording: %s", text)
+
+    def _release(self) -> None:
+        """Lets go of the model: who keeps a recording for its receipt does not keep the model."""
+        for tap in self._taps.values():
+            tap.release()
+        self._taps.clear()
+        self.contents.clear()
+        self._doors, self._regions, self._model = {}, [], None
 
     def __enter__(self) -> Recorder:
         return self.start()
@@ -236,7 +264,11 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except Exception:
+            if error is None:  # the loop's own error is the one that counts
+                raise
         if error is None and self._receipt is not None and not self._receipt.fired and not self._receipt.error:
             raise NothingCaptured(why_nothing(self._receipt))
 
@@ -257,6 +289,14 @@ class Recorder:
         return Run(self._writer if isinstance(self._writer, MemoryWriter) else self._writer.path)
 
     @property
+    def model(self) -> nn.Module:
+        """What is recorded. A closed recording does not keep it alive."""
+        model = self._model_ref() if self._model is None else self._model
+        if model is None:
+            raise BadArgument("the model of this recording does not exist any more")
+        return model
+
+    @property
     def phase(self) -> str:
         return "train" if self.model.training else "eval"
 
@@ -265,7 +305,12 @@ class Recorder:
     @property
     def live(self) -> bool:
         """Whether taps may record: between start and end, and not in a forked child such as a DataLoader's worker."""
-        return self._attached and os.getpid() == self._pid and (self.phases is None or self.phase in self.phases)
+        return self._attached and self._ours and (self.phases is None or self.phase in self.phases)
+
+    @property
+    def _ours(self) -> bool:
+        """Whether this is the process that records, and not a child that was forked from it."""
+        return os.getpid() == self._pid
 
     @property
     def touched(self) -> bool:
@@ -275,7 +320,7 @@ class Recorder:
     @property
     def calls(self) -> int:
         """Calls of the model itself that were seen."""
-        return self._taps[self.model].total
+        return 0 if self._root is None else self._root.total
 
     def watches(self, path: str, *roles: str) -> bool:
         return any((path, role) in self._watched for role in roles)
@@ -306,6 +351,7 @@ class Recorder:
                 if self.keep_inputs or (exact and tensor.numel() * tensor.element_size() <= self.small_inputs)
                 else STATS
             )
+        self._raise_failure()
         self.sink.put(draft, tensor, level)
         self.parts.add(draft)
         if not asked:
@@ -329,7 +375,7 @@ class Recorder:
         if moment.step > self._last_step:
             self._steps, self._last_step = self._steps + 1, moment.step
         return Draft(
-            site=Site(path=tap.path, role=role, leaf=leaf, call=moment.call),
+            site=Site(path=tap.path, role=role, leaf=leaf, call=self._number(tap.path, role, leaf, moment)),
             kind=tap.kind,
             order=next(self._order),
             step=moment.step,
@@ -345,6 +391,13 @@ class Recorder:
             tally=tally,
         )
 
+    def _number(self, path: str, role: str, leaf: str, moment: Moment) -> int:
+        """The number of the call, or the next free one: a second backward pass gives a call a second gradient."""
+        taken = self._numbers.setdefault(moment.step, {}).setdefault((path, role, leaf, moment.phase), set())
+        number = max(taken) + 1 if moment.call in taken else moment.call
+        taken.add(number)
+        return number
+
     def note(self, path: str, kind: str, role: str, leaf: str, tensor: torch.Tensor, *, call: int = 0) -> None:
         """Records a tensor that no module's call brings, for instance a loss; on steps that are not due, nothing."""
         if not self.live:
@@ -353,13 +406,36 @@ class Recorder:
             source = self._sources.setdefault((path, role, kind), Source(path, kind))
             source.tally.fired += 1
             moment = Moment(call, self.step_number, self.epoch, self.batch, self.phase, False)
-            for below, part, sharding in parts(tensor.detach()):
-                reason = supported(part)
-                if reason:
-                    source.tally.skip(reason)
-                    continue
-                name = f"{leaf}.{below}" if leaf and below else leaf or below
-                self.put(source, role, name, part, moment, source.tally, sharding, True)
+            self.take(source, role, Leaf(leaf, tensor), moment, source.tally, True)
+
+    def take(self, tap: ModuleTap | Source, role: str, leaf: Leaf, moment: Moment, tally: Tally, asked: bool) -> None:
+        """Takes one leaf of a call in its parts; one that cannot be taken is counted, and recording goes on."""
+        if leaf.tensor is None:
+            tally.skip(leaf.reason)
+            return
+        try:
+            with plain_value(leaf.tensor) as tensor:
+                known = marked(leaf.tensor)
+                for below, part, sharding in parts(tensor.detach()):
+                    reason = supported(part)
+                    if reason:
+                        tally.skip(reason)
+                        continue
+                    name = f"{leaf.path}.{below}" if leaf.path and below else leaf.path or below
+                    self.put(
+                        tap, role, name, part.resolve_conj().resolve_neg(), moment, tally, sharding or known, asked
+                    )
+        except Exception as error:  # noqa: BLE001
+            self.skipped(tap.path, tally, error)
+
+    def skipped(self, path: str, tally: Tally, error: Exception) -> None:
+        """Counts a tensor that could not be taken; with `strict` the error is raised."""
+        if self.strict or error is self.sink.failure:
+            raise error
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:REASON]}"
+        if reason not in tally.skipped:
+            log.warning("layertap: %s: a tensor cannot be recorded (%s); going on", path or "the model", reason)
+        tally.skip(reason)
 
     def inside(self, path: str) -> Inside:
         """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""
@@ -370,6 +446,21 @@ class Recorder:
         if note not in self.notes:
             self.notes.append(note)
             log.warning("layertap: %s", note)
+
+    def hook_leaf(self, handle: Any) -> None:
+        """Keeps the handle of a hook on a leaf tensor, which outlives the graph, until the step ends."""
+        self._leaf_hooks.append(handle)
+
+    def _unhook_leaves(self) -> None:
+        for handle in self._leaf_hooks:
+            handle.remove()
+        self._leaf_hooks.clear()
+
+    def _raise_failure(self) -> None:
+        """Raises what the writer's thread has met, if the recording is strict."""
+        if self.strict and self.sink.failure is not None and not self._raised:
+            self._raised = True
+            raise self.sink.failure
 
     def stop_on(self, error: Exception, path: str) -> bool:
         """Ends recording after an error of layertap's own; returns whether the user is spared it."""
@@ -415,10 +506,12 @@ class Recorder:
             for handle in self._handles:
                 handle.remove()
             self._handles = []
+            self._unhook_leaves()
 
     def _make_receipt(self) -> Receipt:
         return receipt_of(
             list(self._taps.values()),
+            dict(Uncompiled(self.model).named_modules(remove_duplicate=False)),
             steps=getattr(self.sink.writer, "steps", self._steps),
             never_due="" if self._ever_due else f"no step was due; the schedule says {self.schedule}",
             records=self._writer.records,

@@ -65,6 +65,8 @@ class Sink:
         self.error = ""
         self.notes: list[str] = []
         """What the receipt tells besides."""
+        self.failure: Exception | None = None
+        """The first error of the writer's thread."""
         self._budget = self._allowed = budget
         self._look_again, self._unlooked = 0.0, 0
         # What stays in memory is never given back to the budget, so waiting for room would be waiting forever.
@@ -104,21 +106,37 @@ class Sink:
             self._release(nbytes)
             draft.tally.dropped += 1
             return
+        self._take(draft, tensor, kept, level, nbytes, ours, ready)
         draft.tally.tensors += 1
-        if tensor.is_cuda:
-            self._cuda.put(draft, tensor, kept if level.keeps else None, level, nbytes, ours=ours, ready=ready)
-            return
-        copy = self._copy(kept) if level.keeps else None
-        if copy is None and level.keeps:
-            draft.tally.dropped += 1
+
+    def _take(
+        self,
+        draft: Draft,
+        tensor: torch.Tensor,
+        kept: torch.Tensor,
+        level: Level,
+        nbytes: int,
+        ours: bool,
+        ready: torch.cuda.Event | None,
+    ) -> None:
+        try:
+            if tensor.is_cuda:
+                self._cuda.put(draft, tensor, kept if level.keeps else None, level, nbytes, ours=ours, ready=ready)
+                return
+            copy = self._copy(kept) if level.keeps else None
+            if copy is None and level.keeps:
+                draft.tally.dropped += 1
+                self._release(nbytes)
+                level, nbytes = STATS, 0
+            if level is TENSOR and copy is not None:
+                whole = copy
+                self._send(Parcel(draft, level, lambda: (measure(whole), whole), nbytes))
+            else:
+                measured = measure(tensor)
+                self._send(Parcel(draft, level, lambda: (measured, copy), nbytes))
+        except BaseException:
             self._release(nbytes)
-            level, nbytes = STATS, 0
-        if level is TENSOR and copy is not None:
-            whole = copy
-            self._send(Parcel(draft, level, lambda: (measure(whole), whole), nbytes))
-        else:
-            measured = measure(tensor)
-            self._send(Parcel(draft, level, lambda: (measured, copy), nbytes))
+            raise
 
     def put_slabs(self, measured: Sequence[tuple[Draft, torch.Tensor]]) -> None:
         """Takes what a graph has measured itself (measure/slab.py)."""
@@ -166,7 +184,9 @@ class Sink:
         """A copy, or None where the system has no memory for one: the model may need what is left."""
         try:
             return self._buffers.copy_of(tensor)
-        except (MemoryError, RuntimeError) as error:  # torch says so by a RuntimeError
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "alloc" not in str(error):  # torch says so by a RuntimeError
+                raise
             self._give_way(str(error).splitlines()[0])
             return None
 
@@ -242,9 +262,13 @@ class Sink:
         try:
             action(*given)
         except Exception as error:  # noqa: BLE001
-            if not self.error:
-                self.error = f"{type(error).__name__}: {error}"
-                log.error("layertap could not write a record; going on without it: %s", self.error)
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Keeps the first error of writing, and says it."""
+        if not self.error:
+            self.error, self.failure = f"{type(error).__name__}: {error}", error
+            log.error("layertap could not write a record; going on without it: %s", self.error)
 
 
 def _read(slab: torch.Tensor, count: int) -> Callable[[], tuple[Measurement, None]]:

@@ -285,7 +285,7 @@ def _stored(item: tuple[str, Any]) -> tuple[str, Any]:
     return item[0], _unwrapped(item[1])
 
 
-CALLS = Kind("calls", _methods, transparent=True, stored=_stored)
+CALLS = Kind("calls", _methods, traced=False, stored=_stored)
 
 
 def _cover(module: nn.Module) -> None:

@@ -105,7 +105,32 @@ def supported(tensor: Tensor) -> str:
     kind: type = type(tensor)
     if is_traceable_wrapper_subclass_type(kind):
         return f"{kind.__name__} wraps other tensors; measure those"
+    if tensor.numel():
+        reason = _without_memory(tensor)
+        if reason:
+            return reason
     real = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
     if not native.supported(real.get(tensor.dtype, tensor.dtype)):
         return f"dtype {str(tensor.dtype).removeprefix('torch.')}"
+    return ""
+
+
+def _without_memory(tensor: Tensor) -> str:
+    """Why the values of a tensor lie nowhere in memory; reading address 0 would end the process."""
+    import torch
+
+    kind = type(tensor).__name__
+    try:
+        address, storage = tensor.data_ptr(), tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):
+        if torch._C._functorch.is_batchedtensor(tensor):
+            return "a tensor inside torch.vmap stands for many"
+        return f"{kind} has no memory of its own"
+    if not address:
+        return "its memory has been freed" if not storage else f"{kind} has no memory of its own"
+    last = tensor.storage_offset() + sum(
+        (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    if (last + 1) * tensor.element_size() > storage:
+        return "part of its memory has been freed"
     return ""

@@ -1,11 +1,11 @@
-"""Taps that a compiler sees: a tapped module's class is exchanged for a subclass whose calls pass a port.
+"""Taps that a compiler sees: the tapped class of a module puts tensors among the values of the graph.
 
-The doors of taps.py look at data as it flows, and stand aside while a graph is being made. In a graph no Python runs
-later: what is to be seen must be a value of the graph. So a port, as its module is called, puts tensors into a basket;
-whoever called the graph finds them there, since a compiler returns what a traced function leaves in a dictionary.
+The taps of taps.py look at data as it flows, and stand aside while a graph is being made. In a graph no Python runs
+later: what is to be seen must be a value of the graph. So a tap, as its module is called, puts tensors into a
+dictionary; whoever called the graph finds them there, since a compiler returns what a traced function leaves in one.
 
-Why exchange the class? It is what Dynamo guards of a module, while hooks that come late are ignored: exchanged, the
-graph without taps no longer fits and one with taps is made; exchanged back, the first one fits again, uncompiled anew.
+The class is what Dynamo guards of a module, while hooks that come late are ignored: exchanged, the graph without taps
+no longer fits and one with taps is made; exchanged back, the first one fits again, without another compilation.
 Everything here is traced: constants, tuples, lists and dictionaries, no generators, no sets of identities.
 """
 
@@ -13,27 +13,30 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
 from layertap.capture import graph_ops
+from layertap.capture.classes import LEFT_OUT, Kind, asks_own_type, class_of, put_off, put_on
 from layertap.capture.keep import STATS, Keeper, Level
 from layertap.capture.leaves import DEPTH
 from layertap.measure import portable
 from layertap.select import Choice
 
 Key = tuple[str, str, str, int]
-"""Path (from the basket's owner), role, leaf, call."""
+"""Path (from the values's owner), role, leaf, call."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Taken:
-    """What a basket holds of one tensor, with what a statistic alone would not tell."""
+    """What a values holds of one tensor, with what a statistic alone would not tell."""
 
     value: torch.Tensor
     measured: bool
@@ -43,12 +46,12 @@ class Taken:
     shape: tuple[int, ...]
 
 
-class Basket:
-    """Where the ports of one model, or of one compiled part of it, leave what they see during one call."""
+class Values:
+    """Where the taps of one model, or of one compiled part of it, leave what they see during one call."""
 
     def __init__(self) -> None:
         self.on = False
-        self.values: dict[Key, tuple[Any, ...]] = {}
+        self.found: dict[Key, tuple[Any, ...]] = {}
         self.calls: dict[str, int] = {}
         self.skipped: dict[Key, str] = {}
         self.inside: dict[str, bool] = {}
@@ -56,7 +59,7 @@ class Basket:
         """Paths whose call no graph was made of: Python ran it."""
 
     def clear(self) -> None:
-        self.values.clear()
+        self.found.clear()
         self.calls.clear()
         self.skipped.clear()
         self.inside.clear()
@@ -64,14 +67,14 @@ class Basket:
 
     def taken(self) -> dict[Key, Taken]:
         """What is in it, in the order of execution."""
-        return {key: Taken(*found) for key, found in self.values.items()}
+        return {key: Taken(*found) for key, found in self.found.items()}
 
 
 @dataclasses.dataclass(eq=False)
-class Port:
-    """What one module puts into its basket. Dynamo guards the strings: equal modules share a graph."""
+class GraphTap:
+    """What one module puts into its values. Dynamo guards the strings: equal modules share a graph."""
 
-    basket: Basket
+    values: Values
     path: str
     plan: str
     """A key of `_plans`."""
@@ -83,114 +86,118 @@ class Port:
     """Whether it goes along with copies of the module; a recording's does not."""
 
     @classmethod
-    def of(cls, choice: Choice, keeper: Keeper, *, basket: Basket, path: str, way: str, lasting: bool) -> Port:
+    def of(cls, choice: Choice, keeper: Keeper, *, values: Values, path: str, way: str, lasting: bool) -> GraphTap:
         rules = keeper.rules(choice.path)
         reductions = {level.name: level.reduce for _, level in rules if level.reduce}
-        return cls(basket, path, _planned(choice, rules), way, reductions, lasting)
+        return cls(values, path, _planned(choice, rules), way, reductions, lasting)
 
 
-def open_port(module: nn.Module, port: Port) -> None:
-    """From now on the module's calls pass the port."""
-    module.__dict__["_layertap_port"] = port
-    module.__class__ = _ported(type(module))  # type: ignore[arg-type]
+def attach(module: nn.Module, tap: GraphTap) -> str:
+    """From now on the module's calls pass the tap; returns why they cannot."""
+    if asks_own_type(class_of(module)):
+        return f"{class_of(module).__name__} compares its own type, which a tap inside a graph would change"
+    module.__dict__[_NAME] = tap
+    return put_on(module, GRAPH)
 
 
-def close_port(module: nn.Module) -> None:
-    """The module is as it was."""
-    module.__class__ = type(module).__mro__[1]
-    del module.__dict__["_layertap_port"]
+def detach(module: nn.Module) -> None:
+    """The module is as it was; a class that somebody else has given it meanwhile stays."""
+    put_off(module, GRAPH)
+    module.__dict__.pop(_NAME, None)
 
 
-@functools.cache
-def _ported(cls: type[nn.Module]) -> Any:
-    # One subclass for each class, and always the same: a second recording then finds the first one's graph.
+def tapped(module: nn.Module) -> bool:
+    """Whether it has a tap that a compiler sees."""
+    return _NAME in module.__dict__
+
+
+_NAME = "_layertap_tap"
+
+
+def _methods(cls: Any) -> dict[str, Any]:
+    """What a tapped subclass of `cls` has of its own. Dynamo traces it."""
 
     def _call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _pass(self._layertap_port, super(ported, self)._call_impl, args, kwargs)
+        if _NAME not in self.__dict__:  # a copy that was made by hand
+            return cls._call_impl(self, *args, **kwargs)
+        return _pass(self._layertap_tap, functools.partial(cls._call_impl, self), args, kwargs)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        port = self._layertap_port
-        if port.basket.inside.get(port.path, False):  # within its own call
-            return super(ported, self).forward(*args, **kwargs)
-        return _pass(port, super(ported, self).forward, args, kwargs)
+        own = functools.partial(cls.forward, self)
+        if _NAME not in self.__dict__ or self._layertap_tap.values.inside.get(self._layertap_tap.path, False):
+            return own(*args, **kwargs)  # within its own call
+        return _pass(self._layertap_tap, own, args, kwargs)
 
-    def __reduce_ex__(self: Any, protocol: Any) -> Any:  # noqa: N807
-        if self._layertap_port.lasting:
-            return super(ported, self).__reduce_ex__(protocol)
-        state = {name: value for name, value in self.__getstate__().items() if name != "_layertap_port"}
-        return _empty, (cls,), state
-
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    methods = {
-        "_call_impl": _call_impl,
-        "forward": functools.wraps(cls.forward)(forward),
-        "__reduce_ex__": __reduce_ex__,
-    }
-    ported: Any = type(cls.__name__, (_Blank,), {**names, **methods})
-    ported.__bases__ = (cls,)  # not from the start: a class may refuse to be subclassed, or keep a list of who did
-    return ported
+    methods = {"_call_impl": _call_impl}
+    if isinstance(inspect.getattr_static(cls, "forward", None), FunctionType):
+        methods["forward"] = functools.wraps(cls.forward)(forward)
+    return methods
 
 
-class _Blank(nn.Module):
-    """What a ported class is made from before it gets its true base."""
+def _stored(item: tuple[str, Any]) -> tuple[str, Any]:
+    return item[0], LEFT_OUT if item[0] == _NAME else item[1]
 
 
-def _empty(cls: type[nn.Module]) -> nn.Module:
-    return cls.__new__(cls)
+def _lasting(module: Any) -> bool:
+    tap = module.__dict__.get(_NAME)
+    return tap is not None and bool(tap.lasting)
 
 
-def _pass(port: Port, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    basket, path = port.basket, port.path
-    if not basket.on:
+GRAPH = Kind("graph", _methods, traced=True, stored=_stored, lasting=_lasting)
+
+
+def _pass(tap: GraphTap, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    values, path = tap.values, tap.path
+    if not values.on:
         return call(*args, **kwargs)
-    number = basket.calls.get(path, 0)
-    basket.calls[path] = number + 1
+    number = values.calls.get(path, 0)
+    values.calls[path] = number + 1
     if not torch.compiler.is_dynamo_compiling():
-        basket.outside[path] = True
-    if _asks(port.plan, "input"):
+        values.outside[path] = True
+    if _asks(tap.plan, "input"):
         for leaf, value in walk_call(args, kwargs):
-            _take(port, "input", leaf, value, number)
-    outer = basket.inside.get(path, False)
-    basket.inside[path] = True
+            _take(tap, "input", leaf, value, number)
+    outer = values.inside.get(path, False)
+    values.inside[path] = True
     output = call(*args, **kwargs)
-    basket.inside[path] = outer
-    if _asks(port.plan, "output"):
+    values.inside[path] = outer
+    if _asks(tap.plan, "output"):
         for leaf, value in walk(output, "", 0):
-            _take(port, "output", leaf, value, number)
+            _take(tap, "output", leaf, value, number)
     return output
 
 
-def _take(port: Port, role: str, leaf: str, value: Any, number: int) -> None:
-    key = (port.path, role, leaf, number)
+def _take(tap: GraphTap, role: str, leaf: str, value: Any, number: int) -> None:
+    key = (tap.path, role, leaf, number)
     if not isinstance(value, torch.Tensor):
-        port.basket.skipped[key] = _reason(value)
+        tap.values.skipped[key] = _reason(value)
         return
-    level = _level(port.plan, role, leaf)
+    level = _level(tap.plan, role, leaf)
     if not level:
         return
     if value.layout is not torch.strided:
-        port.basket.skipped[key] = "a sparse tensor inside a graph"
+        tap.values.skipped[key] = "a sparse tensor inside a graph"
         return
     plain = value.detach()
     if hasattr(plain, "placements"):  # a DTensor, which an operation of our own cannot take; it is taken apart later
-        port.basket.values[key] = (plain.clone(), False, level, plain.dtype, tuple(plain.shape))
+        tap.values.found[key] = (plain.clone(), False, level, plain.dtype, tuple(plain.shape))
         return
-    measured = port.way == "ops" and level == STATS.name and _kernel_reads(str(plain.dtype), plain.device.type)
-    held = graph_ops.measure(plain) if measured else _value(port, plain, level)
-    port.basket.values[key] = (held, measured, level, plain.dtype, tuple(plain.shape))
+    measured = tap.way == "ops" and level == STATS.name and _kernel_reads(str(plain.dtype), plain.device.type)
+    held = graph_ops.measure(plain) if measured else _value(tap, plain, level)
+    tap.values.found[key] = (held, measured, level, plain.dtype, tuple(plain.shape))
 
 
-def _value(port: Port, tensor: torch.Tensor, level: str) -> torch.Tensor:
+def _value(tap: GraphTap, tensor: torch.Tensor, level: str) -> torch.Tensor:
     """The value of the graph that stands for a tensor at its level.
 
     `portable`: with operations that every compiler has. `ops`: through layertap's own, for torch's compilers: one
     kernel for the statistics, and an event that says when a copy is ready. `plain`: the tensor, measured later.
     """
-    if port.way == "portable":
+    if tap.way == "portable":
         if level == STATS.name:
             return portable.reduce(tensor)
-        return (port.levels[level](tensor) if level in port.levels else tensor).clone()
-    return graph_ops.keep(tensor) if port.way == "ops" else tensor.clone()
+        return (tap.levels[level](tensor) if level in tap.levels else tensor).clone()
+    return graph_ops.keep(tensor) if tap.way == "ops" else tensor.clone()
 
 
 def walk(value: Any, path: str, depth: int) -> list[tuple[str, Any]]:
@@ -239,7 +246,7 @@ def _attributes(value: Any) -> list[tuple[str, Any]]:
     return found
 
 
-# What the ports ask while they are traced; the answers are constants of the graph.
+# What the taps ask while they are traced; the answers are constants of the graph.
 
 _plans: dict[str, tuple[Choice, list[tuple[Choice | None, Level]]]] = {}
 
