@@ -47,6 +47,8 @@ _NOT_YET = "nothing has been recorded yet; use `with record(…) as rec:` or rec
 REASON = 120
 """Characters of an error's message that the receipt keeps."""
 
+SMALL = 1 << 20
+"""A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
 
 
 class Recorder:
