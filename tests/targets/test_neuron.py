@@ -188,6 +188,13 @@ def test_a3_captures_become_sites_with_right_values_cut_to_the_true_length(tmp_p
     assert lt.Run(tmp_path / "device").info["artefact"] == "NxD Inference"
 
 
+def test_a_reference_that_was_given_no_positions_is_comparable(tmp_path):
+    found = neuron.run(app_of(tmp_path, record_layer_outputs=True), prompt(1), sites="model.layers.*")
+    report = lt.diff(reference(ids(1), "model.layers.*"), found.run)
+    assert report.verdict in ("identical", "noise"), str(report)
+    assert any("they count from 0" in note for note in report.notes)
+
+
 def test_the_second_positional_argument_is_seq_ids_and_the_mask_is_the_third(tmp_path):
     app = app_of(tmp_path, "model.layers.0")
     given = prompt(1)

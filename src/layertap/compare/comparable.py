@@ -199,6 +199,9 @@ def _differs(pair: InputPair, trim: Trim | None) -> Iterator[_Finding]:
         harmless = "mask" in item.name and item.values is not None and bool(np.all(item.values == 1))
         if harmless:
             yield _Finding(f"only the {side} was given {_called(item)}; it masks nothing", harmless=True)
+        elif "position" in item.name and item.values is not None and _counts_up(item.values):
+            text = f"only the {side} was given {_called(item)}; they count from 0, as they do when none are given"
+            yield _Finding(text, harmless=True)
         elif trim is None or "mask" not in item.name:
             yield _Finding(f"only the {side} was given {_called(item)}")
         return
@@ -211,6 +214,11 @@ def _differs(pair: InputPair, trim: Trim | None) -> Iterator[_Finding]:
         yield from _real_numbers(one, a, b)
     else:
         yield _Finding(f"{_called(one)} cannot be compared: its values were not kept on both sides")
+
+
+def _counts_up(positions: Any) -> bool:
+    """Whether these are the positions of a prompt without padding."""
+    return positions.ndim > 0 and bool(np.all(positions == np.arange(positions.shape[-1])))
 
 
 def _whole_numbers(one: Input, other: Input, trim: Trim | None) -> Iterator[_Finding]:
