@@ -170,6 +170,44 @@ def test_the_path_above_a_container_is_known_from_weights(tmp_path):
     }
 
 
+def test_a_cast_of_a_module_s_input_to_its_own_dtype_is_no_output_of_the_module(tmp_path):
+    class Norm(nn.Module):
+        def forward(self, x):
+            x = x.to(torch.float32)
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(4, 4), Norm(), nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.first(x)
+            return x + self.last(self.norm(x))
+
+    torch.manual_seed(0)
+    model, args = Residual().eval(), (torch.randn(2, 4),)
+    with quiet():
+        torch.onnx.export(model, args, tmp_path / "n.onnx", dynamo=False)
+    proto = onnx.load(tmp_path / "n.onnx")
+    # As larger models are written: the cast stays, and the residual reads it.
+    (producer,) = (node.output[0] for node in proto.graph.node if node.name == "/first/Gemm")
+    del proto.graph.value_info[:]
+    if not any(node.op_type == "Cast" for node in proto.graph.node):
+        at = next(place for place, node in enumerate(proto.graph.node) if node.name == "/first/Gemm") + 1
+        for node in proto.graph.node:
+            node.input[:] = ["/norm/Cast_output_0" if name == producer else name for name in node.input]
+        cast = onnx.helper.make_node(
+            "Cast", [producer], ["/norm/Cast_output_0"], "/norm/Cast", to=onnx.TensorProto.FLOAT
+        )
+        proto.graph.node.insert(at, cast)
+    onnx.save(proto, tmp_path / "n.onnx")
+    rec = recorded(lt.open_target(tmp_path / "n.onnx"), args)
+    assert [str(site) for site in rec.run.sites if site.path == "norm"] == ["norm"]
+    with torch.inference_mode():
+        torch.testing.assert_close(rec.run["norm"].tensor(), model.norm(model.first(*args)))
+
+
 def test_without_any_path_each_tensor_is_offered_by_its_own_name(files):
     target = lt.open_target(optimised(files[Pictures, "dynamo"], "EXTENDED"))
     assert {"conv2d", "relu", "y"} <= {site.path for site in target.sites}

@@ -17,6 +17,8 @@ from layertap.targets.scopes import Scopes
 from layertap.targets.trust import floor_of, largest_difference
 from layertap.words import say
 
+LARGEST = 256 << 20
+"""Bytes of a model that is copied once to find out the dtypes of its values."""
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
@@ -36,7 +38,7 @@ class Onnx(Reader):
         if not graph.node:
             raise TargetError(f"{name} holds no graph: it is empty, or no ONNX file")
         check_weights(graph, path, name)
-        found = read_graph(graph)
+        found = read_graph(self._typed(graph))
         if not found.nodes:
             raise TargetError(f"{name} holds no operation that computes anything")
         initializers = {tensor.name for tensor in graph.initializer}
@@ -148,6 +150,15 @@ class Onnx(Reader):
         entry.key = "layertap.taps"
         entry.value = "\n".join(f"{value}\t{' '.join(sites)}" for value, sites in names.items())
         return model
+
+    def _typed(self, graph: Any) -> Any:
+        """The graph with the dtypes of its values, which some exporters leave out; as it is where that is too large."""
+        if graph.value_info or self.model.ByteSize() > LARGEST:
+            return graph
+        try:
+            return self._onnx.shape_inference.infer_shapes(self.model).graph
+        except Exception:  # noqa: BLE001  operators of other domains; then a cast that does nothing is not known as one
+            return graph
 
     def _tap(self, value: str) -> str:
         """What is made an output to see a value: the value itself, or the floats that its integers stand for."""

@@ -261,6 +261,7 @@ def _nodes(graph: Any, initializers: set[str], way: _Way) -> Iterator[Node]:
     same: dict[str, str] = {}
     """A value that was dequantised twice → the first time."""
     rounded: dict[tuple[str, ...], str] = {}
+    dtypes = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
     for node in graph.node:
         read = [same.get(name, name) for name in node.input if name]
         moving = [name for name in read if name not in origin]
@@ -287,8 +288,15 @@ def _nodes(graph: Any, initializers: set[str], way: _Way) -> Iterator[Node]:
             outputs=[name for name in node.output if name],
             parameters=[origin[name] for name in read if origin.get(name)],
             hidden=hidden or constant,
+            alias_of=moving[0] if moving and _hands_on(node, dtypes) else "",
             **place,
         )
+
+
+def _hands_on(node: Any, dtypes: Mapping[str, int]) -> bool:
+    """Whether it is a cast to the dtype that its input has already: in eager mode, the same tensor."""
+    wanted = next((entry.i for entry in node.attribute if entry.name == "to"), 0)
+    return node.op_type == "Cast" and wanted != 0 and dtypes.get(node.input[0]) == wanted
 
 
 def kind_of(graph: Any) -> str:
