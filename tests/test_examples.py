@@ -46,7 +46,8 @@ def run(monkeypatch, capsys):
 
 
 def test_there_is_a_test_for_every_example():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"compiled_layer_by_layer", *PROMISED}
+    # pruned_story, which takes a minute, is run in parts by tests/weights/test_doctor.py.
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {"compiled_layer_by_layer", "pruned_story", *PROMISED}
 
 
 @pytest.mark.parametrize("name", PROMISED)
