@@ -10,7 +10,7 @@ import functools
 import math
 import random
 
-from benchmarks.faultbench import clean
+from benchmarks.faultbench import clean, quantised, rearranged
 from benchmarks.faultbench.case import Case, nothing
 from benchmarks.faultbench.cases import listed
 from benchmarks.faultbench.families import FAMILIES, build, run
@@ -19,6 +19,7 @@ from benchmarks.faultbench.kinds import FAULTS
 from benchmarks.faultbench.roles import roles
 from benchmarks.faultbench.tiny import is_tiny
 
+REARRANGED = (rearranged.fold_norms, rearranged.permute_heads, rearranged.permute_hidden, rearranged.smooth)
 CLEAN_SHARE = 0.2
 SEVERAL_SHARE = 0.1
 DTYPES = {"fp32": 4, "bf16": 4, "fp16": 2, "int8": 2}
@@ -46,12 +47,15 @@ def _model(rng: random.Random) -> tuple[str, str, dict[str, int]]:
 
 def _clean(rng: random.Random, seed: int) -> Case:
     family, dtype, shape = _model(rng)
-    plants = [nothing, clean.one_by_one, clean.decoy]
+    plants = {plant.__name__: plant for plant in (nothing, clean.one_by_one, clean.decoy)}
     if dtype != "int8" and family not in ("cnn", "mamba"):
-        plants += [clean.written_out_attention, clean.eager_attention]
-    plant = rng.choice(plants)
+        plants |= {plant.__name__: plant for plant in (clean.written_out_attention, clean.eager_attention)}
+    if dtype != "int8" and family in ("llama", "qwen3"):
+        plants |= {plant.__name__: plant for plant in REARRANGED}
+        plants |= {scheme: quantised.everywhere(scheme) for scheme in quantised.SCHEMES}
+    name, plant = rng.choice(list(plants.items()))
     return Case(
-        name=f"draw{seed}-{family}-{dtype}-clean-{plant.__name__}",
+        name=f"draw{seed}-{family}-{dtype}-clean-{name}",
         family=family,
         dtype=dtype,
         kind="clean",

@@ -32,6 +32,12 @@ QUICK = {
     "fp32-folded-and-wrong",
     "bf16-heads-and-wrong",
     "fp32-mask-renamed",
+    "bf16-slopes",
+    "clean-fp32-autocast",
+    "fp32-autocast-and-wrong",
+    "bf16-adapters-lost",
+    "clean-bf16-weights-packed",
+    "fp32-packed-scales",
 }
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from layertap.capture.sharding import same_part
 from layertap.compare.floor import ROUNDOFF
 from layertap.fault.contrast import contrast, on_one_device
-from layertap.fault.judge import LIMIT
+from layertap.fault.judge import FINER, LIMIT
 from layertap.fault.quantised import quantisation_error, weights_in_effect
 from layertap.fault.result import ModuleRow
 from layertap.fault.why import QUANTISED, plain_values
@@ -32,9 +32,9 @@ def systematic(
     weights) is a fault of each of them, and so is one quantised module among many that are not. Returns the kinds as
     well.
     """
-    kinds: defaultdict[str, list[ModuleRow]] = defaultdict(list)
-    for row in rows:
-        kinds[row.kind].append(row)
+    kinds = _by_kind(rows)
+    rows = [_among_fellows(row, kinds[row.kind]) for row in rows]
+    kinds = _by_kind(rows)
     coarse = {row.page: error for row in rows if row.ratio > LIMIT and (error := coarseness(row)) > 0}
     times: dict[str, float] = {}
     shared = []
@@ -51,6 +51,20 @@ def systematic(
         for row in rows
     ]
     return adjusted, tuple(shared)
+
+
+def _by_kind(rows: list[ModuleRow]) -> defaultdict[str, list[ModuleRow]]:
+    kinds: defaultdict[str, list[ModuleRow]] = defaultdict(list)
+    for row in rows:
+        kinds[row.kind].append(row)
+    return kinds
+
+
+def _among_fellows(row: ModuleRow, fellows: list[ModuleRow]) -> ModuleRow:
+    """Where most of a kind give eight-bit floats, that is how this model computes."""
+    alike = sum(one.sign == "grid" for one in fellows)
+    common = row.sign == "grid" and alike >= MANY and 2 * alike > len(fellows)
+    return replace(row, ratio=row.ratio / FINER) if common else row
 
 
 def coarseness(reference: nn.Module, candidate: nn.Module) -> float:

@@ -36,6 +36,8 @@ class Contrast:
     """The worst row and column: their own relative error (against the average row's size at least)."""
     calm: float = 0.0
     """The relative error of what is left without the few rows or columns that hold nearly all of the energy."""
+    grid: bool = False
+    """Whether the candidate's values have no more bits than an eight-bit float."""
     mismatched: float = 0.0
     """For integers: the share of places that differ."""
     truth: bool = False
@@ -60,6 +62,7 @@ class Contrast:
             row=max(self.row, other.row),
             column=max(self.column, other.column),
             calm=max(self.calm, other.calm),
+            grid=self.grid or other.grid,
             mismatched=max(self.mismatched, other.mismatched),
             nonfinite=max(self.nonfinite, other.nonfinite),
             shape=self.shape or other.shape,
@@ -76,6 +79,7 @@ class Pending:
     """Of a pair that the kernel measured: what lies there is its slab."""
     truth: bool = False
     calm: torch.Tensor | None = None
+    """The error apart from what is massive, and whether the values lie on a grid."""
 
 
 def contrast(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
@@ -104,9 +108,10 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
         if pair_many.fits(reference, candidate) and not _may_close(candidate):
             slab = pair_many.begin_pair(reference, candidate)
             calm = _calm(*_lines_of(reference.float(), candidate.float() - reference.float()))
+            calm = torch.stack([calm, _on_grid(candidate)])
             return Pending(slab, reference.numel(), tuple(reference.shape), calm=calm)
     numbers, calm = _measure_lines(reference, candidate)
-    return Pending(numbers, reference.numel(), calm=calm)
+    return Pending(numbers, reference.numel(), calm=torch.stack([calm, _on_grid(candidate)]))
 
 
 def _may_close(tensor: torch.Tensor) -> bool:
@@ -150,8 +155,8 @@ def settle(begun: Sequence[Pending]) -> list[Contrast]:
             read = read[size:]
     for device in {one.calm.device for one in begun if one.calm is not None}:
         calm = [(i, one.calm) for i, one in enumerate(begun) if one.calm is not None and one.calm.device == device]
-        for (i, _), value in zip(calm, torch.stack([value for _, value in calm]).tolist(), strict=True):
-            found[i] = replace(found[i] or Contrast(), calm=value)
+        for (i, _), (value, grid) in zip(calm, torch.stack([value for _, value in calm]).tolist(), strict=True):
+            found[i] = replace(found[i] or Contrast(), calm=value, grid=bool(grid))
     return [one for one in found if one is not None]
 
 
@@ -205,6 +210,17 @@ def _calm(*sums: torch.Tensor) -> torch.Tensor:
         left, rest = (wrong * usual).sum(), (size * usual).sum()
         errors.append((left / rest.clamp_min(1e-300)).sqrt() * ~usual.all())
     return torch.stack(errors).max().double()
+
+
+def _on_grid(values: torch.Tensor) -> torch.Tensor:
+    """Whether the values, many and not zero, have four bits at most: they went through an eight-bit float."""
+    mantissa = torch.frexp(values.float()).mantissa * 16
+    few = (mantissa == mantissa.round()).all()
+    return (few & ((values != 0).sum() >= SEVERAL)).double()
+
+
+SEVERAL = 64
+"""So many values have four bits each by chance never."""
 
 
 def _worst_line(sums: torch.Tensor) -> torch.Tensor:

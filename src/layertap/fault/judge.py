@@ -15,6 +15,8 @@ from layertap.fault.result import ModuleRow
 
 LIMIT = 6.0
 """A module whose error is this many times its floor is guilty; clean pairs in other precisions stay below 3."""
+FINER = 4.0
+"""So much more an error counts where the values have the bits of an eight-bit float, and the reference's have more."""
 TIES = 0.05
 """A router or an argmax flips where two values are nearly equal; up to this share of places, that is rounding."""
 
@@ -76,6 +78,7 @@ def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str
         "row": found.row / max(floor.row, 2 * least),
         "column": found.column / max(floor.column, 2 * least),
         "calm": found.calm / max(floor.calm, 2 * least),
+        "grid": FINER * found.error / max(floor.error, least) if found.grid and not floor.grid else 0.0,
         "slope": abs(found.slope) / max(2 * abs(floor.slope), 2 * chance, least / 4),
         "offset": abs(found.offset) / max(2 * abs(floor.offset), 2 * chance, least / 4),
     }

@@ -12,8 +12,8 @@ from torch import nn
 
 GROUP = 16
 """So many neighbours have one scale in every scheme in use."""
-LEVELS = 32
-"""Neighbours in which a small set of levels is looked for: of 16 levels, most come twice."""
+FEW, MANY = 13, 15
+"""Of so many neighbours, how many values differ at most where there are 16 levels, and at least where there are all."""
 STEPS = 1.2
 """How many steps the values of a group may have moved, as a root mean square: 0.29 where each went to its nearest."""
 APART = 3.5
@@ -38,8 +38,8 @@ def quantisation_error(right: torch.Tensor, values: torch.Tensor) -> float | Non
     if _one_apart(right, values):
         return None
     for ours, theirs in ((right, values), (right.T.contiguous(), values.T.contiguous())):  # a scale a row, or a column
-        groups, levels = _groups(ours, theirs, GROUP), _groups(ours, theirs, LEVELS)
-        if _steps(*groups) or _floats(*groups) or _levels(*levels) or _within_eight_bits(ours, theirs):
+        groups = _groups(ours, theirs, GROUP)
+        if _steps(*groups) or _floats(*groups) or _levels(*groups) or _within_eight_bits(ours, theirs):
             return error
     return None
 
@@ -100,7 +100,7 @@ def _floats(r: torch.Tensor, c: torch.Tensor) -> bool:
         return False
     top = c.abs().amax(1, keepdim=True)
     found = torch.zeros_like(top, dtype=torch.bool)
-    loose = 0.08 if _is_coarse(c) else 0.01
+    loose = 0.005 + 20 * _lost(c)
     for eighths in range(8, 16):
         mantissa = torch.frexp(c / top * eighths).mantissa.abs() * 16
         found |= ((mantissa - mantissa.round()).abs() <= loose).all(1, keepdim=True)
@@ -110,9 +110,9 @@ def _floats(r: torch.Tensor, c: torch.Tensor) -> bool:
 
 def _levels(r: torch.Tensor, c: torch.Tensor) -> bool:
     """Whether each group has few values, as a code book gives, where the other has many."""
-    if r.shape[1] < LEVELS or not len(r):
+    if r.shape[1] < GROUP or not len(r):
         return False
-    few, many = _distinct(c) <= LEVELS // 2 + 1, _distinct(r) > 0.8 * LEVELS
+    few, many = _distinct(c) <= FEW, _distinct(r) >= MANY
     moved = (c - r).square().mean(1).sqrt() <= 0.12 * torch.maximum(c.abs(), r.abs()).amax(1)
     return _most(few) and _most(many) and _most(moved)
 

@@ -116,11 +116,15 @@ class _Kept:
         self._own, self._name, self._tensor = own, name, own[name]
         self._value = None if self._tensor is None else self._tensor.detach().clone()
         self._version = version(self._tensor)
+        self._small = type(self._tensor) is torch.Tensor and not self._tensor.is_meta
 
     @torch.no_grad()
     def restore(self) -> None:
         self._own[self._name] = self._tensor
-        if self._tensor is not None and self._value is not None and version(self._tensor) != self._version:
+        if self._tensor is None or self._value is None:
+            return
+        # torch's batch normalisation writes its running statistics without counting it.
+        if version(self._tensor) != self._version or (self._small and not torch.equal(self._tensor, self._value)):
             self._tensor.copy_(self._value)
             self._version = version(self._tensor)
 

@@ -106,6 +106,11 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
     if row.found.absent:
         return _no_gradient(row, theirs, ours)
     told = None
+    if row.sign == "grid":
+        told = (
+            weights_apart(theirs, ours, row.page, set(book.calls)) if theirs is not None and ours is not None else None
+        )
+        return told or ("precision", ("its values have four bits, as those of an eight-bit float",))
     if ours is not None and theirs is not None:
         told = weights_apart(theirs, ours, row.page, set(book.calls))
     if told is None and row.found.shape:
