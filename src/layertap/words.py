@@ -190,6 +190,29 @@ _CHINESE = {
     "the gradient norm is {norm}, {times} × the median {median} of the last {count} steps": (
         "梯度范数为 {norm}，是最近 {count} 步中位数 {median} 的 {times} 倍"
     ),
+    "the first that stands out is {site}: its norm is {value}, its median {median}": (
+        "首个异常的位置是 {site}：其范数为 {value}，中位数为 {median}"
+    ),
+    "no recorded site stands out from its last steps": "没有记录的位置偏离其最近几步",
+    "the gradient has vanished at {site}: {rms} a value, {share} of the middle of all": (
+        "{site} 处梯度消失：每个值 {rms}，为全部中位数的 {share} 倍"
+    ),
+    "{zeros} of the values of {site} are zero": "{site} 的值中有 {zeros} 为零",
+    "an update of {site} is {ratio} × the weight; expected {low} to {high}": (
+        "{site} 的更新是权重的 {ratio} 倍；应在 {low} 到 {high} 之间"
+    ),
+    "the loss has not fallen for {count} steps: at best {now}, before that {best}": (
+        "损失已有 {count} 步没有下降：最低 {now}，此前 {best}"
+    ),
+    "the run reached its disk budget: of the steps up to {step}, every second one was taken out": (
+        "记录已达到磁盘预算：到第 {step} 步为止，每两步删去一步"
+    ),
+    "the {steps} steps that both have are bit-identical, but {count} steps are on one side only": (
+        "两侧共有的 {steps} 步逐位相同，但有 {count} 步只在一侧"
+    ),
+    "they part at step {step} from the first site on, and no batch was recorded: the data may differ, or the model": (
+        "两侧从第 {step} 步的首个位置起不同，且没有记录 batch：可能是数据不同，也可能是模型不同"
+    ),
     "the model": "模型",
     "the batch itself is not finite: {what}": "输入批次本身含非有限值：{what}",
     "the weights of {name} were not finite before this step": "{name} 的权重在这一步之前就已含非有限值",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import layertap as lt
-from layertap.errors import BadArgument
+from layertap.errors import BadArgument, RunError
 from layertap.training import read_reports
 from scripts import script, watch
 
@@ -183,6 +183,31 @@ def test_check_determinism_names_the_first_step_and_site(tmp_path):
     told = watch("--check-determinism", "-o", out, "--sites", "*", "--", sys.executable, path, code=1)
     assert "they part at step 4 by more than rounding explains" in told
     assert "first bit that differs: step 4, 1 (Sequential)" in told
+
+
+def test_check_determinism_does_not_call_two_of_four_steps_identical(tmp_path):
+    path = script(
+        tmp_path,
+        """
+        here = os.path.exists("once")
+        open("once", "w").close()
+        fit(net(), 2 if here else 4)
+        """,
+    )
+    old = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        told = watch("--check-determinism", "-o", "check", "--sites", "*", "--", sys.executable, path, code=3)
+    finally:
+        os.chdir(old)
+    assert "the 2 steps that both have are bit-identical, but 2 steps are on one side only" in told
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_command_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="no run can be written here"):
+        watch("-o", tmp_path / "file" / "run", "--", sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_plan_is_printed_and_bad_usage_is_told(tmp_path):

@@ -38,8 +38,13 @@ def ended_by(tmp_path, end, code, *options):
             128 + 10,
             "SIGUSR1",
         ),
-        ("os.abort()", 128 + 6, "os.abort()"),
-        ("os.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(4)'])", 4, "os.execv()"),
+        pytest.param("os.abort()", 128 + 6, "os.abort()", marks=pytest.mark.slow),
+        pytest.param(
+            "os.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(4)'])",
+            4,
+            "os.execv()",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_records_and_the_ring_are_kept_and_the_end_is_its_own(tmp_path, end, code, told):
@@ -52,6 +57,7 @@ def test_records_and_the_ring_are_kept_and_the_end_is_its_own(tmp_path, end, cod
     assert report.reason == told
 
 
+@pytest.mark.slow
 def test_a_handler_of_the_script_s_own_is_the_one_that_counts(tmp_path, capfd):
     end = "signal.signal(signal.SIGTERM, lambda *_: print('mine', flush=True)); os.kill(os.getpid(), signal.SIGTERM)"
     ended_by(tmp_path, f"import signal; {end}", 0)
@@ -59,6 +65,7 @@ def test_a_handler_of_the_script_s_own_is_the_one_that_counts(tmp_path, capfd):
     assert list(lt.Run(tmp_path / "run")["2"].steps) == list(range(9))
 
 
+@pytest.mark.slow
 def test_frameworks_find_no_handler_that_is_not_theirs(tmp_path, capfd):
     ended_by(
         tmp_path,
@@ -142,7 +149,16 @@ def started(tmp_path, text, *options):
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGUSR1,
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR2, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
 def test_signals_to_the_command_reach_the_script(tmp_path, number):
     process = started(
         tmp_path,
@@ -190,6 +206,7 @@ def test_a_signal_that_nobody_handles_ends_both_and_nothing_is_lost(tmp_path):
     assert list(run["2"].steps) == [1, 2]
 
 
+@pytest.mark.slow
 def test_what_is_ignored_stays_ignored_as_under_nohup(tmp_path, capfd):
     old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -199,6 +216,7 @@ def test_what_is_ignored_stays_ignored_as_under_nohup(tmp_path, capfd):
     assert list(lt.Run(tmp_path / "run")["2"].steps) == list(range(9))
 
 
+@pytest.mark.slow
 def test_kill_of_the_script_is_told_and_the_code_is_the_shell_s(tmp_path):
     told = ended_by(tmp_path, "import signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + 9)
     assert "its process ended without a word" in told

@@ -11,10 +11,10 @@ import typer
 from rich.text import Text
 
 from layertap.cli.screen import err, problem, show_json, show_text
-from layertap.errors import BadArgument
+from layertap.errors import BadArgument, LayertapError
 
 if TYPE_CHECKING:
-    from layertap.training.watch_script import Outcome
+    from layertap.training.watch_script import Outcome, Watched
 
 
 def watch(
@@ -91,6 +91,7 @@ def _show(command: list[str], outcome: Outcome, json: bool) -> None:
             problem("its process ended without a word; what was committed before is in the run")
         for text in (watched.receipt, *watched.triggers):
             err.print(text, markup=False, highlight=False, soft_wrap=True)
+    _show_ranks(outcome.watched)
     if not any(watched.fired or not watched.closed for watched in outcome.watched):
         problem(
             f"nothing was captured from `{shlex.join(command)}`: "
@@ -98,13 +99,25 @@ def _show(command: list[str], outcome: Outcome, json: bool) -> None:
         )
 
 
+def _show_ranks(watched: list[Watched]) -> None:
+    """What the ranks of each run say about each other."""
+    from layertap.compare.ranks import compare_ranks
+
+    for run in sorted({one.run for one in watched if one.rank and one.closed}):
+        try:
+            err.print(str(compare_ranks(run)), markup=False, highlight=False, soft_wrap=True)
+        except LayertapError as error:
+            problem(f"the ranks of {run} cannot be compared: {error}")
+
+
 def _determinism(command: list[str], options: dict[str, Any], json: bool) -> int:
-    """Two runs of one command, held against each other: 0 bit-identical, 1 not, 3 nothing to compare."""
+    """Two runs of one command, held against each other: 0 bit-identical, 1 not, 3 nothing, or not all, to compare."""
     from layertap.compare.training import diff_training
     from layertap.training.watch_script import run
 
     folder = Path(options["path"])
     sides = [folder / "first", folder / "second"]
+    found: list[dict[str, Path]] = []
     for side in sides:
         outcome = run(command, {**options, "path": str(side), "exists": "replace"})
         _show(command, outcome, json=False)
@@ -113,6 +126,15 @@ def _determinism(command: list[str], options: dict[str, Any], json: bool) -> int
             return 3
         if not any(watched.fired for watched in outcome.watched):
             return 3
-    report = diff_training(*sides)
-    show_json(report.to_dict()) if json else show_text(report)
-    return 0 if report.verdict == "identical" else 3 if report.first is None else 1
+        runs = [Path(watched.run) for watched in outcome.watched if watched.fired]
+        found.append({path.name.removeprefix(side.name): path for path in runs})
+    first, second = found
+    reports = [diff_training(first[name], second[name]) for name in first if name in second]
+    for report in reports:
+        show_json(report.to_dict()) if json else show_text(report)
+    for name in sorted(set(first) ^ set(second)):
+        problem(f"only one of the two has a run {sides[0].name if name in first else sides[1].name}{name}")
+    if any(report.first is not None for report in reports):
+        return 1
+    same = set(first) == set(second) and all(report.verdict == "identical" for report in reports)
+    return 0 if same else 3

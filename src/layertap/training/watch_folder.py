@@ -56,12 +56,11 @@ class Home:
         `trained`: the optimizer brought state along, or someone said so; `done`: the steps that it has made, if it
         counts them.
         """
-        ours = (self.folder.absolute(), self._rank) in _written
         exists = self._exists
         if exists == "append" or not self._occupied(self.folder):
             exists = "append"
-        elif exists == "replace" and not ours:
-            pass
+        elif exists == "replace":  # but never what this process has recorded itself
+            self._move(next(found for found in self._siblings() if (found.absolute(), self._rank) not in _written))
         elif exists == "resume" and trained and (found := self._goes_on(done)) is not None:
             self._move(found)
             exists = "append"
