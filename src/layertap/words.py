@@ -193,6 +193,7 @@ _CHINESE = {
     "the first that stands out is {site}: its norm is {value}, its median {median}": (
         "首个异常的位置是 {site}：其范数为 {value}，中位数为 {median}"
     ),
+    "; no batch was recorded, so it may have come with the data": "；没有记录 batch，也可能来自数据",
     "no recorded site stands out from its last steps": "没有记录的位置偏离其最近几步",
     "the gradient has vanished at {site}: {rms} a value, {share} of the middle of all": (
         "{site} 处梯度消失：每个值 {rms}，为全部中位数的 {share} 倍"

@@ -306,6 +306,17 @@ def test_a_batch_with_nan_is_blamed_on_the_batch(tmp_path):
     assert [item["name"] for item in report.inputs] == ["batch.x", "batch.index"]
 
 
+def test_where_the_batch_is_not_known_a_nan_may_have_come_with_it(tmp_path):
+    torch.manual_seed(0)
+    model = Task()
+    optimizer = torch.optim.Adam(model.parameters())
+    with lt.watch(model, path=tmp_path, sites="net.*") as w:
+        for step in range(2):
+            model.training_step({"x": torch.full((2, 4), float("nan") if step else 1.0)}).backward()
+            optimizer.step()
+    assert "no batch was recorded, so it may have come with the data" in str(w.reports[0])
+
+
 def test_where_the_batch_is_not_known_a_difference_from_the_first_site_on_is_no_fault(tmp_path):
     for name, seed in (("a", 1), ("b", 2)):
         torch.manual_seed(0)

@@ -107,6 +107,8 @@ def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record],
         text += f"; {nonfinite_text(first)}"
         if before is not None:
             text += say("; {before}, right before it, is finite", before=before.site)
+        elif where == "forward" and not any(r.site.role == "input" and not r.site.path for r in records):
+            text += say("; no batch was recorded, so it may have come with the data")
     return Birth(
         step=first.step,
         site=str(first.site),
