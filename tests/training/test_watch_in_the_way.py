@@ -43,7 +43,8 @@ def test_an_error_inside_layertap_never_reaches_the_loop(tmp_path, bare, options
     model = gpt()
     with lt.watch(model, path=tmp_path, sites="blocks.*", **options) as w:
         assert train(model, steps=12) == bare
-    assert told in w.receipt.error
+    skipped = " ".join(reason for site in w.receipt.sites for reason in site.skipped)
+    assert told in w.receipt.error or told in skipped, "one tensor that cannot be taken is counted, the rest goes on"
     assert watch_clock.listeners() == ()
 
 
