@@ -85,7 +85,7 @@ def _steps(r: torch.Tensor, c: torch.Tensor) -> bool:
 def _lost(values: torch.Tensor) -> float:
     """How far two such values may be off for their ratio, by the dtype that they were kept in."""
     if _is_coarse(values):
-        return 2.0**-8
+        return 2.0**-7
     return 2.0**-10 if bool((values.to(torch.float16).double() == values).all()) else 2.0**-22
 
 
@@ -121,7 +121,7 @@ def _within_eight_bits(right: torch.Tensor, values: torch.Tensor) -> bool:
     """Of eight bits kept in bfloat16 the grid is lost: then no value may be further off than half a step and that."""
     if not _is_coarse(values):
         return False
-    off = (values - right).abs() - 2.0**-9 * right.abs()
+    off = (values - right).abs() - 2.0**-8 * right.abs()
     rows = 2 * right.abs().amax(1, keepdim=True)
     for step in (rows / EIGHT, rows.amax(0, keepdim=True) / EIGHT):
         share = (off.clamp_min(0) / step.clamp_min(1e-300)).flatten()
