@@ -78,7 +78,9 @@ def eager(model, *args, **kwargs):
 
 
 def assert_same(run, want, step=0, exact=True):
-    assert set(run.sites) == set(want.sites)
+    # Which tensors of a cache have been written into is seen in Python only: a graph records each at every layer.
+    again = {site for site in run.sites if "past_key_values" in site.leaf}
+    assert set(run.sites) - again <= set(want.sites) <= set(run.sites)
     for site in want.sites:
         ours, right = run[site].at(step=step), want[site]
         assert (ours.record.shape, ours.record.dtype) == (right.record.shape, right.record.dtype)

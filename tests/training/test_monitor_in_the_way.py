@@ -98,7 +98,7 @@ def test_single_layers_alone_put_taps_on_their_batches_alone(model, tmp_path):
 
 def test_the_end_of_an_epoch_opens_the_newest_part_of_the_run_alone(model, tmp_path, monkeypatch):
     """Else a long training would wait longer at the end of each epoch; counted, not timed."""
-    from layertap.store import run as reading
+    from layertap.store import shards as reading
 
     opened = []
     monitor = lt.Monitor(model, LAYERS, range(1, 9), tmp_path, [0])

@@ -120,13 +120,14 @@ def _merges(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
             left, i = one[i], i + 1
         if j < len(other):
             right, j = other[j], j + 1
-        merged = 0
+        before = i, j
         while left != right:
-            merged += 1
             if left < right and i < len(one):
                 left, i = left * one[i], i + 1
             elif right < left and j < len(other):
                 right, j = right * other[j], j + 1
             else:
                 return False
+        if i > before[0] and j > before[1]:
+            return False  # several axes here are several others there: the same size, and not the same axes
     return True
