@@ -9,7 +9,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from layertap import cli
+from layertap import Run, cli
 from layertap.errors import BadArgument
 
 MODEL = """
@@ -56,6 +56,13 @@ def test_b6_record_then_show_in_order_of_depth(target):
 def test_b7_show_names_the_first_non_finite_site(target):
     call("record", "nets.py:poisoned", "-o", "run", "--sites", "**.0")
     assert "first non-finite values: 3.0 (2 NaN, 0 Inf)" in call("show", "run")
+
+
+def test_record_keeps_histograms_and_show_says_so(target):
+    call("record", target, "-o", "run", "--sites", "*", "--keep", "histogram")
+    site = Run("run")["5"]
+    assert site.histogram().counts.sum() == site.statistics.count
+    assert "kept histogram" in call("show", "run", "5")
 
 
 def test_show_one_site_and_its_json_twin(target):

@@ -75,6 +75,32 @@ def test_nan_and_inf_are_counted_not_drawn(tmp_path):
     assert [event.step for event in found.Histograms("0")] == [0]
 
 
+def test_kept_histograms_are_drawn_from_their_counts(tmp_path):
+    x = torch.tensor([[-3.0, -3.5, 0.0, 0.0, 0.75, 2.0**41, 1e-20, math.nan, math.inf]])
+    model = nn.Sequential(nn.Identity())
+    with lt.Monitor(
+        model, {"0": {"record_type": "epoch_full"}}, [1], tmp_path, keep="histogram", tensorboard=tmp_path / "tb"
+    ) as monitor:
+        monitor.set_epoch(1)
+        for batch_idx, values in enumerate((x, x[:, :2], torch.full((1, 2), math.nan))):
+            monitor.set_batch_idx(batch_idx)
+            model(values)
+    drawn = events(tmp_path / "tb").Histograms("0")
+    assert [event.step for event in drawn] == [0, 1], "there is nothing to draw of NaN alone"
+    value = drawn[0].histogram_value
+    assert (value.num, value.min, value.max) == (7, -3.5, 2.0**41)
+    assert value.sum == pytest.approx(2.0**41 - 5.75)
+    assert value.sum_squares == pytest.approx(2.0**82)
+    limits = list(value.bucket_limit)
+    assert limits == sorted(set(limits))
+    filled = {limit: count for limit, count in zip(limits, value.bucket, strict=True) if count}
+    tiny = sys.float_info.min
+    assert filled == {-2.0: 2, tiny: 2, 2.0**-40: 1, 1.0: 1, 2.0**41: 1}
+    assert (value.bucket[0], limits[0]) == (0, -4.0), "so that a reader knows where the first bin begins"
+    assert list(drawn[1].histogram_value.bucket) == [0, 2]
+    assert list(drawn[1].histogram_value.bucket_limit) == [-4, -2]
+
+
 def test_evaluation_has_its_own_tags_and_statistics_alone_no_histogram(tmp_path):
     model = nn.Sequential(nn.Identity()).eval()
     options = dict(keep="stats", tensorboard=tmp_path / "tb")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from layertap.errors import BadArgument
+from layertap.measure import histogram
 from layertap.select import Choice, Selection, select
 from layertap.select.tree import Model
 from layertap.site import ROLES
@@ -33,10 +34,12 @@ class Level:
 
 STATS = Level("stats")
 TENSOR = Level("tensor")
+HISTOGRAM = Level(histogram.NAME, histogram.reduce)
+_NAMED = {level.name: level for level in (STATS, TENSOR, HISTOGRAM)}
 
 
 def parse_level(level: Any) -> Level:
-    """Reads one level: `"stats"`, `"tensor"`, a slice, or a function from tensor to tensor.
+    """Reads one level: `"stats"`, `"tensor"`, `"histogram"`, a slice, or a function from tensor to tensor.
 
     >>> parse_level("[:, -1]").reduce(torch.arange(6).reshape(2, 3))
     tensor([2, 5])
@@ -45,16 +48,18 @@ def parse_level(level: Any) -> Level:
     """
     if isinstance(level, Level):
         return level
-    if level in ("stats", "tensor"):
-        return STATS if level == "stats" else TENSOR
+    if isinstance(level, str) and level in _NAMED:
+        return _NAMED[level]
     if isinstance(level, str) and level.startswith("[") and level.endswith("]"):
         return _sliced(tuple(_parse_index(part.strip(), level) for part in level[1:-1].split(",")))
     if isinstance(level, (int, slice, tuple, EllipsisType)) and not isinstance(level, bool):
         return _sliced(level if isinstance(level, tuple) else (level,))
     if callable(level):
-        return Level(getattr(level, "__name__", type(level).__name__), level)
+        name = getattr(level, "__name__", type(level).__name__)
+        return Level(f"{name}()" if name in _NAMED else name, level)  # the bare names are those of the levels here
     raise BadArgument(
-        f'keep={level!r} is no level; use "stats", "tensor", a slice such as "[:, -1]", or a function of a tensor'
+        f'keep={level!r} is no level; use "stats", "tensor", "histogram", a slice such as "[:, -1]", '
+        "or a function of a tensor"
     )
 
 

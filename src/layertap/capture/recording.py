@@ -48,9 +48,9 @@ def record(
     (1, 3)
 
     `sites` and `exclude` are patterns (see `layertap.select`), `what` any of the six roles, `keep` is `"stats"`,
-    `"tensor"`, a slice, a function, or `{pattern: level}`. Without a `path` the run stays in memory. `budget` bounds
-    the bytes under way to disk (or held in memory), `policy` says what happens past it. What was committed
-    survives a power cut, unless `durability="none"` spares the disk the work. An opened target may stand in
+    `"tensor"`, `"histogram"`, a slice, a function, or `{pattern: level}`. Without a `path` the run stays in memory.
+    `budget` bounds the bytes under way to disk (or held in memory), `policy` says what happens past it. What was
+    committed survives a power cut, unless `durability="none"` spares the disk the work. An opened target may stand in
     place of the model: `with record(target, …): target.run(inputs)`.
     """
     if not isinstance(model, nn.Module) and isinstance(getattr(model, "model", None), nn.Module):

@@ -18,7 +18,7 @@ def record(
     sites: Annotated[list[str] | None, typer.Option(help="pattern; repeat for more")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="pattern to leave out; repeat for more")] = None,
     what: Annotated[str, typer.Option(help="roles, separated by commas")] = "output",
-    keep: Annotated[str, typer.Option(help="stats, tensor, or a slice such as '[:, -1]'")] = "stats",
+    keep: Annotated[str, typer.Option(help="stats, tensor, histogram, or a slice such as '[:, -1]'")] = "stats",
     prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
     input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,

@@ -24,7 +24,7 @@ def watch(
     model: Annotated[str | None, typer.Option(help="the model's class or variable, if not what is optimized")] = None,
     sites: Annotated[list[str] | None, typer.Option(help="pattern; repeat for more")] = None,
     what: Annotated[str | None, typer.Option(help="roles, optimizer, update; separated by commas")] = None,
-    keep: Annotated[str | None, typer.Option(help="stats, tensor, or a slice such as '[:, -1]'")] = None,
+    keep: Annotated[str | None, typer.Option(help="stats, tensor, histogram, or a slice such as '[:, -1]'")] = None,
     schedule: Annotated[
         str | None, typer.Option(help="'every 10', 'first 5', 'epochs 1,5 and batches 0', 'log'")
     ] = None,

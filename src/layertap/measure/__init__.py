@@ -7,6 +7,7 @@
     sketch.py            relative L2 error and cosine of two tensors from their sketches
     native.py, onepass.c the CPU
     kernel.py, slab.py   CUDA: one launch, no synchronisation; capture launches it itself
+    histogram.py         counts of fixed bins, kept where `keep="histogram"`
     portable.py          statistics as a part of a graph, for any compiler
     plain.py             any device, with torch's own operations; also the CPU where no compiler was at hand
 

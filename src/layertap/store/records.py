@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from layertap.errors import NoTensor, RunError, SiteNotFound
+from layertap.errors import CorruptRun, NoTensor, RunError, SiteNotFound
+from layertap.measure import histogram
 from layertap.site import Record, Site, Statistics
 from layertap.store.dtype import SIZES, Bytes, to_numpy
 from layertap.store.index import NONE, Rows
@@ -99,6 +100,23 @@ class SiteRecords(Sequence[Record]):
         """The kept tensor without torch, its bytes checked (see `Run`); bfloat16 and fp8 are widened to float32."""
         record, raw = self._kept(verify)
         return to_numpy(raw, record.kept_dtype, record.kept_shape)
+
+    def histogram(self, *, verify: bool | None = None) -> histogram.Histogram:
+        """The edges of the bins and the counts of a site that was recorded with `keep="histogram"`, without torch."""
+        record = self.record
+        if record.kept != histogram.NAME:
+            name = f"{str(self.site)!r}"
+            instead = f", or take numpy.histogram of run[{name}].numpy()" if record.kept == "tensor" else ""
+            raise NoTensor(
+                f"{self.site}: no histogram was kept at step {record.step} (kept is {record.kept!r}); record again "
+                f"with keep='histogram', or with keep={{{name}: 'histogram'}}{instead}"
+            )
+        if (record.kept_dtype, record.kept_shape) != ("int64", (histogram.BINS,)):
+            raise CorruptRun(
+                f"{self.site}: the histogram of step {record.step} is {record.kept_dtype} {list(record.kept_shape)}, "
+                f"expected int64 [{histogram.BINS}]"
+            )
+        return histogram.Histogram(histogram.edges(), np.array(self.numpy(verify=verify)))
 
     def verify(self) -> bool:
         """Whether the bytes on disk are still those that were recorded; if not, a CorruptRun says so."""
