@@ -2,16 +2,19 @@
 
 import copy
 import json
+import os
 import warnings
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from typer.testing import CliRunner
 
 import layertap as lt
 import models
-from layertap.errors import BadArgument
+from layertap import cli
+from layertap.errors import BadArgument, LayertapError
 from layertap.weights import STATUSES, Audit
 
 KINDS = ["qwen3", "llama", "mixtral", "minimax_m2", "gpt2", "vit", "mamba"]
@@ -358,7 +361,6 @@ def test_checkpoints_in_every_form(saved, tmp_path):
 
 
 def test_a_pickle_with_code_is_refused(tmp_path):
-    import os
     import pickle
 
     class Payload:
@@ -369,7 +371,7 @@ def test_a_pickle_with_code_is_refused(tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / ".metadata").write_bytes(pickle.dumps(Payload()))
     for source in (tmp_path / "x.bin", tmp_path / "d"):
-        with pytest.raises(BadArgument, match="cannot be read"):
+        with pytest.raises(BadArgument, match="damaged, or not"):
             lt.audit({"w": torch.ones(1)}, source)
     assert not (tmp_path / "ran").exists()
 
@@ -385,6 +387,21 @@ def test_a_pickle_with_code_is_refused(tmp_path):
 def test_what_is_no_checkpoint_says_so(source, message):
     with pytest.raises(BadArgument, match=message):
         lt.audit(nn.Linear(2, 2), source)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+@pytest.mark.parametrize("name", ["x.safetensors", "x.bin", "model.safetensors.index.json", "plain"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(LayertapError, match=r"not a regular file|of no known kind"):
+        lt.audit({"w": torch.ones(1)}, tmp_path / name)
+
+
+def test_names_of_tensors_do_not_command_the_terminal(tmp_path):
+    save_file({"\x1b[2Jw": torch.ones(2)}, tmp_path / "x.safetensors")
+    found = CliRunner().invoke(cli.app, ["audit", str(tmp_path / "x.safetensors"), str(tmp_path / "x.safetensors")])
+    assert found.exit_code == 0
+    assert "\x1b" not in found.stdout
 
 
 def test_a_shard_that_is_not_there_is_named(saved, tmp_path):

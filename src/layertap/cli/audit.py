@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from layertap.cli.screen import progress, show_json
+from layertap.cli.screen import progress, show_json, show_text
 
 EXIT = {"identical": 0, "noise": 0, "fault": 1, "inconclusive": 3}
 
@@ -27,7 +27,7 @@ def audit(
         found = compare(*sides, progress=lambda done, total: bar.update(task, completed=done, total=total))
     if out is not None:
         found.to_json(out)
-    show_json(found.to_dict()) if json else print(found)
+    show_json(found.to_dict()) if json else show_text(found)
     raise typer.Exit(EXIT[found.verdict])
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from layertap.cli.screen import show_json, status
+from layertap.cli.screen import show_json, show_text, status
 from layertap.errors import BadArgument
 
 
@@ -38,5 +38,5 @@ def doctor(
         else:
             inputs = make_inputs(ours, prompt=prompt, input=input, seq_len=seq_len)
         found = diagnose(ours.model, theirs.model, inputs, plan=plan, progress=lambda text: shown.update(Text(text)))
-    show_json(found.to_dict()) if json else print(found)
+    show_json(found.to_dict()) if json else show_text(found)
     raise typer.Exit(found.exit_code)

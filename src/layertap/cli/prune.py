@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from layertap.cli.screen import progress, show_json
+from layertap.cli.screen import progress, show_json, show_text
 from layertap.errors import BadArgument
 
 
@@ -39,7 +39,9 @@ def prune(
         save_pruned(small, out, inputs=inputs)
         before, after = (sum(p.numel() for p in m.parameters()) for m in (target.model, small))
         found = {"output": str(out), "plan": plan, "parameters": after, "share": after / before}
-        show_json(found) if json else print(f"wrote {out}: {after:,} of {before:,} parameters ({after / before:.1%})")
+        show_json(found) if json else show_text(
+            f"wrote {out}: {after:,} of {before:,} parameters ({after / before:.1%})"
+        )
         return
     with progress() as bar:
         task = bar.add_task("leaving out one part at a time", total=None)
@@ -54,6 +56,6 @@ def prune(
             {**result.to_dict(), "plan": joint and {"skip": list(joint.plan.paths), "kl": joint.kl, "size": joint.size}}
         )
         return
-    print(result)
+    show_text(result)
     if joint is not None:
-        print(f"\n{joint}")
+        show_text(f"\n{joint}")

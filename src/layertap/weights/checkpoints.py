@@ -6,7 +6,6 @@ of a distributed checkpoint is a pickle of few, known classes, which a restricte
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from layertap.errors import BadArgument
+from layertap.files import attempt, open_regular, parse_json, read_bytes, reading
 from layertap.store.tensorfile import read_header
 from layertap.weights.entries import BLOCK, Entry
 
@@ -45,7 +45,7 @@ def checkpoint_entries(path: Path) -> dict[str, Entry]:
     """The tensors of a checkpoint file or folder, by name."""
     if not path.exists():
         raise BadArgument(f"there is no {path}; give a checkpoint file (.safetensors, .bin, .pt) or a folder of them")
-    if path.is_file():
+    if not path.is_dir():
         if path.name.endswith(".index.json"):
             return _indexed(path)
         return _file(path)
@@ -71,11 +71,9 @@ def checkpoint_entries(path: Path) -> dict[str, Entry]:
 
 
 def _indexed(index: Path) -> dict[str, Entry]:
-    try:
-        placed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    with reading(str(index), "not an index of weights", BadArgument):
+        placed = parse_json(read_bytes(index))["weight_map"]
         files = sorted(set(placed.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadArgument(f"{index} is not an index of weights: {error}") from None
     found: dict[str, Entry] = {}
     for name in files:
         if not isinstance(name, str) or Path(name).name != name:
@@ -94,6 +92,8 @@ def _file(path: Path) -> dict[str, Entry]:
     if path.suffix == ".safetensors":
         return _safetensors(path)
     if path.suffix in _TORCH:
+        with reading(str(path), "not a file", BadArgument):
+            open_regular(path).close()  # torch would wait on a pipe
         return _torch(path)
     raise BadArgument(f"{path} is of no known kind; expected .safetensors, {', '.join(_TORCH)} or an index")
 
@@ -116,7 +116,7 @@ def _safetensors(path: Path) -> dict[str, Entry]:
 
 def _file_blocks(path: Path, begin: int, end: int, dtype: torch.dtype) -> Iterator[torch.Tensor]:
     # Read, not mapped: the pages of a map count as this process's memory, and a file that shrinks would kill it.
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path, buffering=0) as file:
         file.seek(begin)
         while begin < end:
             size = min(BLOCK, end - begin)
@@ -136,13 +136,13 @@ def _file_blocks(path: Path, begin: int, end: int, dtype: torch.dtype) -> Iterat
 def _torch(path: Path) -> dict[str, Entry]:
     from layertap.weights.sources import _of_tensor
 
-    try:
-        held: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as first:  # noqa: BLE001  whatever a damaged file makes of its reader
+    def load() -> Any:
         try:
-            held = torch.load(path, map_location="cpu", weights_only=True)  # the format before 1.6 cannot be mapped
-        except Exception:  # noqa: BLE001  likewise
-            raise BadArgument(f"{path} cannot be read as weights: {_line(first)}") from None
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:
+            return torch.load(path, map_location="cpu", weights_only=True)  # the format before 1.6 cannot be mapped
+
+    held = attempt(load, str(path), "not weights alone, which is all that is read", BadArgument)
     found: dict[str, Entry] = {}
     for name, tensor in _flat(held, ""):
         found[name] = _of_tensor(name, tensor)
@@ -164,7 +164,3 @@ def _flat(value: Any, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
             yield str(key), item
         elif isinstance(item, dict) and prefix != "":
             yield from _flat(item, f"{prefix}.{key}")
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200] or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from layertap.errors import BadArgument
+from layertap.files import open_regular, read_bytes, reading
 from layertap.weights.entries import Entry
 
 _CLASSES = {
@@ -35,13 +37,10 @@ class _Reader(pickle.Unpickler):
 
 def distributed_entries(folder: Path) -> dict[str, Entry]:
     """The tensors of such a folder, each put together from its chunks when it is read."""
-    try:
-        with (folder / ".metadata").open("rb") as file:
-            metadata = _Reader(file).load()
+    with reading(f"{folder}/.metadata", "not of torch.distributed.checkpoint", BadArgument):
+        metadata = _Reader(io.BytesIO(read_bytes(folder / ".metadata"))).load()
         described = dict(metadata.state_dict_metadata)
         stored = dict(metadata.storage_data)
-    except Exception as error:  # noqa: BLE001  whatever a damaged pickle makes of its reader
-        raise BadArgument(f"{folder}/.metadata cannot be read: {error}") from None
     found: dict[str, Entry] = {}
     for name, item in described.items():
         size = getattr(item, "size", None)
@@ -68,11 +67,9 @@ def _assembled(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dty
         path = folder / info.relative_path
         if Path(info.relative_path).name != str(info.relative_path) or not path.is_file():
             raise BadArgument(f"{folder}: {name} lies in {info.relative_path}, which is not there")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(info.offset)
             held = file.read(info.length)
-        import io
-
         part = torch.load(io.BytesIO(held), map_location="cpu", weights_only=True)
         offset = tuple(key.offset or (0,) * len(shape))
         place = tuple(slice(start, start + length) for start, length in zip(offset, part.shape, strict=True))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from layertap.errors import BadArgument, MissingExtra, WeightsWrong
+from layertap.files import parse_json, read_bytes
 from layertap.weights.branches import call, confirm, default_inputs
 from layertap.weights.plan import Plan, read_plan
 from layertap.weights.pruning import Pruning, branches_for, outputs, remember, skips_of, without
@@ -62,7 +63,7 @@ def load_pruned(folder: str | os.PathLike[str], model: nn.Module | None = None, 
     """The pruned model that `save_pruned` wrote; `model` is a whole one of the class, where transformers has none."""
     path = Path(folder)
     try:
-        held = json.loads((path / PLAN_FILE).read_text(encoding="utf-8"))
+        held = parse_json(read_bytes(path / PLAN_FILE))
         plan = {str(name): str(wish) for name, wish in held["plan"].items()}
     except FileNotFoundError:
         raise BadArgument(f"{path} has no {PLAN_FILE}: it was not written by save_pruned") from None

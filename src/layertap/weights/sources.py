@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from layertap.errors import BadArgument
+from layertap.files import parse_json, read_bytes
 from layertap.weights.checkpoints import checkpoint_entries
 from layertap.weights.entries import BLOCK, Entry, Weights
 
@@ -88,7 +88,7 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 def _config(path: Path) -> dict[str, Any]:
     file = (path if path.is_dir() else path.parent) / "config.json"
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = parse_json(read_bytes(file))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
