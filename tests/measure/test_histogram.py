@@ -75,8 +75,8 @@ def test_parts_add_up_and_no_copy_is_larger_than_a_block(monkeypatch):
     assert torch.equal(whole, sum(histogram.reduce(part) for part in tensor.split(7)))
     monkeypatch.setattr(histogram, "BLOCK", 64)
     seen = []
-    places = histogram._places
-    monkeypatch.setattr(histogram, "_places", lambda values: seen.append(values.numel()) or places(values))
+    bits = histogram._bits
+    monkeypatch.setattr(histogram, "_bits", lambda values, form: seen.append(values.numel()) or bits(values, form))
     for view in (tensor, tensor.permute(2, 0, 1), tensor.flip(1)[:, ::1]):
         assert torch.equal(histogram.reduce(view), whole)
     half = tensor[:, ::2, 1:]
@@ -84,7 +84,10 @@ def test_parts_add_up_and_no_copy_is_larger_than_a_block(monkeypatch):
     assert max(seen) == 64
 
 
-def test_the_sum_for_devices_is_the_same():
-    places = histogram._places(every_bit(torch.bfloat16, 5000))
-    assert torch.equal(histogram.scattered(places), torch.bincount(places, minlength=histogram.BINS))
-    assert histogram.scattered(places[:0]).tolist() == [0] * histogram.BINS
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_the_way_of_devices_and_graphs_gives_the_same(monkeypatch, dtype):
+    tensor = every_bit(dtype, 5000)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(torch, "bincount", None)
+    np.testing.assert_array_equal(histogram.reduce(tensor).numpy(), expected(tensor))
+    assert histogram.reduce(tensor[:0]).tolist() == [0] * histogram.BINS

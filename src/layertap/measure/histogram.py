@@ -77,24 +77,48 @@ def reduce(tensor: Tensor) -> Tensor:
     import torch
 
     real = real_view(tensor)
-    if torch.compiler.is_compiling():  # a part of a graph: one pass for tensors of any shape
-        return scattered(_places(real.reshape(-1)))
-    on_cpu = real.device.type == "cpu"
-    total = torch.zeros(BINS, dtype=torch.int64, device=real.device)
-    for values in _blocks(real, BLOCK if on_cpu else _DEVICE_BLOCK):
-        places = _places(values)
-        total += torch.bincount(places, minlength=BINS) if on_cpu else scattered(places)
-    return total
+    # float32 holds every narrower type exactly. In float64, integers that are rounded are far above the last octave.
+    wide = (torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64)
+    form = _Form(52, 1023, 63) if real.dtype in wide else _Form(23, 127, 31)
+    traced = torch.compiler.is_compiling()  # a part of a graph: one pass for tensors of any shape
+    on_cpu = real.device.type == "cpu" and not traced
+    keys = torch.zeros(form.keys, dtype=torch.int64, device=real.device)
+    special = torch.zeros(4, dtype=torch.int64, device=real.device)
+    for values in [real.reshape(-1)] if traced else _blocks(real, BLOCK if on_cpu else _DEVICE_BLOCK):
+        bits = _bits(values, form)
+        key = (bits >> form.mantissa) & (form.keys - 1)
+        keys += torch.bincount(key, minlength=form.keys) if on_cpu else scattered(key, form.keys)
+        special += torch.stack([(bits == value).count_nonzero() for value in form.special])
+    return _folded(keys, special, form)
 
 
-def scattered(places: Tensor) -> Tensor:
-    """`bincount` for a device, which would wait there for the largest place."""
+class _Form(NamedTuple):
+    """Where a float has its parts."""
+
+    mantissa: int
+    bias: int
+    sign: int
+
+    @property
+    def keys(self) -> int:
+        """How many values sign and exponent have together."""
+        return 1 << (self.sign + 1 - self.mantissa)
+
+    @property
+    def special(self) -> tuple[int, int, int, int]:
+        """The bits of 0, -0, inf, -inf, as a signed integer."""
+        negative, infinite = -(1 << self.sign), (2 * self.bias + 1) << self.mantissa
+        return 0, negative, infinite, negative + infinite
+
+
+def scattered(key: Tensor, size: int) -> Tensor:
+    """`bincount` for a device, which would wait there for the largest key."""
     import torch
 
-    lanes = torch.arange(places.numel(), device=places.device) % _LANES * BINS
-    counts = torch.zeros(_LANES * BINS, dtype=torch.int64, device=places.device)
-    ones = torch.ones((), dtype=torch.int64, device=places.device).expand(places.numel())
-    return counts.scatter_add_(0, lanes + places, ones).view(_LANES, BINS).sum(0)
+    lanes = torch.arange(key.numel(), device=key.device) % _LANES * size
+    counts = torch.zeros(_LANES * size, dtype=torch.int64, device=key.device)
+    ones = torch.ones((), dtype=torch.int64, device=key.device).expand(key.numel())
+    return counts.scatter_add_(0, lanes + key, ones).view(_LANES, size).sum(0)
 
 
 def _blocks(real: Tensor, most: int) -> Iterator[Tensor]:
@@ -112,19 +136,30 @@ def _blocks(real: Tensor, most: int) -> Iterator[Tensor]:
             yield from _blocks(half, most)
 
 
-def _places(values: Tensor) -> Tensor:
-    """The bin of each value, from the bits of its exponent."""
+def _bits(values: Tensor, form: _Form) -> Tensor:
     import torch
 
-    # float32 holds every narrower type exactly. In float64, integers that are rounded are far above the last octave.
-    wide = (torch.float64, torch.int32, torch.int64, torch.uint32, torch.uint64)
-    if values.dtype in wide:
-        bits, mantissa, bias, rest = values.to(torch.float64).view(torch.int64), 52, 1023, (1 << 63) - 1
-    else:
-        bits, mantissa, bias, rest = values.to(torch.float32).view(torch.int32), 23, 127, (1 << 31) - 1
-    magnitude = bits & rest
-    infinite = (2 * bias + 1) << mantissa
-    rank = (magnitude >> mantissa).clamp_(bias - OCTAVES - 1, bias + OCTAVES).sub_(bias - OCTAVES - 2)
-    rank.masked_fill_(magnitude == 0, 0).masked_fill_(magnitude == infinite, _SIDE)
-    rank = torch.where(bits < 0, -rank, rank).add_(_SIDE)
-    return rank.masked_fill_(magnitude > infinite, BINS - 1)
+    if form.sign == 63:
+        return values.to(torch.float64).view(torch.int64)
+    return values.to(torch.float32).view(torch.int32)
+
+
+def _folded(keys: Tensor, special: Tensor, form: _Form) -> Tensor:
+    """The bins, from how often each sign with each exponent came, and how often 0, -0, inf and -inf."""
+    import torch
+
+    key = torch.arange(form.keys, device=keys.device)
+    exponent = key % (form.keys // 2)
+    rank = exponent.clamp(form.bias - OCTAVES - 1, form.bias + OCTAVES) - (form.bias - OCTAVES - 2)
+    place = torch.where(key < form.keys // 2, rank, -rank) + _SIDE
+    place = place.masked_fill(exponent == 2 * form.bias + 1, BINS - 1)
+    counts = torch.zeros(BINS, dtype=torch.int64, device=keys.device).scatter_add_(0, place, keys)
+    # Zeros have the exponent of the smallest numbers, infinities that of NaN.
+    zero, minus_zero, infinite, minus_infinite = special.unbind()
+    counts[_SIDE + 1] -= zero
+    counts[_SIDE - 1] -= minus_zero
+    counts[_SIDE] += zero + minus_zero
+    counts[BINS - 1] -= infinite + minus_infinite
+    counts[BINS - 2] += infinite
+    counts[0] += minus_infinite
+    return counts
