@@ -353,7 +353,8 @@ logging.getLogger("layertap").addFilter(_Printable())
 
 def language() -> str:
     """`zh` or `en`: what LAYERTAP_LANG says, else the locale."""
-    chosen = next(filter(None, map(_ENVIRONMENT.get, _LANGUAGE)), b"")
+    get, (own, everything, usual) = _ENVIRONMENT.get, _LANGUAGE
+    chosen = get(own) or get(everything) or get(usual) or b""
     return "zh" if chosen[:2].lower() in (b"zh", "zh") else "en"
 
 

@@ -10,6 +10,7 @@ floor        what rounding explains
 sharded      records of a part of a tensor, and what both sides hold of it
 judge        the verdict on a pair
 rows         a row for each pair, in order of execution
+columns      the same rows, held by columns
 precision    float32 outside, bfloat16 within
 result       Pair, Row, Report
 training     diff_training: two trainings, and the first step and site where they part
@@ -19,11 +20,13 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from layertap.compare.align import align
 from layertap.compare.chosen import chosen
+from layertap.compare.columns import column
 from layertap.compare.comparable import Comparability, comparable
 from layertap.compare.floor import measured_floors, roundoff_of
 from layertap.compare.judge import Tolerance
@@ -102,9 +105,10 @@ def _diff(
     told = told_precision(reference, candidate)
     if told:
         found = list(found)  # judged twice; else one block of a long training is in memory at a time
-    rows = rows_of(found, floors, roundoff_of(reference, candidate, computing=[reference]), tolerance)
+    roundoff = roundoff_of(reference, candidate, computing=[reference])
+    rows: Sequence[Row] = rows_of(found, floors, roundoff, tolerance)
     coarse = silent_precision(reference, candidate, alignment.pairs, rows)
-    if told and tolerance is None and any(row.verdict in ("fault", "inconclusive") for row in rows):
+    if told and tolerance is None and not {"fault", "inconclusive"}.isdisjoint(column(rows, "verdict")):
         roundoff = roundoff_of(reference, candidate, computing=[reference, candidate])
         rows, coarse = by_the_runtime(told, rows, rows_of(found, floors, roundoff), coarse)
     verdict, reasons = _whole(rows, alignment, proof, asked=sites is not None)
@@ -113,7 +117,7 @@ def _diff(
         candidate=runs[1].name,
         verdict=verdict,
         reasons=reasons,
-        rows=tuple(rows),
+        rows=rows,
         unmatched=(
             *(("reference", str(record.site)) for record in alignment.reference_only),
             *(("candidate", str(record.site)) for record in alignment.candidate_only),
@@ -144,31 +148,31 @@ def _measured(
 
 
 def _whole(
-    rows: list[Row], alignment: Alignment, proof: Comparability, *, asked: bool
+    rows: Sequence[Row], alignment: Alignment, proof: Comparability, *, asked: bool
 ) -> tuple[Verdict, tuple[str, ...]]:
     """The verdict on all: what makes it doubtful weighs more than any number."""
     if proof.reasons:
         return "inconclusive", proof.reasons
     if not rows:
         return "inconclusive", (say("no site of one run could be matched with one of the other; give a mapping="),)
-    faults = [row for row in rows if row.verdict == "fault"]
-    if faults:
-        text = say("{count} of {total} sites are above what rounding explains", count=len(faults), total=len(rows))
+    verdicts = Counter(column(rows, "verdict"))
+    if faults := verdicts["fault"]:
+        text = say("{count} of {total} sites are above what rounding explains", count=faults, total=len(rows))
         if rows[0].floor_kind == "tolerance":
-            text = say("{count} of {total} sites are outside the tolerances", count=len(faults), total=len(rows))
+            text = say("{count} of {total} sites are outside the tolerances", count=faults, total=len(rows))
         return "fault", (text,)
     unmatched = len(alignment.reference_only) + len(alignment.candidate_only)
-    doubtful = [row for row in rows if row.verdict == "inconclusive"]
-    if doubtful:
+    if doubtful := verdicts["inconclusive"]:
+        why = next(row.why for row in rows if row.verdict == "inconclusive")
         template = "{count} of {total} sites cannot be judged: {why}"
-        return "inconclusive", (say(template, count=len(doubtful), total=len(rows), why=doubtful[0].why),)
+        return "inconclusive", (say(template, count=doubtful, total=len(rows), why=why),)
     if unmatched:
         template = "the {total} matched sites agree, but {count} were recorded on one side only"
         way = say("sites= (--sites) judges only what it names, a mapping= pairs what differs in name")
         return "inconclusive", (f"{say(template, total=len(rows), count=unmatched)}; {way}",)
     if proof.missing and not asked:
         return "inconclusive", proof.missing
-    if all(row.verdict == "identical" for row in rows):
+    if verdicts["identical"] == len(rows):
         return "identical", (say("all {total} sites are bit-identical", total=len(rows)),)
     if rows[0].floor_kind == "tolerance":
         return "noise", (say("all {total} sites are within the tolerances", total=len(rows)),)

@@ -108,34 +108,26 @@ def _unread(*runs: Run) -> list[str]:
 def _stale(side: str, run: Run) -> list[str]:
     """Captures that cannot be of a model at work: one tensor everywhere, or outputs that do not follow the inputs."""
     name = _name(side, run)
-    columns = run.table(["site", "role", "asked", "step", "rank", "fingerprint", "min", "max", "count", "nan"])
-    found: dict[str, Any] = {
-        name: whole_numbers(columns.column(name)) for name in ("asked", "step", "rank", "count", "nan")
-    }
-    found["mark"] = fingerprints(columns.column("fingerprint"))
-    texts, found["site"] = encoded(columns.column("site"))
-    roles, role = encoded(columns.column("role"))
-    inner = np.array([text.startswith(":input") for text in texts], np.bool_)
-    params = np.array([text.startswith("param") for text in roles], np.bool_)
-    if not len(role):
+    sites: dict[str, int] = {}
+    parts = [_stale_columns(table, sites) for table in run.tables(_STALE, encoded=("site", "role"))]
+    if not parts:
         return []
-    found["output"] = (found["asked"] != 0) & ~inner[found["site"]]
-    found["constant"] = pc.equal(columns.column("min"), columns.column("max")).cast(pa.int64())
-    found["constant"] = whole_numbers(found["constant"])
-    rows = np.flatnonzero(~params[role])
+    found: dict[str, Any] = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
     # Stable: where a site was recorded twice in a step, the later record counts.
-    rows = rows[np.lexsort((found["rank"][rows], found["step"][rows]))]
-    edges = np.flatnonzero(np.diff(found["step"][rows]) | np.diff(found["rank"][rows])) + 1
+    rows = np.lexsort((found["rank"], found["step"]))
+    if not len(rows):
+        return []
+    edges = np.flatnonzero((np.diff(found["step"][rows]) != 0) | (np.diff(found["rank"][rows]) != 0)) + 1
     seen: dict[tuple[int, bytes], tuple[int, bytes]] = {}
     for part in np.split(rows, edges):
         here = {name: column[part] for name, column in found.items()}
         outputs, given = _last(here), np.sort(here["mark"][here["output"] == 0]).tobytes()
         step = int(here["step"][0])
         # Foreign folders without tensors have no fingerprints; NaN everywhere is a fault, and one that others report.
-        live = outputs[(here["mark"][outputs] != 0) & (here["nan"][outputs] == 0)]
+        live = outputs[(here["mark"][outputs] != 0) & ~here["nan"][outputs]]
         if len(live) >= 3 and len(np.unique(here["mark"][live])) == 1:
             return [f"{name}: stale; all {len(live)} sites of step {step} hold one and the same tensor"]
-        if len(live) >= 3 and np.all((here["count"][live] > 1) & (here["constant"][live] == 1)):
+        if len(live) >= 3 and np.all(here["constant"][live]):
             return [f"{name}: stale; every one of the {len(live)} tensors of step {step} is constant"]
         if not len(outputs):
             continue
@@ -147,6 +139,30 @@ def _stale(side: str, run: Run) -> list[str]:
                 f"{name}: stale; the inputs of {steps} differ, all {len(outputs)} recorded tensors are bit-identical"
             ]
     return []
+
+
+_STALE = ("site", "role", "asked", "step", "rank", "fingerprint", "min", "max", "count", "nan")
+
+
+def _stale_columns(table: Any, sites: dict[str, int]) -> dict[str, Any]:
+    """What `_stale` must know of the records of a shard, without its parameters, in as little memory as that takes."""
+    roles, role = encoded(table.column("role"))
+    params = np.array([text.startswith("param") for text in roles], np.bool_)
+    texts, site = encoded(table.column("site"))
+    inner = np.array([text.startswith(":input") for text in texts], np.bool_)
+    codes = np.array([sites.setdefault(text, len(sites)) for text in texts], np.int32)
+    constant = whole_numbers(pc.equal(table.column("min"), table.column("max")).cast(pa.int64())) == 1
+    keep = ~params[role] if len(role) else np.empty(0, np.bool_)
+    found = {
+        "step": whole_numbers(table.column("step")),
+        "rank": whole_numbers(table.column("rank")).astype(np.int32),
+        "mark": fingerprints(table.column("fingerprint")),
+        "site": codes[site] if len(site) else np.empty(0, np.int32),
+        "output": (whole_numbers(table.column("asked")) != 0) & (~inner[site] if len(site) else keep),
+        "nan": whole_numbers(table.column("nan")) != 0,
+        "constant": (whole_numbers(table.column("count")) > 1) & constant,
+    }
+    return {name: column[keep] for name, column in found.items()}
 
 
 def _last(here: dict[str, Any]) -> Any:

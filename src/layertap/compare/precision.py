@@ -13,11 +13,12 @@ first of those is the one to show.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import median
 
 import numpy as np
 
+from layertap.compare.columns import column
 from layertap.compare.floor import PER_LAYER, ROUNDOFF, SPREAD, computes_in, depth
 from layertap.compare.judge import LIMIT
 from layertap.compare.result import Pair, Row
@@ -47,19 +48,19 @@ def silent_precision(
     if any(ROUNDOFF.get(dtype, 0.0) > ROUNDOFF["bfloat16"] for dtype in words):
         return None  # it is quantised, and says so
     least = LIMIT * PER_LAYER * ROUNDOFF["float32"]
-    if not any(row.error > least for row in rows):
+    if not any(error > least for error in column(rows, "error")):
         return None
     # Of a pair that is not in memory, the depth: a long training has millions.
     known = [
-        (place, depth(pair.reference), row)
-        for place, (pair, row) in enumerate(zip(pairs, rows, strict=True))
-        if _float32(pair) and math.isfinite(row.error)
+        (place, depth(pair.reference), error)
+        for place, (pair, error) in enumerate(zip(pairs, column(rows, "error"), strict=True))
+        if _float32(pair) and math.isfinite(error)
     ]
-    above = [item for item in known if item[2].error > LIMIT * PER_LAYER * _scale("float32", item[1])]
+    above = [item for item in known if item[2] > LIMIT * PER_LAYER * _scale("float32", item[1])]
     few = len(above) < FEWEST or len(above) < EVERYWHERE * len(known)
-    if few or not _without_form([row for *_, row in above]):
+    if few or not _without_form(rows, {place for place, *_ in above}):
         return None
-    size = {dtype: median(row.error / _scale(dtype, layer) for _, layer, row in above) / TYPICAL for dtype in COARSER}
+    size = {dtype: median(error / _scale(dtype, layer) for _, layer, error in above) / TYPICAL for dtype in COARSER}
     nearest = min(size, key=lambda name: abs(math.log(size[name])))
     if not 1 / RANGE < size[nearest] < RANGE:
         return None
@@ -85,19 +86,19 @@ def told_precision(reference: Run, candidate: Run) -> str:
 
 
 def by_the_runtime(
-    dtype: str, rows: list[Row], coarse: list[Row], seen: tuple[str, str] | None
-) -> tuple[list[Row], tuple[str, str]]:
+    dtype: str, rows: Sequence[Row], coarse: Sequence[Row], seen: tuple[str, str] | None
+) -> tuple[Sequence[Row], tuple[str, str]]:
     """Which rows count, and ("precision" or "", why), where a candidate's runtime says that it computes in `dtype`.
 
     `coarse` are the rows judged by the rounding of that dtype, `seen` is what `silent_precision` found.
     """
     told = say("the candidate's runtime says that it computes in {dtype}", dtype=dtype)
-    if any(row.verdict == "fault" for row in coarse):
+    if "fault" in column(coarse, "verdict"):
         beyond = say(
             "precision: {told}; that explains part of the errors, and only what is beyond it counts", told=told
         )
         return coarse, ("", beyond)
-    if not any(row.verdict == "fault" for row in rows):
+    if "fault" not in column(rows, "verdict"):
         rows = coarse  # what could not be decided is, by the runtime's word
     if seen is not None and seen[0]:
         return rows, seen
@@ -144,15 +145,18 @@ def _scale(dtype: str, layers: int) -> float:
     return ROUNDOFF[dtype] * math.sqrt(1 + layers)
 
 
-def _without_form(rows: Sequence[Row]) -> bool:
+def _without_form(rows: Sequence[Row], places: Collection[int]) -> bool:
     """Rounding has no direction and no place: 1 - cosine is half the squared error, and no row or channel leads."""
-    known = [(row, row.difference) for row in rows if row.difference is not None and 0 < row.error < 1]
+    measured = enumerate(zip(column(rows, "error"), column(rows, "difference"), strict=True))
+    known = [
+        (error, found) for place, (error, found) in measured if found is not None and 0 < error < 1 and place in places
+    ]
     if not known:
         return True  # sketches alone cannot tell
-    aimless = [0.5 < (1 - found.cosine) / (row.error**2 / 2) < 2 for row, found in known]
+    aimless = [0.5 < (1 - found.cosine) / (error**2 / 2) < 2 for error, found in known]
     even = [
         part is None or not typical or part.relative <= 2 * SPREAD * typical
         for _, found in known
         for part, typical in ((found.row, found.row_typical), (found.column, found.column_typical))
     ]
-    return sum(aimless) >= EVERYWHERE * len(aimless) and sum(even) >= EVERYWHERE * len(even)
+    return bool(sum(aimless) >= EVERYWHERE * len(aimless) and sum(even) >= EVERYWHERE * len(even))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -93,7 +93,8 @@ class Report:
     verdict: Verdict
     reasons: tuple[str, ...]
     """Why the verdict is what it is, most important first."""
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
+    """In order of execution; reads like a tuple."""
     unmatched: tuple[tuple[str, str], ...]
     """("reference" or "candidate", site): recorded on one side alone."""
     cause: str = ""
@@ -111,12 +112,19 @@ class Report:
     @property
     def first(self) -> Row | None:
         """The first row, in order of execution, whose error is above its floor."""
-        return next((row for row in self.rows if row.verdict == "fault"), None)
+        from layertap.compare.columns import column
+
+        verdicts = enumerate(column(self.rows, "verdict"))
+        place = next((place for place, verdict in verdicts if verdict == "fault"), None)
+        return None if place is None else self.rows[place]
 
     @property
     def worst(self) -> Row | None:
         """The row that is furthest above its floor."""
-        return max(self.rows, key=lambda row: row.ratio, default=None)
+        from layertap.compare.columns import column
+
+        place, _ = max(enumerate(column(self.rows, "ratio")), key=lambda item: item[1], default=(None, 0.0))
+        return None if place is None else self.rows[place]
 
     @property
     def growth(self) -> float | None:

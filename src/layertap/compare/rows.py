@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from layertap.compare.align import LEFT_OVER
+from layertap.compare.columns import RowColumns
 from layertap.compare.floor import Floor, Key, Prefix, key_of, modelled_floor
 from layertap.compare.judge import Tolerance, judge
 from layertap.compare.measuring import Measured
-from layertap.compare.result import Pair, Row
+from layertap.compare.result import Pair
 from layertap.words import say
 
 
@@ -20,51 +20,44 @@ def rows_of(
     floors: Mapping[Key, Floor],
     roundoff: float,
     tolerance: Tolerance | None = None,
-) -> list[Row]:
+) -> RowColumns:
     """Judges every pair by its floor, or by the tolerance where there is one."""
-    rows: list[Row] = []
+    rows = RowColumns()
     merged: list[int] = []
+    before = 0.0
     prefixes: dict[tuple[int, int], Prefix] = defaultdict(Prefix)
     for pair, measured in found:
         prefix = prefixes[pair.reference.step, pair.reference.rank]
-        line = floors.get(key_of(pair.reference)) or modelled_floor(pair, roundoff, prefix)
+        line = floors.get(key_of(pair.reference)) if floors else None
+        line = line or modelled_floor(pair, roundoff, prefix)
         judged = judge(pair, measured, line, tolerance)
         prefix.add(pair.reference, judged.verdict)
         merged += [len(rows)] if measured.shapes is not None and measured.difference is not None else []
-        rows.append(
-            Row(
-                site=pair.reference.site,
-                candidate_site=pair.candidate.site,
-                kind=pair.reference.kind,
-                order=pair.reference.order,
-                step=pair.reference.step,
-                verdict=judged.verdict,
-                why=judged.why,
-                difference=measured.difference,
-                error=measured.error,
-                estimated=measured.how == "sketch",
-                floor=line.error if tolerance is None else math.nan,
-                floor_kind=line.kind if tolerance is None else "tolerance",
-                ratio=judged.ratio,
-                jump=_jump(rows, measured.error),
-                rung=pair.rung,
-            )
+        one, error = pair.reference, measured.error
+        verdict, why = judged.verdict, judged.why
+        if pair.rung == LEFT_OVER and verdict == "fault":
+            template = "{why}; but the two are paired only because nothing else was left; a mapping= settles it"
+            verdict, why = "inconclusive", say(template, why=why)
+        rows.add(
+            (one.site, pair.candidate.site, one.kind, pair.rung),
+            (verdict, why, measured.how == "sketch", line.kind if tolerance is None else "tolerance"),
+            measured.difference,
+            one.order,
+            one.step,
+            error,
+            line.error if tolerance is None else math.nan,
+            judged.ratio,
+            _jump(before, error),
         )
-        if pair.rung == LEFT_OVER and judged.verdict == "fault":
-            why = say(
-                "{why}; but the two are paired only because nothing else was left; a mapping= settles it",
-                why=judged.why,
-            )
-            rows[-1] = replace(rows[-1], verdict="inconclusive", why=why)
+        before = before if math.isnan(error) else error
     if not any(rows[place].verdict in ("identical", "noise") for place in merged):
         for place in merged:
             why = say("{why}; but one side merges axes, and no site shows in which order", why=rows[place].why)
-            rows[place] = replace(rows[place], verdict="inconclusive", why=why)
+            rows.judge(place, "inconclusive", why)
     return rows
 
 
-def _jump(rows: list[Row], error: float) -> float:
-    before = next((row.error for row in reversed(rows) if not math.isnan(row.error)), 0.0)
+def _jump(before: float, error: float) -> float:
     if not error or math.isnan(error):
         return 0.0
     return error / before if before else math.inf

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from layertap.compare.columns import column
 from layertap.compare.result import Report, Row
 from layertap.report.screen import plain_text
 from layertap.report.table import Column, Lines
@@ -133,7 +134,7 @@ def headline(report: Report) -> list[tuple[str, str]]:
 
 def _table(report: Report, verbose: bool) -> Lines:
     table = Lines([*COLUMNS, *(MORE_COLUMNS if verbose else ()), Column(title=SCALE, left=True, spare=4)])
-    place = scale(value for row in report.rows for value in (row.error, row.floor))
+    place = scale(value for name in ("error", "floor") for value in column(report.rows, name))
     for rows in _folded(report.rows, whole=verbose):
         if len(rows) > 1:
             table.add(_folded_cells(rows), "dim")

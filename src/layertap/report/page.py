@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from html import escape as _escape
 from typing import TYPE_CHECKING
 
+from layertap.compare.columns import column
 from layertap.report.diff import LEGEND, headline, pair_name, scale
 from layertap.report.finding import words
 from layertap.report.values import number
@@ -53,7 +54,7 @@ def escape(text: str) -> str:
 def report_page(report: Report) -> str:
     """A comparison; the tick on each bar is the floor."""
     head, *rest = (line for line, _ in headline(report))
-    place = scale(value for row in report.rows for value in (row.error, row.floor))
+    place = scale(value for name in ("error", "floor") for value in column(report.rows, name))
     titles = (
         "site",
         "verdict",
@@ -65,7 +66,9 @@ def report_page(report: Report) -> str:
         "error, floor (log)",
         "why",
     )
-    rows = [_line(row, place, first=row is report.first) for row in report.rows]
+    verdicts = list(column(report.rows, "verdict"))
+    first = verdicts.index("fault") if "fault" in verdicts else -1
+    rows = [_line(row, place, first=number == first) for number, row in enumerate(report.rows)]
     unmatched = [f"only in the {side}: {site}" for side, site in report.unmatched]
     unmatched += [say(LEGEND)] if report.rows else []
     return _page(report.verdict, head, rest, report.notes, titles, rows, tools=_tools(report), after=unmatched)
@@ -122,7 +125,7 @@ def _page(
 
 def _tools(report: Report) -> list[str]:
     """For a long table: the way to the first departure, and to the rows that are not good. No script is needed."""
-    bad = sum(row.verdict not in ("identical", "noise") for row in report.rows)
+    bad = sum(verdict not in ("identical", "noise") for verdict in column(report.rows, "verdict"))
     if len(report.rows) <= LONG or not bad:
         return []
     link = "" if report.first is None else f" · <a href='#first'>{say('to the first departure')}</a>"

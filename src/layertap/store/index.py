@@ -28,12 +28,14 @@ class Index:
 
     def __init__(self, shards: Sequence[Any], attempt: Callable[..., Any]) -> None:
         self._codes: dict[str, dict[str, int]] = {name: {} for name in ("site", *_TEXTS)}
-        found = [attempt(_part, shard, number, self._codes) for number, shard in enumerate(shards)]
+        self._shapes: dict[bytes, int] = {}
+        found = [attempt(_part, shard, number, self._codes, self._shapes) for number, shard in enumerate(shards)]
         parts: list[dict[str, npt.NDArray[Any]]] = [part for part in found if part is not None]
         self.sites = tuple(Site.parse(text) for text in self._codes["site"])
         """All sites, asked for or not, as they were met."""
         self._names = {name: np.array([*codes, ""], np.str_) for name, codes in self._codes.items() if name != "site"}
-        self._columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+        names = list(parts[0]) if parts else []
+        self._columns = {name: _joined([part.pop(name) for part in parts]) for name in names}
         self._codes["site"] = {str(site): code for code, site in enumerate(self.sites)}
         self._gone = np.zeros(len(self._columns["row"]) if parts else 0, np.bool_)
 
@@ -44,6 +46,8 @@ class Index:
     def values(self, name: str, rows: Rows) -> npt.NDArray[Any]:
         """One column of the given rows; `NONE` where there is no value. Sites come as their numbers in `sites`."""
         found = self._columns[name][rows]
+        if name in _NUMBERS:
+            return found.astype(np.int64, copy=False)
         return self._names[name][found] if name in self._names else found
 
     def code(self, site: Site | str) -> int:
@@ -61,7 +65,8 @@ class Index:
     def asked(self) -> Rows:
         """The rows that were asked for, in order of execution."""
         order = self.ordered
-        return order[self._columns["asked"][order]] if len(order) else order
+        asked = self._columns["asked"][order] if len(order) else np.empty(0, np.bool_)
+        return order if asked.all() else order[asked]
 
     def unasked(self) -> Rows:
         order = self.ordered
@@ -77,7 +82,7 @@ class Index:
         return tuple(self.sites[code] for code in codes[np.sort(first)])
 
     def steps(self) -> Rows:
-        return np.unique(self._columns["step"]) if self._columns else np.empty(0, np.int64)
+        return np.unique(self._columns["step"]).astype(np.int64) if self._columns else np.empty(0, np.int64)
 
     def leave_out(self, rows: Rows) -> None:
         """Forgets rows that turned out to be unreadable; the others keep their numbers."""
@@ -106,8 +111,8 @@ class Index:
         found: npt.NDArray[np.bool_] = (marks == theirs["fingerprint"][others]) & (marks != 0)
         shared = np.array([other._codes["dtype"].get(name, -1) for name in self._codes["dtype"]])
         found &= shared[ours["dtype"][rows]] == theirs["dtype"][others]
-        shape = ours["shape"][rows]
-        found &= (shape[:, 0] != _OTHER) & (shape == theirs["shape"][others]).all(axis=1)
+        shapes = np.array([-1 if shape == _UNKNOWN else other._shapes.get(shape, -1) for shape in self._shapes])
+        found &= shapes[ours["shape"][rows]] == theirs["shape"][others]
         return found
 
     @cached_property
@@ -132,14 +137,17 @@ class Index:
 _AXES = 6
 """Axes of a shape that are held here; what has more, or longer ones, is compared by its record."""
 _OTHER = -2
+_UNKNOWN = np.full(_AXES, _OTHER, np.int32).tobytes()
 
 
-def _part(shard: Any, number: int, codes: dict[str, dict[str, int]]) -> dict[str, npt.NDArray[Any]]:
+def _part(
+    shard: Any, number: int, codes: dict[str, dict[str, int]], shapes: dict[bytes, int]
+) -> dict[str, npt.NDArray[Any]]:
     table = shard.read(_COLUMNS, encoded=("site", *_TEXTS))
     part: dict[str, npt.NDArray[Any]] = {}
     for name in _NUMBERS:
-        part[name] = whole_numbers(table.column(name))
-    part["asked"] = whole_numbers(table.column("asked")) != 0
+        part[name] = _narrow(whole_numbers(table.column(name)))
+    part["asked"] = _narrow(whole_numbers(table.column("asked")) != 0)
     for name, known in codes.items():
         texts, local = encoded(table.column(name))
         for text in texts:
@@ -149,12 +157,38 @@ def _part(shard: Any, number: int, codes: dict[str, dict[str, int]]) -> dict[str
                 except ValueError as error:
                     raise CorruptRun(f"{shard.name}: {error}") from None
         numbers = np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
-        part[name] = numbers[local] if len(local) else np.empty(0, np.int32)
+        part[name] = _narrow(numbers[local] if len(local) else np.empty(0, np.int32))
     part["fingerprint"] = fingerprints(table.column("fingerprint"))
-    part["shape"] = _shapes(table.column("shape"))
-    part["shard"] = np.full(table.num_rows, number, np.int32)
+    distinct, local = _distinct(_shapes(table.column("shape")))
+    part["shape"] = _narrow(np.array([shapes.setdefault(shape, len(shapes)) for shape in distinct], np.int32)[local])
+    part["shard"] = np.broadcast_to(np.int32(number), table.num_rows)
     part["row"] = np.arange(table.num_rows, dtype=np.int32)
     return part
+
+
+def _narrow(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A column in as little memory as it fits into: one value where all are equal, else 32 bits for whole numbers."""
+    if len(column) and (column == column[0]).all():
+        return np.broadcast_to(column[0].copy(), len(column))
+    limits = np.iinfo(np.int32)
+    if column.dtype == np.int64 and len(column) and limits.min <= column.min() and column.max() <= limits.max:
+        return column.astype(np.int32)
+    return column.copy()  # what arrow read may be a small part of what it holds
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """The parts of a column one after the other, narrow where they are."""
+    parts = [part for part in parts if len(part)] or list(parts[:1])
+    alike = all(part.strides == (0,) and part[0] == parts[0][0] for part in parts)
+    return np.broadcast_to(parts[0][0].copy(), sum(map(len, parts))) if alike else np.concatenate(parts)
+
+
+def _distinct(shapes: npt.NDArray[np.int32]) -> tuple[list[bytes], npt.NDArray[np.int64]]:
+    """The distinct ones of some shapes, as their bytes, and for each shape the number of its own."""
+    rows = np.ascontiguousarray(shapes).view(np.dtype((np.void, shapes.itemsize * _AXES)))[:, 0].tolist()
+    known: dict[bytes, int] = {}
+    places = np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
+    return list(known), places
 
 
 def _shapes(column: Any) -> npt.NDArray[np.int32]:

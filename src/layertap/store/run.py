@@ -155,10 +155,16 @@ class Run:
         for name in names:
             if name not in SCHEMA.names:
                 raise BadArgument(f"no column {name!r}{_nearest(name, SCHEMA.names)}; all: {', '.join(SCHEMA.names)}")
-        found = [self._attempt(shard.read, names) for shard in self._shards]
-        tables = [table for table in found if table is not None]
         schema = pa.schema([SCHEMA.field(name) for name in names], metadata=SCHEMA.metadata)
-        return pa.concat_tables([table.cast(schema) for table in tables]) if tables else schema.empty_table()
+        tables = [table.cast(schema) for table in self.tables(names)]
+        return pa.concat_tables(tables) if tables else schema.empty_table()
+
+    def tables(self, columns: Sequence[str], encoded: Sequence[str] = ()) -> Iterator[Any]:
+        """The same shard by shard, so that one of them is in memory at a time; those in `encoded` as dictionaries."""
+        for shard in self._shards:
+            table = self._attempt(shard.read, columns, None, encoded)
+            if table is not None:
+                yield table
 
     def records(
         self, site: Site | str | None = None, *, step: int | None = None, rank: int | None = None
