@@ -1,6 +1,8 @@
 """What a training of days needs: live numbers, rules with actions, orders by a file, ranks beside each other."""
 
 import json
+import signal
+import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -235,6 +237,69 @@ def test_a_command_and_a_url_are_called_with_the_report(tmp_path):
     assert posted[0]["reason"] == "look"
     assert posted[0]["run"] == str(tmp_path / "run")
     assert out.read_text().startswith("1{")
+
+
+STOPPING = """
+import pathlib, sys, torch
+from torch import nn
+import layertap as lt
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+run = pathlib.Path(sys.argv[1])
+HANDLER
+with lt.watch(model, path=run, sites="*", OPTIONS) as w:
+    for step in range(2000):
+        ORDER
+        x = torch.full((2, 4), float("nan")) if step == NAN else torch.randn(2, 4)
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print("step", step, flush=True)
+"""
+SAVES = """
+import signal
+def saved(*_):
+    print("checkpoint saved", flush=True)
+    raise SystemExit(7)
+signal.signal(signal.SIGTERM, saved)
+"""
+
+
+def stopped(tmp_path, options, handler="", order="", nan=-1):
+    """A training in a process of its own that is stopped by its watch."""
+    text = STOPPING.replace("HANDLER", handler).replace("OPTIONS", options).replace("ORDER", order or "pass")
+    script = tmp_path / "train.py"
+    script.write_text(text.replace("NAN", str(nan)))
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False
+    )
+    steps = done.stdout.count("step ")
+    assert (tmp_path / "run").is_dir(), done.stderr
+    return done, steps, lt.Run(tmp_path / "run")
+
+
+def test_stop_ends_the_training_as_a_scheduler_does_and_keeps_what_was_recorded(tmp_path):
+    done, steps, run = stopped(tmp_path, 'triggers={"nonfinite": True}, actions=["stop"]', nan=5)
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert 5 <= steps < 2000
+    assert "stops the training, as asked" in done.stderr
+    assert {0, 5} <= set(run["0"].steps)
+
+
+def test_a_training_that_handles_sigterm_saves_and_ends_in_its_own_way(tmp_path):
+    done, steps, run = stopped(tmp_path, 'triggers={"nonfinite": True}, actions=["stop"]', handler=SAVES, nan=5)
+    assert (done.returncode, "checkpoint saved" in done.stdout) == (7, True), done.stderr
+    assert 5 <= steps < 2000
+    assert {0, 5} <= set(run["0"].steps)
+
+
+def test_a_training_is_stopped_by_a_file_in_its_run(tmp_path):
+    order = 'step == 3 and (run / "watch.toml").write_text("stop = true")'
+    done, steps, run = stopped(tmp_path, 'schedule="every 1"', order=f"{order}; import time; time.sleep(0.01)")
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert 3 <= steps < 2000
+    assert {0, 3} <= set(run["0"].steps)
 
 
 # Orders by a file in the run.
