@@ -124,6 +124,20 @@ def test_epochs_and_batches_schedule(tmp_path):
     assert [step for step, on in enumerate(hooked) if on] == [4, 7]
 
 
+def test_a_loader_of_its_own_for_every_epoch_is_a_new_epoch_each_time(tmp_path):
+    """The next loader often lies where the last one lay, and has its id."""
+    model = gpt()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    with lt.watch(model, path=tmp_path, sites="norm") as w:
+        for _ in range(30):
+            for ids, targets in DataLoader(batches(count=1), batch_size=2):
+                model(ids, targets)[1].backward()
+                optimizer.step()
+                seen.append(w.epoch)
+    assert seen == [epoch for epoch in range(1, 31) for _ in range(2)]
+
+
 def test_accumulation_is_one_step_with_several_calls(tmp_path):
     model = gpt()
     with lt.watch(model, path=tmp_path, sites="norm", what=("output", "grad_output", "param_grad")) as w:

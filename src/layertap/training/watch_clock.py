@@ -8,9 +8,11 @@ listener is told of it, and says whether it may.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -158,16 +160,43 @@ def _backward(original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: 
 
 
 def _next_batch(original: Callable[..., Any], iterator: Any) -> Any:
-    loader = id(iterator._index_sampler)
+    loader = _numbers.of(iterator._index_sampler)
     try:
         batch = original(iterator)
     except StopIteration:
         _tell("on_exhausted", loader)
         raise
     caller = sys._getframe(2).f_globals.get("__name__", "")  # past the door itself
-    data = id(iterator._dataset)
+    data = _numbers.of(iterator._dataset)
     _tell("on_batch", loader, data, iterator._num_yielded - 1, caller.startswith("accelerate."), batch)
     return batch
+
+
+class _Numbers:
+    """A number for an object as long as it lives: its id is given again as soon as it is gone, to the next epoch's."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._next = itertools.count(1)
+
+    def of(self, thing: Any) -> int:
+        reference, number = self._known.get(id(thing), (None, 0))
+        if reference is not None and reference() is thing:
+            return number
+        try:
+            reference = weakref.ref(thing, functools.partial(self._gone, id(thing)))
+        except TypeError:  # a plain list
+            return -id(thing)
+        number = next(self._next)
+        self._known[id(thing)] = reference, number
+        return number
+
+    def _gone(self, key: int, reference: weakref.ref[Any]) -> None:
+        if self._known.get(key, (None,))[0] is reference:
+            del self._known[key]
+
+
+_numbers = _Numbers()
 
 
 _scaled: dict[int, torch.Tensor] = {}
