@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from layertap.errors import CorruptRun, LayertapError, NewerFormat
 from layertap.files import check_unpacked, open_regular
 from layertap.measure.definition import BUCKETS
+from layertap.store.footer import read_chunks
 from layertap.store.schema import FORMAT, FORMAT_KEY, REPLACES_KEY, SCHEMA, schema_of, upgrade
 
 SKETCH_BYTES = 4 * BUCKETS
@@ -48,6 +49,7 @@ class Shard:
         """Small shards that this one was merged from → their first row in it, and their rows. Whatever is left of them
         is not to be read."""
         self._metadata = metadata
+        self._chunks = self._guarded(lambda: read_chunks(self._path))
         self._repeats = self._guarded(self._bounded)
         self.groups: tuple[int, ...] = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         """Rows of each row group."""
@@ -95,12 +97,7 @@ class Shard:
     @property
     def keeps_tensors(self) -> bool:
         """Whether a record in it has bytes in a tensor file, by the footer's statistics; False where it has none."""
-        metadata = self._metadata
-        if not metadata.num_row_groups:
-            return False
-        column = next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == "nbytes")
-        found = [metadata.row_group(i).column(column).statistics for i in range(metadata.num_row_groups)]
-        return any(one is not None and one.has_min_max and one.max > 0 for one in found)
+        return any((chunk.largest or 0) > 0 for group in self._chunks for chunk in group if chunk.path == "nbytes")
 
     def read(self, columns: Sequence[str], group: int | None = None, encoded: Sequence[str] = ()) -> Any:
         """Columns of the whole shard or of one row group; those in `encoded` come as dictionaries."""
@@ -147,14 +144,11 @@ class Shard:
         """Refuses a file that says of itself that it is far larger in memory; gives the columns that repeat texts."""
         repeats: dict[str, str] = {}
         unpacked = 0
-        for number in range(self._metadata.num_row_groups):
-            group = self._metadata.row_group(number)
-            for place in range(group.num_columns):
-                chunk = group.column(place)
-                # A run of equal numbers takes no room on disk, whatever its length.
-                unpacked += max(chunk.total_uncompressed_size, 8 * chunk.num_values)
-                if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
-                    repeats[chunk.path_in_schema.partition(".")[0]] = chunk.path_in_schema
+        for chunk in (chunk for group in self._chunks for chunk in group):
+            # A run of equal numbers takes no room on disk, whatever its length.
+            unpacked += max(chunk.unpacked, 8 * chunk.values)
+            if chunk.text and chunk.dictionary:
+                repeats[chunk.path.partition(".")[0]] = chunk.path
         check_unpacked(self.name, unpacked, os.stat(self._path).st_size)
         return repeats
 
