@@ -85,8 +85,14 @@ class _Reader:
 
     def _value(self, kind: int, depth: int) -> Any:
         plain: dict[int, Callable[[], Any]] = {
-            1: self._byte, 2: self._byte, 3: self._byte, 4: self._signed, 5: self._signed, 6: self._signed,
-            7: self._double, 8: self._binary,
+            1: self._byte,
+            2: self._byte,
+            3: self._byte,
+            4: self._signed,
+            5: self._signed,
+            6: self._signed,
+            7: self._double,
+            8: self._binary,
         }
         if kind in plain:
             return plain[kind]()
