@@ -33,7 +33,6 @@ from layertap.weights.describe import (
     shown,
     tied_names,
     transposing,
-    within,
 )
 from layertap.weights.differences import differences
 from layertap.weights.entries import Entry, Weights
@@ -272,7 +271,7 @@ class _Audit:
             return self._unexplained(entry, hints, own, parts)
         rule, detail = rule_of(entry, made, self.other)
         owners = made.owners
-        if hints and set(owners) != set(hints) and not within(owners, hints):
+        if hints and not set(owners) <= set(hints):
             told = f"holds the values of {shown(owners)}"
             return _Relation("changed", hints, rule, told)
         if rule == "rows permuted":

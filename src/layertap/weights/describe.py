@@ -40,11 +40,6 @@ def rule_of(entry: Entry, made: Composition, other: Weights) -> tuple[str, str]:
     return "interleaved", f"{len(runs)} runs of {len(owners)} tensors{turned}"
 
 
-def within(owners: tuple[str, ...], hints: tuple[str, ...]) -> bool:
-    """Whether what was found is among what the names suggest."""
-    return set(owners) <= set(hints)
-
-
 def transposing(left: Iterable[Entry], relations: dict[str, Composition | None]) -> bool:
     """Whether tensors that are not square show that one side holds its matrices transposed: all that could, do."""
     turned = [
