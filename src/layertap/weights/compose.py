@@ -68,11 +68,7 @@ class Index:
     def __init__(self, parts: Mapping[str, Hashes], *, across: bool) -> None:
         self._sequences: list[tuple[str, bool, Any]] = []
         for name, found in parts.items():
-            self._sequences.append((name, False, found.rows))
-            if found.lines is not found.rows:
-                self._sequences.append((name, False, found.lines))
-            if across and len(found.columns):
-                self._sequences.append((name, True, found.columns))
+            self._sequences += [(name, turned, numbers) for turned, numbers in _ways(found, across)]
         self._across = across
         sizes = [len(sequence) for _, _, sequence in self._sequences]
         numbers = np.concatenate([s for _, _, s in self._sequences]) if sizes else np.empty(0, np.uint64)
@@ -133,9 +129,10 @@ class Index:
 
 
 def _ways(found: Hashes, across: bool) -> Iterator[tuple[bool, Any]]:
-    yield False, found.rows
-    if found.lines is not found.rows:
-        yield False, found.lines
+    rows, lines = (found.row_values, found.line_values) if across else (found.rows, found.lines)
+    yield False, rows
+    if lines is not rows:
+        yield False, lines
     if across and len(found.columns):
         yield True, found.columns
 
