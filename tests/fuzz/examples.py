@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from formats.foreign import recorded
+from layertap.formats import export
 from layertap.store import RunWriter
-from layertap.store.foreign import export
 from layertap.testing import save_golden
-from store.foreign import recorded
 from store.making import kept, receipt
 
 VALUES = [torch.linspace(-1, 1, 12).reshape(3, 4) * (n + 1) for n in range(4)]

@@ -9,12 +9,12 @@ from typing import Any
 
 from layertap.compare import diff
 from layertap.compare.align.mapping import read_rules
+from layertap.formats import open_run
 from layertap.report.screen import plain_text
 from layertap.report.show import run_rows, run_view
 from layertap.store import Run
-from layertap.store.foreign import open_run
 from layertap.testing import load_golden
-from layertap.training.watch_config import read_config
+from layertap.watching.config import read_config
 from layertap.weights.sources import open_weights
 
 Found = tuple[Any, bool]
