@@ -53,6 +53,10 @@ class Parts:
             self._count += 1
             self._first = self._first or f"{pair.reference.site}: {measured.part}"
 
+    def add_whole(self, count: int) -> None:
+        """Adds pairs that were compared whole."""
+        self._total += count
+
     def notes(self) -> list[str]:
         template = "{count} of {total} pairs have only a part of a tensor in common; {first}"
         return [say(template, count=self._count, total=self._total, first=self._first)] if self._count else []
