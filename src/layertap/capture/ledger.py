@@ -120,7 +120,7 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap], changed: Mapp
     if error and not tally.fired:
         return f"recording stopped before anything came from it ({error})"
     if tally.dropped:
-        return f"dropped for the budget, {tally.dropped} times"
+        return f"not kept, because the budget was used up, {tally.dropped} times"
     if tap.refused and not tap.total:
         return tap.refused
     if tap.region is not None and not isinstance(tap.module, _CONTAINERS):
