@@ -103,7 +103,9 @@ def test_a_changed_layer_is_a_changed_line(small, golden, tmp_path):
 
 
 def test_a_missing_file_says_how_to_make_it(tmp_path):
-    with pytest.raises(NotARun, match=r"no\.layertap: there is no golden baseline here yet; .*pytest --layertap-update"):
+    with pytest.raises(
+        NotARun, match=r"no\.layertap: there is no golden baseline here yet; .*pytest --layertap-update"
+    ):
         load_golden(tmp_path / "no.layertap")
 
 

@@ -58,7 +58,9 @@ def test_written_compared_broken_and_written_anew(suite):
     pytester = suite(ONE)
     missing = pytester.runpytest_inprocess()
     missing.assert_outcomes(failed=1)
-    missing.stdout.fnmatch_lines(["*NotARun: *golden/test_a/test_model.layertap: there is no golden*pytest --layertap-update*"])
+    missing.stdout.fnmatch_lines(
+        ["*NotARun: *golden/test_a/test_model.layertap: there is no golden*pytest --layertap-update*"]
+    )
     assert goldens(pytester) == []
 
     first = pytester.runpytest_inprocess("--layertap-update")
@@ -75,7 +77,9 @@ def test_written_compared_broken_and_written_anew(suite):
     (pytester.path / "broken").touch()
     broken = pytester.runpytest_inprocess()
     broken.assert_outcomes(failed=1)
-    broken.stdout.fnmatch_lines(["E *AssertionError: FAULT: this run against *", "E *first site above the floor: 2 (Linear)*"])
+    broken.stdout.fnmatch_lines(
+        ["E *AssertionError: FAULT: this run against *", "E *first site above the floor: 2 (Linear)*"]
+    )
 
     meant = pytester.runpytest_inprocess("--layertap-update")
     meant.assert_outcomes(passed=1)

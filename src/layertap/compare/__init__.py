@@ -36,10 +36,10 @@ from layertap.compare.result import Alignment, Pair, Report, Row
 from layertap.compare.rows import rows_of
 from layertap.compare.training import TrainingReport, diff_training
 from layertap.errors import BadArgument, CorruptRun
+from layertap.formats import open_run
 from layertap.messages import tr
 from layertap.result import Note, Verdict, joined
 from layertap.store import Run
-from layertap.store.foreign import open_run
 
 __all__ = ["Alignment", "Pair", "Report", "Row", "TrainingReport", "Verdict", "diff", "diff_training"]
 

@@ -12,7 +12,7 @@ from layertap.result import EXIT_CODES, Result, Verdict, rebuild
 from layertap.site import Record, Site
 
 if TYPE_CHECKING:
-    from layertap.compare.align.layout import Layout
+    from layertap.compare.align.layout import AxisLayout
     from layertap.compare.align.pairs import Pairs
     from layertap.compare.padding import Trim
 
@@ -25,7 +25,7 @@ class Pair:
     candidate: Record
     rung: str
     """Which step of the alignment paired them: exact, mapping, prefix, numbering, content, order, left over."""
-    layout: Layout | None = None
+    layout: AxisLayout | None = None
     """How the candidate's axes become the reference's; only ever because a mapping asked for it."""
 
 
