@@ -1,4 +1,4 @@
-"""The documented files of a monitor, `epoch_{e}_batch_{b}_{alias}.pt`: each whole or absent, if wanted from a thread."""
+"""The documented files of a monitor, `epoch_{e}_batch_{b}_{alias}.pt`: each is whole or absent."""
 
 from __future__ import annotations
 
