@@ -106,7 +106,7 @@ def test_a_slow_disk_drops_by_policy_and_counts(tmp_path, bare, monkeypatch):
     dropped = sum(site.dropped for site in w.receipt.sites)
     assert dropped > 0
     assert w.receipt.records > 0
-    assert f"dropped for the budget: {dropped} tensors" in str(w.receipt)
+    assert f"not kept, because the budget was used up: {dropped} tensors" in str(w.receipt)
     assert w.receipt.lost == 0
 
 

@@ -13,8 +13,7 @@ from layertap.compare.floor import Floor, Key, Prefix, floor_at, key_of, modelle
 from layertap.compare.judge import LIMIT, Tolerance, judge, judge_estimate
 from layertap.compare.measuring import Measured
 from layertap.compare.result import Pair
-from layertap.result import Verdict
-from layertap.words import say
+from layertap.result import Note, Verdict
 
 
 def rows_of(
@@ -54,8 +53,7 @@ class Judging:
             self._merged.append(len(self._rows))
         verdict, why = judged.verdict, judged.why
         if pair.rung == LEFT_OVER and verdict == "fault":
-            template = "{why}; but the two are paired only because nothing else was left; a mapping= settles it"
-            verdict, why = "inconclusive", say(template, why=why)
+            verdict, why = "inconclusive", Note("judge.leftovers", why=why)
         self._rows.add(
             (one.site, pair.candidate.site, one.kind, pair.rung),
             (verdict, why, measured.how == "sketch", line.kind if tolerance is None else "tolerance"),
@@ -72,7 +70,7 @@ class Judging:
     def add_estimates(self, estimates: Estimates) -> None:
         """Judges the pairs of a block of which sketches tell all that there is to know; for the others calls `add`."""
         told: tuple[Verdict, str, bool, str]
-        same: tuple[Verdict, str, bool, str] = "identical", say("bit for bit"), False, "modelled"
+        same: tuple[Verdict, str, bool, str] = "identical", Note("judge.identical"), False, "modelled"
         noise: dict[str, tuple[Verdict, str, bool, str]] = {}
         errors: dict[int, float] = {}
         rows, limit = self._rows, LIMIT
@@ -105,7 +103,7 @@ class Judging:
         rows = self._rows
         if not any(rows[place].verdict in ("identical", "noise") for place in self._merged):
             for place in self._merged:
-                why = say("{why}; but one side merges axes, and no site shows in which order", why=rows[place].why)
+                why = Note("judge.merged_axes", why=rows[place].why)
                 rows.judge(place, "inconclusive", why)
         return rows
 

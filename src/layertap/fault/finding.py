@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from layertap.capture.artefact import artefact_of
 from layertap.errors import BadArgument
 from layertap.fault.free_run import FreeRunSearch, can_be_forced, eagerly
 from layertap.fault.model_runner import Inputs, ModelRunner
@@ -54,7 +55,7 @@ def find_fault(
 
     if can_be_forced(candidate):
         return search(TeacherForcedSearch)
-    if hasattr(candidate, "layertap_lost"):  # a compiler's file: there is nothing under it
+    if artefact_of(candidate) is not None:  # a compiler's file: there is nothing under it
         return search(FreeRunSearch)
     with eagerly():
         found = search(TeacherForcedSearch)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from layertap.capture import record
+from layertap.capture.artefact import artefact_of
 from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
 from layertap.compare.floor import PER_LAYER, ROUNDOFF
@@ -34,7 +35,7 @@ from layertap.result import Verdict
 
 def can_be_forced(model: nn.Module) -> bool:
     """Whether its modules are called by Python, one by one."""
-    return not is_compiled(model) and not hasattr(model, "layertap_lost")
+    return not is_compiled(model) and artefact_of(model) is None
 
 
 def eagerly() -> Any:
