@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import os
 import time
 from contextlib import suppress
@@ -23,12 +22,10 @@ from layertap.errors import CorruptRun
 from layertap.files import open_regular, parse_json, reason
 from layertap.store.dtype import SAFETENSORS, SIZES, Bytes
 from layertap.store.durable import sync, sync_folder
+from layertap.store.mapped import map_bytes
 
 MAX_HEADER = 100_000_000
 """The longest header that safetensors allows."""
-
-MAPPED = 1 << 30
-"""Tensors of more bytes are mapped, not read: two of them may not fit into memory."""
 
 _ITEM_SIZES = {name: SIZES[dtype] for dtype, name in SAFETENSORS.items()}
 
@@ -166,9 +163,9 @@ def is_empty(path: Path) -> bool:
 def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = False) -> Bytes:
     """The bytes from `begin` to `end`, in memory of their own: what was checked stays, whatever becomes of the file.
 
-    A map would be read from the disk later, and kill the process (SIGBUS) if another program had cut the file by then.
-    What is larger than MAPPED is mapped all the same, and so is what one quick pass reads (`mapped`), since that is
-    half the work; privately: writing to the array never reaches the disk.
+    A map would be read from the disk later, and who holds it would find zeros if another program had cut the file by
+    then. Only what one pass reads is `mapped`, since that is half the work and two tensors may not fit into memory;
+    whoever makes the pass asks `was_cut` at its end.
     """
     size = end - begin
     try:
@@ -176,10 +173,8 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
             there = os.fstat(file.fileno()).st_size
             if there < end:
                 raise _damaged(name, f"{there} bytes, expected at least {end}; it was cut")
-            if size and (mapped or size > MAPPED):
-                page = begin - begin % mmap.ALLOCATIONGRANULARITY
-                pages = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
-                return np.frombuffer(pages, np.uint8, count=size, offset=begin - page)
+            if size and mapped and (pages := map_bytes(file.fileno(), begin, end)) is not None:
+                return pages
             raw = np.empty(size, np.uint8)
             room = memoryview(raw.data)
             file.seek(begin)
