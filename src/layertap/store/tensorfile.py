@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from layertap.durable import sync, sync_folder
 from layertap.errors import CorruptRun
 from layertap.files import open_regular, parse_json, reason
 from layertap.store.dtype import SAFETENSORS, SIZES, Bytes
-from layertap.store.durable import sync, sync_folder
+from layertap.store.locked_file import LockedFile
 from layertap.store.mapped import map_bytes
 
 MAX_HEADER = 100_000_000
@@ -42,7 +41,7 @@ class TensorEntry:
     """Where its bytes lie, from the start of the file."""
 
 
-class TensorFileWriter:
+class TensorFileWriter(LockedFile):
     """Appends tensors to a file that becomes valid safetensors with `finish()`.
 
     Writes go to the file at once and unbuffered: nothing piles up in memory, and a write that failed (disk full) can be
@@ -50,7 +49,6 @@ class TensorFileWriter:
     """
 
     def __init__(self, path: Path, *, room: int, metadata: dict[str, str], durable: bool = True) -> None:
-        self.path = path
         self._durable = durable
         self.nbytes = 0
         self._broken = False
@@ -58,7 +56,7 @@ class TensorFileWriter:
         self._entries: list[bytes] = []
         self._used = len(self._header) + 1
         self._start = _aligned(8 + max(room, self._used))
-        self._fd = create_locked(path)
+        super().__init__(path)
         try:
             _write_all(self._fd, memoryview(bytes(self._start)))  # so that the header finds room on a disk that is full
         except OSError:
@@ -105,17 +103,6 @@ class TensorFileWriter:
             self.path = path
         if self._durable:
             sync_folder(path.parent)
-
-    def abandon(self) -> None:
-        """Removes the file; what cannot be removed is left, since nothing refers to it."""
-        with suppress(OSError):
-            self._close()
-            self.path.unlink()
-
-    def _close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def read_header(path: Path, name: str) -> dict[str, TensorEntry]:
@@ -186,49 +173,6 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
     except (OSError, ValueError) as error:
         raise _damaged(name, f"cannot be read ({error})") from None
     return raw
-
-
-def create_locked(path: Path) -> int:
-    """Opens a temporary file under a lock that dies with the process, so that leftovers can be told from live files."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        for _ in range(100):
-            if _lock(fd) != "held":
-                break
-            time.sleep(0.001)  # a session that cleans up is looking at it
-        # Who cleaned up may have taken it for a leftover in the moment between its creation and its lock.
-        if os.fstat(fd).st_nlink:
-            return fd
-        os.close(fd)
-
-
-def remove_abandoned(path: Path) -> bool:
-    """Removes a temporary file whose writer is gone; False if the writer lives, or the file system has no locks."""
-    try:
-        fd = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-    except OSError:
-        return False
-    try:
-        if _lock(fd) == "ours":
-            path.unlink()
-            return True
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return False
-
-
-def _lock(fd: int) -> Literal["ours", "held", "none"]:
-    try:
-        import fcntl
-
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "held"
-    except (ImportError, OSError):  # a file system without locks: leftovers stay, which costs space and nothing else
-        return "none"
-    return "ours"
 
 
 def _write_all(fd: int, data: memoryview) -> None:
