@@ -73,7 +73,7 @@ class Difference:
     column: Concentration | None
     """None for tensors of one row, or of one column, or without elements."""
     row_typical: float = 0.0
-    """The median over all rows of their own relative error, as in `Concentration`: what `row.relative` is to be held against."""
+    """The median over all rows of their own relative error: what `row.relative` is compared with."""
     column_typical: float = 0.0
     """The same over all columns."""
     argmax: Agreement | None = None
