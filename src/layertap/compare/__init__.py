@@ -32,10 +32,11 @@ from layertap.compare.floor import measured_floors, roundoff_of
 from layertap.compare.judge import Tolerance
 from layertap.compare.measuring import Measured, Parts, measure_pair
 from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
-from layertap.compare.result import Alignment, Pair, Report, Row, Verdict
+from layertap.compare.result import Alignment, Pair, Report, Row
 from layertap.compare.rows import rows_of
 from layertap.compare.training import TrainingReport, diff_training
 from layertap.errors import BadArgument, CorruptRun
+from layertap.result import Verdict
 from layertap.store import Run
 from layertap.store.foreign import open_run
 from layertap.words import say

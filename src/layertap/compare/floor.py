@@ -10,7 +10,8 @@ from functools import lru_cache
 
 from layertap.compare.align import align
 from layertap.compare.measuring import measure_pair
-from layertap.compare.result import Pair, Verdict
+from layertap.compare.result import Pair
+from layertap.result import Verdict
 from layertap.site import Record
 from layertap.store import Run
 

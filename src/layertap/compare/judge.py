@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from layertap.compare.floor import SPREAD, Floor
 from layertap.compare.measuring import Measured
-from layertap.compare.result import Pair, Verdict
+from layertap.compare.result import Pair
 from layertap.compare.shapes import Shape, lengths, leveled
 from layertap.compare.shapes import text as text_of
 from layertap.measure.difference import Difference, Part
+from layertap.result import Verdict
 from layertap.site import Record
 from layertap.words import say
 

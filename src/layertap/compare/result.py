@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from layertap.errors import BadArgument
 from layertap.measure.difference import Difference
+from layertap.result import EXIT_CODES, Verdict, write_text
 from layertap.site import Record, Site
 
 if TYPE_CHECKING:
     from layertap.compare.align.layout import Layout
     from layertap.compare.align.pairs import Pairs
     from layertap.compare.padding import Trim
-
-Verdict = Literal["identical", "noise", "fault", "inconclusive"]
-EXIT_CODES: Mapping[Verdict, int] = {"identical": 0, "noise": 0, "fault": 1, "inconclusive": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,11 +154,3 @@ class Report:
         from layertap.report.page import report_page
 
         write_text(path, report_page(self))
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadArgument(f"{path}: no report can be written here ({error.strerror or error})") from error

@@ -17,8 +17,9 @@ import numpy.typing as npt
 from layertap.compare.floor import modelled_floor, roundoff_of
 from layertap.compare.judge import judge
 from layertap.compare.measuring import measure_pair
-from layertap.compare.result import EXIT_CODES, Pair, Verdict
+from layertap.compare.result import Pair
 from layertap.errors import CorruptRun
+from layertap.result import EXIT_CODES, Verdict
 from layertap.site import Record, Site
 from layertap.store import Run
 from layertap.words import say

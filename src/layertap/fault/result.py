@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layertap.compare.result import EXIT_CODES, Verdict, write_text
 from layertap.errors import LayertapError
+from layertap.result import EXIT_CODES, Verdict, write_text
 
 if TYPE_CHECKING:
     from layertap.fault.contrast import Contrast

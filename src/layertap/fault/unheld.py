@@ -20,7 +20,6 @@ from layertap.capture import record
 from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
 from layertap.compare.floor import PER_LAYER, ROUNDOFF
-from layertap.compare.result import Verdict
 from layertap.errors import NothingCaptured
 from layertap.fault.book import Book, Event, Key, Played
 from layertap.fault.contrast import Contrast, contrast
@@ -30,6 +29,7 @@ from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.search import APART, Search
 from layertap.fault.why import weights_apart
+from layertap.result import Verdict
 
 
 def can_be_held(model: nn.Module) -> bool:

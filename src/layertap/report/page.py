@@ -8,10 +8,11 @@ from html import escape as _escape
 from typing import TYPE_CHECKING
 
 from layertap.compare.columns import column
+from layertap.messages import language, printable
 from layertap.report.diff import LEGEND, headline, pair_name, scale
 from layertap.report.finding import words
 from layertap.report.values import number
-from layertap.words import language, printable, say
+from layertap.words import say
 
 if TYPE_CHECKING:
     from layertap.compare.result import Report, Row

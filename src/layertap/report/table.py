@@ -11,7 +11,8 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from layertap.words import printable, say
+from layertap.messages import printable
+from layertap.words import say
 
 GAP = "  "
 NAME = 16

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from layertap.compare.training import Parting, TrainingReport
+from layertap.messages import printable
 from layertap.report.values import jsonable, number
-from layertap.words import printable, say
+from layertap.words import say
 
 
 def training_text(report: TrainingReport) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, NoTensor, SiteNotFound
 from layertap.measure.fingerprint import fingerprint
+from layertap.messages import printable
 from layertap.site import Receipt, Record, Site
 from layertap.store.dtype import Bytes, size_of, stored_as
 from layertap.store.index import Index, Rows, as_arrow
@@ -25,7 +26,6 @@ from layertap.store.runfile import read_run_file, run_files
 from layertap.store.schema import RECORD, SCHEMA, TEXTS, to_records
 from layertap.store.shards import RETRIES, MemoryShard, Shard, inside, list_shards, open_shards, tensor_path
 from layertap.store.tensorfile import Entry, is_empty, read_bytes, read_header
-from layertap.words import printable
 
 T = TypeVar("T")
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from layertap.errors import CorruptRun
 from layertap.files import parse_json, read_bytes
+from layertap.messages import printable
 from layertap.site import Record
 from layertap.store.runfile import plain
 from layertap.training.trigger import LOSS, STATE, UPDATE, Step, nonfinite_text
-from layertap.words import printable, say
+from layertap.words import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

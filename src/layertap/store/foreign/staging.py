@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO
 
 from layertap.errors import RunError
+from layertap.messages import printable
 from layertap.store.durable import sync, sync_folder
-from layertap.words import printable
 
 Progress = Callable[[int, int], None]
 
