@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from layertap.messages import printable
 from layertap.report.charts.frame import Frame, legend, text
 from layertap.report.charts.palette import INK, RAMP, SERIES, VERMILLION, variable
 from layertap.report.charts.scales import Band, Continuous, Scale, colour_at, scale_of
-from layertap.words import printable
 
 Spec = Mapping[str, Any]
 GAP = 14

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
+from layertap.messages import printable
 from layertap.report.charts.palette import GREY, INK, variable
 from layertap.report.charts.scales import Band, Scale
-from layertap.words import printable
 
 CHARACTER = 6.3
 """The width of a character of the axes' letters."""

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from layertap.messages import tr
 from layertap.report.charts.palette import BLUE, GREY, INK, RAMP, VERDICTS, VERMILLION
 from layertap.report.charts.scales import log_domain
-from layertap.report.texts import tr
 from layertap.report.values import number
 
 Spec = dict[str, Any]
