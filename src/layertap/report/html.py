@@ -18,6 +18,8 @@ LIMIT = 1_600_000
 """Bytes that a page's rows may take: previews and browsers stay quick below 2 MB."""
 ROW = 700
 """Bytes that a row of a ladder takes, about."""
+NONE = "none"
+"""The verdict of what was compared with nothing."""
 NOTEBOOK_ROWS = 40
 """Rows of a table in a notebook's output."""
 
@@ -56,9 +58,9 @@ def _css(name: str) -> str:
 
 def _body(document: Document, *, rows: int | None = None, tools: bool = True) -> str:
     state = document.verdict
-    mark = f" data-verdict='{escape(state)}'" if state else ""
     parts = [
-        f"<header class='lt-head {escape(state)}'><h1{mark}>{escape(document.headline)}</h1>",
+        f"<header class='lt-head {escape(state)}'>",
+        f"<h1 data-verdict='{escape(state or NONE)}'>{escape(document.headline)}</h1>",
         *(f"<p>{escape(line)}</p>" for line in document.lines),
         "</header>",
         *(f"<p class='lt-note'>{escape(note)}</p>" for note in document.notes),

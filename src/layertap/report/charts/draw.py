@@ -11,52 +11,69 @@ from html import escape
 from typing import Any
 
 from layertap.messages import printable
-from layertap.report.charts.frame import Frame, legend, text
+from layertap.report.charts.frame import TITLE, Frame, legend, text
 from layertap.report.charts.palette import INK, RAMP, SERIES, VERMILLION, variable
 from layertap.report.charts.scales import Band, Continuous, Scale, colour_at, scale_of
 
 Spec = Mapping[str, Any]
 GAP = 14
+DASHES = ("", "6 3", "2 2", "9 3 2 3", "4 2 1 2")
+"""Lines are told apart by more than their colours."""
 """Between charts that stand above one another."""
 
 
 def svg(spec: Spec, *, page: bool = True) -> str:
     """The drawing; for a `page` its colours follow the page's, else it is a file of its own."""
-    parts = spec.get("vconcat", [spec])
-    drawn, top, width = [], 0.0, 0.0
-    for part in parts:
-        body, wide, high = _unit(part, page)
-        drawn.append(f"<g transform='translate(0,{_n(top)})'>{body}</g>")
-        top, width = top + high + GAP, max(width, wide)
-    height = top - GAP
+    body, width, height = _grid(spec, page) if "concat" in spec else _unit(spec, page)
     size = f"viewBox='0 0 {_n(width)} {_n(height)}' width='{_n(width)}' height='{_n(height)}'"
-    label = escape(printable(str(spec.get("description") or spec.get("title") or parts[0].get("title", ""))))
+    label = escape(printable(str(spec.get("description") or spec.get("title", ""))))
     if page:
-        return f"<svg {size} role='img' aria-label='{label}'>{''.join(drawn)}</svg>"
-    style = "font-family='sans-serif' font-size='11'"
+        return f"<svg {size} role='img' aria-label='{label}'>{body}</svg>"
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' {size} {style}><rect width='100%' height='100%' fill='#ffffff'/>"
-        f"{''.join(drawn)}</svg>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' {size} font-family='sans-serif' font-size='11'>"
+        f"<rect width='100%' height='100%' fill='#ffffff'/>{body}</svg>"
     )
+
+
+def _grid(spec: Spec, page: bool) -> tuple[str, float, float]:
+    """Charts beside and below one another, under one title."""
+    ink = variable(INK) if page else INK
+    drawn = [text(4, 14, str(spec.get("title", "")), ink, "start", extra=TITLE)]
+    columns = spec.get("columns", 1)
+    top, left, low, width = 20.0, 0.0, 0.0, 0.0
+    for number, part in enumerate(spec["concat"]):
+        if number and number % columns == 0:
+            top, left, low = top + low + GAP, 0.0, 0.0
+        body, wide, high = _unit(part, page)
+        drawn.append(f"<g transform='translate({_n(left)},{_n(top)})'>{body}</g>")
+        left, low = left + wide, max(low, high)
+        width = max(width, left)
+    return "".join(drawn), width, top + low
 
 
 def _unit(spec: Spec, page: bool) -> tuple[str, float, float]:
     """One chart: its drawing, width and height."""
     layers = [{"data": spec.get("data"), **layer} for layer in spec.get("layer", [spec])]
     units = [(layer, (layer.get("data") or {}).get("values") or []) for layer in layers]
-    frame = Frame.of(spec, _longest(units))
+    frame = Frame.of(spec, _longest(units), bare=any(_is_bare(layer) for layer, _ in units))
     scales = {
         "x": _scale(units, "x", frame.left, frame.left + frame.width),
         "y": _scale(units, "y", frame.top + frame.height, frame.top),
     }
     body = [frame.axes(scales["x"], scales["y"], _axis(units, "x"), _axis(units, "y"), page=page)]
-    told: list[tuple[str, str]] = []
+    told = [(name, colour) for name, colour in (spec.get("usermeta") or {}).get("legend", ())]
     for layer, rows in units:
         marks = _Marks(layer, rows, scales, frame, page)
         body += marks.draw()
         told += [entry for entry in marks.legend() if entry not in told]
     body.append(legend(told, frame, page=page))
     return "".join(body), frame.outer_width, frame.outer_height
+
+
+def _is_bare(layer: Spec) -> bool:
+    """Whether it is a picture without axes."""
+    channel = layer.get("encoding", {}).get("x", {})
+    return "axis" in channel and channel["axis"] is None
 
 
 def _longest(units: Iterable[tuple[Spec, Sequence[Any]]]) -> list[str]:
@@ -111,7 +128,9 @@ class _Marks:
     def draw(self) -> list[str]:
         kind = self.mark["type"]
         if kind in ("line", "area"):
-            return [self._path(rows, colour) for colour, rows in self._series()]
+            dashed = "strokeDash" in self.encoding
+            series = enumerate(self._series())
+            return [self._path(rows, colour, DASHES[n % len(DASHES)] if dashed else "") for n, (colour, rows) in series]
         if kind == "rect":
             return self._cells()
         draw = {"point": self._point, "rule": self._rule, "bar": self._bar, "text": self._text}[kind]
@@ -121,9 +140,12 @@ class _Marks:
         """Names and colours; of a scale from little to much, its two ends."""
         channel = self.encoding.get("color", {})
         if "field" in channel and channel.get("type") == "nominal" and channel.get("legend", True) is not None:
-            return list(self._colours().items())
+            met = {str(row.get(channel["field"])) for row in self.rows}
+            return [(name, colour) for name, colour in self._colours().items() if name in met]
         name = self.mark.get("aria", "")
-        return [(name, self._colour({}))] if name else []
+        return (
+            [(name, self._colour({}))] if name and self.mark["type"] != "point" else [(f"◇ {name}", "")] if name else []
+        )
 
     # Where, and in which colour.
 
@@ -178,10 +200,7 @@ class _Marks:
             return ""
         radius = (self.mark.get("size", 40) / 3.14159) ** 0.5
         ink, tip = self._ink(self._colour(row)), self._tip(row)
-        if self.mark.get("filled", True):
-            look = f"fill='{ink}'"
-        else:
-            look = f"fill='none' stroke='{ink}' stroke-width='1.5'"
+        look = f"fill='{ink}'" if self.mark.get("filled", True) else f"fill='none' stroke='{ink}' stroke-width='1.5'"
         if self.mark.get("shape") == "diamond":
             r = radius * 1.25
             path = f"M{_n(x - r)} {_n(y)}L{_n(x)} {_n(y - r)}L{_n(x + r)} {_n(y)}L{_n(x)} {_n(y + r)}z"
@@ -235,7 +254,7 @@ class _Marks:
         bold = " font-weight='600'" if self.mark.get("fontWeight") == "bold" else ""
         return text(x, y, str(said), self._ink(self._colour(row)), anchor, extra=bold)
 
-    def _path(self, rows: Sequence[Mapping[str, Any]], colour: str) -> str:
+    def _path(self, rows: Sequence[Mapping[str, Any]], colour: str, dash: str = "") -> str:
         """A line, or the area below it; it stops where a value has no place, and goes on behind."""
         pieces: list[list[tuple[float, float, float]]] = [[]]
         foot = self.frame.top + self.frame.height
@@ -258,7 +277,8 @@ class _Marks:
             return ""
         look = f"fill='{ink}' opacity='{self.mark.get('opacity', 0.25)}'" if area else f"fill='none' stroke='{ink}'"
         width = "" if area else f" stroke-width='{self.mark.get('strokeWidth', 1.6)}' stroke-linejoin='round'"
-        return f"<path d='{path}' {look}{width}/>"
+        broken = f" stroke-dasharray='{dash}'" if dash else ""
+        return f"<path d='{path}' {look}{width}{broken}/>"
 
     def _cells(self) -> list[str]:
         """A heat map: one path a colour, so that ten thousand cells stay small."""
@@ -280,9 +300,12 @@ class _Marks:
         for (y, colour), places in cells.items():
             for start, end in _runs(sorted(places), wide):
                 left, top = start - wide / 2, y - high / 2
-                paths.setdefault(colour, []).append(f"M{_n(left)} {_n(top)}h{_n(end - start + wide)}v{_n(high)}H{_n(left)}z")
+                paths.setdefault(colour, []).append(
+                    f"M{_n(left)} {_n(top)}h{_n(end - start + wide)}v{_n(high)}H{_n(left)}z"
+                )
         return [
-            f"<path d='{''.join(parts)}' fill='{colour}' shape-rendering='crispEdges'/>" for colour, parts in paths.items()
+            f"<path d='{''.join(parts)}' fill='{colour}' shape-rendering='crispEdges'/>"
+            for colour, parts in paths.items()
         ]
 
 

@@ -18,6 +18,7 @@ CHARACTER = 6.3
 NAME = 46
 """Characters of a name; longer ones lose their middle."""
 RIGHT = 26
+TITLE = " font-weight='600' font-size='13'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,18 @@ class Frame:
     height: float
     title: str
     bottom: float
+    bare: bool = False
+    """Whether there are no axes."""
 
     @classmethod
-    def of(cls, spec: Mapping[str, Any], names: Sequence[str]) -> Frame:
+    def of(cls, spec: Mapping[str, Any], names: Sequence[str], *, bare: bool = False) -> Frame:
         title = spec.get("title", "")
         title = title.get("text", "") if isinstance(title, Mapping) else title
         height = spec.get("height", 200)
         if isinstance(height, Mapping):
             height = height["step"] * max(len(names), 1)
+        if bare:
+            return cls(4, 20, float(spec.get("width", 640)), float(height), str(title), 6, bare=True)
         longest = max((cell_len(shortened(name)) for name in names), default=7)
         left = max(longest * CHARACTER + 12, 62)
         return cls(left, 46 if title else 24, float(spec.get("width", 640)), float(height), str(title), 42)
@@ -54,7 +59,9 @@ class Frame:
         """Grid, labels and titles."""
         ink, grey = (variable(INK), variable(GREY)) if page else (INK, GREY)
         foot, right = self.top + self.height, self.left + self.width
-        parts = [text(4, 14, self.title, ink, "start", extra=" font-weight='600' font-size='13'")] if self.title else []
+        parts = [text(4, 14, self.title, ink, "start", extra="" if self.bare else TITLE)] if self.title else []
+        if self.bare:
+            return "".join(parts)
         for place, label in _ticks(x, self.width):
             if not isinstance(x, Band):
                 parts.append(_line(place, self.top, place, foot, grey))
@@ -74,14 +81,18 @@ class Frame:
 
 
 def legend(entries: Sequence[tuple[str, str]], frame: Frame, *, page: bool) -> str:
-    """Names and colours in one line above the marks, from the right."""
+    """Names and colours in one line above the marks, from the right; without a colour the name says it."""
     parts, right = [], frame.left + frame.width
     for name, colour in reversed(entries):
         right -= cell_len(name) * CHARACTER
         ink = variable(colour) if page else colour
         parts.append(text(right, frame.top - 8, name, variable(INK) if page else INK, "start"))
-        parts.append(f"<rect x='{right - 14:.1f}' y='{frame.top - 17:.1f}' width='10' height='10' fill='{ink}'/>")
-        right -= 28
+        if colour:
+            faint = " opacity='0.4'" if colour == GREY else ""
+            parts.append(
+                f"<rect x='{right - 14:.1f}' y='{frame.top - 17:.1f}' width='10' height='10' fill='{ink}'{faint}/>"
+            )
+        right -= 28 if colour else 12
     return "".join(parts)
 
 

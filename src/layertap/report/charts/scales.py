@@ -127,13 +127,13 @@ def _round_values(low: float, high: float) -> list[float]:
 
 def _symmetric(low: float, high: float) -> list[float]:
     largest = max(abs(low), abs(high), 1e-9)
-    powers = [10.0**power for power in range(0, math.ceil(math.log10(largest)) + 1)] if largest > 1 else [largest]
+    powers = [10.0**power for power in range(math.ceil(math.log10(largest)) + 1)] if largest > 1 else [largest]
     return [value for value in (*(-p for p in reversed(powers)), 0.0, *powers) if low <= value <= high]
 
 
 def _label(value: float, kind: str) -> str:
     if kind == "log":
-        return f"1e{round(math.log10(value))}" if not 0.01 <= value <= 1000 else number(value, 3)
+        return f"1e{round(math.log10(value))}" if not 0.01 <= value < 10_000 else f"{value:,.4g}"
     if abs(value) < 1e-12:
         return "0"
     return f"{round(value):,}" if value == round(value) and abs(value) < 1e6 else number(value, 3)

@@ -18,6 +18,8 @@ from layertap.report.values import number
 Spec = dict[str, Any]
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 WIDTH = 720
+WIDE = 20
+"""Values that are spread by more than this factor are drawn on a log axis, where that is asked for."""
 NAMED = 64
 """More sites than this are drawn over depth, fewer with a line and a name each."""
 
@@ -99,7 +101,7 @@ def _error_row(place: int, point: Point, domain: Sequence[float]) -> Spec:
         "total": finite(point.total) or None,
         "own": finite(point.own) or None,
         "floor": max(finite(point.floor) or domain[0], domain[0]),
-        "verdict": tr(f"verdict.{point.verdict}") if point.verdict else "",
+        "verdict": tr(f"ladder.{point.verdict}") if point.verdict else "",
         "said": number(beyond[0]) if beyond else "",
         "none": "0" if point.total == 0 else "",
         "tip": f"{tip}, {tr('chart.floor')} {number(point.floor, 3)}",
@@ -108,12 +110,12 @@ def _error_row(place: int, point: Point, domain: Sequence[float]) -> Spec:
 
 def _verdict_colours() -> Spec:
     shown = ("noise", "fault", "inconclusive")
-    return {"domain": [tr(f"verdict.{name}") for name in shown], "range": [VERDICTS[name] for name in shown]}
+    return {"domain": [tr(f"ladder.{name}") for name in shown], "range": [VERDICTS[name] for name in shown]}
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], title: str, said: str = "") -> Spec:
     """How many values lie where; bins that are not finite are told in `said`."""
-    rows = [
+    rows: list[Spec] = [
         {"from": low, "to": high, "count": int(count), "tip": f"{number(low, 3)} … {number(high, 3)}: {int(count)}"}
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
         if math.isfinite(low) and math.isfinite(high) and count
@@ -137,23 +139,41 @@ def _most(edges: Sequence[float]) -> float:
 
 
 def lines(
-    series: Mapping[str, Iterable[tuple[float, float]]], title: str, *, across: str, log: bool = False, height: int = 160
+    series: Mapping[str, Iterable[tuple[float, float]]],
+    title: str,
+    *,
+    across: str,
+    log: bool = False,
+    height: int = 160,
+    marks: Mapping[int, str] | None = None,
 ) -> Spec:
-    """Some quantities over steps; values that are not finite are marked at the top."""
-    rows = [
-        {"x": x, "y": finite(y), "series": name, "said": "" if math.isfinite(y) else number(y)}
-        for name, points in series.items()
-        for x, y in points
-    ]
+    """Some quantities over steps; values that are not finite are marked at the top, `marks` by a line across."""
+    rows: list[Spec] = []
+    for name, points in series.items():
+        fine = True
+        for at, value in points:
+            # One word where a stretch without numbers begins, not one a step.
+            said = number(value) if fine and not math.isfinite(value) else ""
+            fine = math.isfinite(value)
+            rows.append({"x": at, "y": finite(value), "series": name, "said": said})
     known = [row["y"] for row in rows if row["y"] is not None]
-    log = log and bool(known) and min(known) > 0
+    log = log and bool(known) and min(known) > 0 and max(known) > WIDE * min(known)
     y = quantity("y", type="log", domain=log_domain(known)) if log else quantity("y")
     x = quantity("x", across)
-    colour = {"field": "series", "type": "nominal", "sort": None}
+    colour: Spec = {"field": "series", "type": "nominal", "sort": None}
+    if len(series) == 1:
+        colour["legend"] = None
     beyond = {"x": x, "y": {"value": 0}, "text": {"field": "said"}}
-    layers = [
-        {"mark": {"type": "line"}, "encoding": {"x": x, "y": y, "color": colour}},
-        {"mark": {"type": "text", "color": VERMILLION, "fontWeight": "bold", "dy": 4}, "encoding": beyond},
+    across_all = [{"x": step, "tip": f"{step}: {said}"} for step, said in (marks or {}).items()]
+    mark = {"type": "rule", "color": VERMILLION, "strokeDash": [4, 3]}
+    dash = {**colour, "legend": None}
+    layers: list[Spec] = [
+        {"mark": mark, "data": {"values": across_all}, "encoding": {"x": x, "tooltip": {"field": "tip"}}},
+        {"mark": {"type": "line"}, "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash}},
+        {
+            "mark": {"type": "text", "color": VERMILLION, "fontWeight": "bold", "dy": 6, "align": "left"},
+            "encoding": beyond,
+        },
     ]
     return base(title, height=height, data={"values": rows}, layer=layers)
 
@@ -166,13 +186,19 @@ def heat_map(
     rows: Sequence[str],
     domain: tuple[float, float],
     across: str = "",
-    step: int = 14,
     width: int = WIDTH,
+    height: int | None = None,
+    ends: tuple[str, str] | None = None,
 ) -> Spec:
-    """Names × names in colours; a value that is a text (NaN, Inf) has a colour of its own."""
+    """Names × names in colours; a value that is a text (NaN, Inf) has a colour of its own.
+
+    `ends` say what the palest and the darkest colour mean.
+
+    With a `height` the rows share it and have no names: a picture of a matrix.
+    """
     values = [{"column": column, "row": row, "value": value} for column, row, value in cells]
-    x = {"field": "column", "type": "ordinal", "sort": list(columns), "axis": {"title": across or None}}
-    y = {"field": "row", "type": "ordinal", "sort": list(rows), "axis": {"title": None}}
+    x: Spec = {"field": "column", "type": "ordinal", "sort": list(columns), "axis": {"title": across or None}}
+    y: Spec = {"field": "row", "type": "ordinal", "sort": list(rows), "axis": {"title": None}}
     colour = {
         "field": "value",
         "type": "quantitative",
@@ -181,16 +207,17 @@ def heat_map(
     }
     for channel in (x, y):
         channel["scale"] = {"paddingInner": 0}
-    encoding = {"x": x, "y": y, "color": colour}
-    return {
-        **base(title, height={"step": step}, data={"values": values}, mark="rect", encoding=encoding),
-        "width": width,
-    }
+        if height is not None:
+            channel["axis"] = None
+    size = {"step": 14} if height is None else height
+    told = [[ends[0], RAMP[0]], [ends[1], RAMP[-1]]] if ends else []
+    if any(isinstance(value["value"], str) for value in values):
+        told.append([tr("chart.nonfinite"), VERMILLION])
+    whole = base(title, data={"values": values}, mark="rect", encoding={"x": x, "y": y, "color": colour})
+    return {**whole, "width": width, "height": size, "usermeta": {"legend": told if height is None else []}}
 
 
-def intervals(
-    rows: Iterable[tuple[str, float, float, float, str]], title: str, *, across: str
-) -> Spec:
+def intervals(rows: Iterable[tuple[str, float, float, float, str]], title: str, *, across: str) -> Spec:
     """A value with its interval for each name, on a log axis: (name, value, low, high, series)."""
     found = list(rows)
     domain = log_domain([value for row in found for value in row[1:3]] + [row[3] for row in found])

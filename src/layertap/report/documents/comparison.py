@@ -41,7 +41,7 @@ def report_document(report: Report, extra: Sequence[Block] = ()) -> Document:
         blocks += [Heading(text=tr("page.plan")), Verbatim(text="\n".join(report.plan))]
     title = f"{report.candidate} ~ {report.reference}"
     return Document(
-        title=tr("page.title", what=title, verdict=tr(f"verdict.{report.verdict}")),
+        title=tr("page.title", what=title, verdict=tr(f"result.{report.verdict}")),
         verdict=report.verdict,
         headline=head,
         lines=rest,
@@ -52,9 +52,7 @@ def report_document(report: Report, extra: Sequence[Block] = ()) -> Document:
 
 def _chart(report: Report, rows: Sequence[Row]) -> Chart:
     shown, _ = chosen(rows, DRAWN, [row.verdict for row in rows])
-    points = [
-        Point(name=pair_name(row), total=row.error, floor=row.floor, verdict=row.verdict) for row in shown
-    ]
+    points = [Point(name=pair_name(row), total=row.error, floor=row.floor, verdict=row.verdict) for row in shown]
     first = report.first
     title = tr("chart.errors") if first is None else tr("chart.errors_first", site=pair_name(first))
     return Chart(spec=errors(points, title), opening=True, page=False)
@@ -80,7 +78,10 @@ def _details(rows: Sequence[Row]) -> list[Block]:
 def _metrics(row: Row) -> list[str]:
     found = row.difference
     assert found is not None
-    known = (lambda value: number(value, 3)) if found.exact else (lambda _: "")
+
+    def known(value: float) -> str:
+        return number(value, 3) if found.exact else ""  # estimated from sketches: error and cosine alone
+
     return [
         pair_name(row),
         known(found.max_abs),

@@ -43,7 +43,7 @@ def finding_document(finding: Finding, extra: Sequence[Block] = ()) -> Document:
         ]
     cost = _cost(finding)
     return Document(
-        title=tr("page.title", what=finding.site or tr("page.find_fault"), verdict=tr(f"verdict.{finding.verdict}")),
+        title=tr("page.title", what=finding.site or tr("page.find_fault"), verdict=tr(f"result.{finding.verdict}")),
         verdict=finding.verdict,
         headline=head,
         lines=rest,

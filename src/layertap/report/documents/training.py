@@ -27,7 +27,7 @@ def training_document(report: TrainingReport, extra: Sequence[Block] = ()) -> Do
     blocks: list[Block] = [Table(titles=titles, rows=rows, left=(0, 2, 3, 6))] if rows else []
     title = f"{report.candidate} ~ {report.reference}"
     return Document(
-        title=tr("page.title", what=title, verdict=tr(f"verdict.{report.verdict}")),
+        title=tr("page.title", what=title, verdict=tr(f"result.{report.verdict}")),
         verdict=report.verdict,
         headline=head,
         lines=told,

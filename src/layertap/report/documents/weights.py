@@ -36,7 +36,9 @@ def audit_document(audit: Audit, extra: Sequence[Block] = ()) -> Document:
     titles = [tr(f"page.audit.{title}") for title in ("tensor", "status", "from", "rule", "detail", "shape", "dtype")]
     blocks: list[Block] = [
         Table(
-            titles=[tr("page.audit.status"), tr("page.audit.tensors"), ""], rows=statuses, left=(0, 2),
+            titles=[tr("page.audit.status"), tr("page.audit.tensors"), ""],
+            rows=statuses,
+            left=(0, 2),
             caption=tr("page.audit.by_status"),
         ),
         *extra,
@@ -45,7 +47,7 @@ def audit_document(audit: Audit, extra: Sequence[Block] = ()) -> Document:
     ]
     read = tr("page.audit.read", size=size(audit.bytes), seconds=number(audit.seconds, 3)) if audit.bytes else ""
     return Document(
-        title=tr("page.title", what=audit.model, verdict=tr(f"verdict.{audit.verdict}")),
+        title=tr("page.title", what=audit.model, verdict=tr(f"result.{audit.verdict}")),
         verdict=audit.verdict,
         headline=head,
         lines=[*audit.faults, *([read] if read else [])],
