@@ -8,6 +8,7 @@ from torch import nn
 
 import layertap as lt
 import models
+from layertap.capture.artefact import ArtefactState
 from targets.artefacts import inputs, net, quiet
 
 SITES = ["model.embed_tokens", "model.layers.*", "model.norm", "lm_head"]
@@ -146,7 +147,7 @@ def test_the_word_of_a_runtime_is_proof(case, says_so):
     model, _ = models.qwen3(layers=4)
     model.config.use_cache = False
     if says_so:
-        model.layertap_computes = {"bfloat16"}
+        model.layertap_artefact = ArtefactState(computes_in={"bfloat16"})
     recording = lt.record(model, sites=SITES[:-1], keep="tensor")
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), recording as rec:
         model(**given)
@@ -215,7 +216,7 @@ def test_what_is_beyond_the_rounding_of_the_runtime_s_dtype_is_the_first_departu
     for broken in (False, True):
         model, _ = models.qwen3(layers=4)
         model.config.use_cache = False
-        model.layertap_computes = {"bfloat16"}
+        model.layertap_artefact = ArtefactState(computes_in={"bfloat16"})
         if broken:
             with torch.no_grad():
                 model.model.layers[2].mlp.down_proj.weight.mul_(-200)

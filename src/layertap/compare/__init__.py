@@ -36,10 +36,10 @@ from layertap.compare.result import Alignment, Pair, Report, Row
 from layertap.compare.rows import rows_of
 from layertap.compare.training import TrainingReport, diff_training
 from layertap.errors import BadArgument, CorruptRun
-from layertap.result import Verdict
+from layertap.formats import open_run
+from layertap.messages import tr
+from layertap.result import Note, Verdict, joined
 from layertap.store import Run
-from layertap.store.foreign import open_run
-from layertap.words import say
 
 __all__ = ["Alignment", "Pair", "Report", "Row", "TrainingReport", "Verdict", "diff", "diff_training"]
 
@@ -77,7 +77,7 @@ def diff(
         try:
             return _diff(*runs, floor=floor, mapping=mapping, sites=sites, rtol=rtol, atol=atol, progress=progress)
         except CorruptRun:
-            # What turns out to be damaged on the way is told in the run's problems and left out: the rest is compared.
+            # What turns out to be damaged on the way is named in the run's problems and left out: the rest is compared.
             if unread == [run.index.unread for run in runs]:
                 raise
 
@@ -155,40 +155,39 @@ def _whole(
     if proof.reasons:
         return "inconclusive", proof.reasons
     if not rows:
-        return "inconclusive", (say("no site of one run could be matched with one of the other; give a mapping="),)
+        return "inconclusive", (Note("compare.nothing_matched"),)
     verdicts = Counter(column(rows, "verdict"))
     if faults := verdicts["fault"]:
-        text = say("{count} of {total} sites are above what rounding explains", count=faults, total=len(rows))
+        text = Note("compare.sites_above", count=faults, total=len(rows))
         if rows[0].floor_kind == "tolerance":
-            text = say("{count} of {total} sites are outside the tolerances", count=faults, total=len(rows))
+            text = Note("compare.sites_outside", count=faults, total=len(rows))
         return "fault", (text,)
     unmatched = len(alignment.reference_only) + len(alignment.candidate_only)
     if doubtful := verdicts["inconclusive"]:
         why = next(row.why for row in rows if row.verdict == "inconclusive")
-        template = "{count} of {total} sites cannot be judged: {why}"
-        return "inconclusive", (say(template, count=doubtful, total=len(rows), why=why),)
+        return "inconclusive", (Note("compare.sites_not_judged", count=doubtful, total=len(rows), why=why),)
     if unmatched:
-        template = "the {total} matched sites agree, but {count} were recorded on one side only"
-        way = say("sites= (--sites) judges only what it names, a mapping= pairs what differs in name")
-        return "inconclusive", (f"{say(template, total=len(rows), count=unmatched)}; {way}",)
+        return "inconclusive", (
+            joined(Note("compare.one_side_only", total=len(rows), count=unmatched), Note("compare.sites_or_mapping")),
+        )
     if proof.missing and not asked:
         return "inconclusive", proof.missing
     if verdicts["identical"] == len(rows):
-        return "identical", (say("all {total} sites are bit-identical", total=len(rows)),)
+        return "identical", (Note("compare.all_identical", total=len(rows)),)
     if rows[0].floor_kind == "tolerance":
-        return "noise", (say("all {total} sites are within the tolerances", total=len(rows)),)
-    return "noise", (say("all {total} sites are within what rounding explains", total=len(rows)),)
+        return "noise", (Note("compare.all_within_tolerances", total=len(rows)),)
+    return "noise", (Note("compare.all_within_rounding", total=len(rows)),)
 
 
 def _tolerance(rtol: float | None, atol: float | None, floor: Any) -> Tolerance | None:
     if rtol is None and atol is None:
         return None
     if floor is not None:
-        raise BadArgument("rtol and atol replace the floor; give them or floor=, not both")
+        raise BadArgument(tr("compare.tolerance_and_floor"))
     given = {"rtol": rtol or 0.0, "atol": atol or 0.0}
     for name, value in given.items():
         if not 0 <= value < math.inf:
-            raise BadArgument(f"{name}={value!r}: expected a number of at least 0")
+            raise BadArgument(tr("compare.number_expected", name=name, value=value))
     return Tolerance(**given)
 
 
@@ -200,5 +199,5 @@ def _floors(reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any
     for run in runs:
         reasons = comparable(reference, run, align(reference, run)).reasons
         if reasons:
-            raise BadArgument(f"floor {run.name} is no run of the reference on the same input: {reasons[0]}")
+            raise BadArgument(tr("compare.floor_other_input", name=run.name, reasons=reasons[0]))
     return measured_floors(reference, runs)

@@ -48,7 +48,7 @@ class Floor:
     kind: str
     """`measured`, `modelled`, or `tolerance`."""
     rounded_before: bool = False
-    """Whether something that ran before differs at all, so that rounding may tip a choice between near equals."""
+    """Whether something that ran before differs at all: rounding may then change a choice between near equals."""
     tipped_before: bool = False
     """Whether such a choice was tipped: then single rows differ altogether, and no rounding bounds them."""
     tipped_here: bool = False

@@ -24,9 +24,9 @@ from layertap.compare.judge import LIMIT
 from layertap.compare.result import Pair, Row
 from layertap.compare.tensors import array_of
 from layertap.errors import CorruptRun
+from layertap.result import Note, joined
 from layertap.site import Record
 from layertap.store import Run
-from layertap.words import say
 
 COARSER = ("bfloat16", "float16")
 TYPICAL = 1.5
@@ -67,16 +67,15 @@ def silent_precision(
     # Smaller than its rounding usually is, an error may be; larger it may not.
     possible = [dtype for dtype in COARSER if size[dtype] < RANGE]
     dtype, proof = _proof(reference, candidate, pairs, [place for place, *_ in above], possible) or (nearest, "")
-    seen = say(
-        "precision: at {count} of {total} sites the error has the size of {dtype} rounding, though the tensors say "
-        "float32",
+    seen = Note(
+        "precision.size",
         count=len(above),
         total=len(known),
         dtype=dtype,
     )
     if proof:
-        return "precision", f"{seen}; {proof}"
-    return "", f"{seen}; {say('nothing proves it: any error of that size and spread looks so')}"
+        return "precision", joined(seen, proof)
+    return "", joined(seen, Note("precision.no_proof"))
 
 
 def told_precision(reference: Run, candidate: Run) -> str:
@@ -92,17 +91,15 @@ def by_the_runtime(
 
     `coarse` are the rows judged by the rounding of that dtype, `seen` is what `silent_precision` found.
     """
-    told = say("the candidate's runtime says that it computes in {dtype}", dtype=dtype)
+    says = Note("precision.runtime", dtype=dtype)
     if "fault" in column(coarse, "verdict"):
-        beyond = say(
-            "precision: {told}; that explains part of the errors, and only what is beyond it counts", told=told
-        )
+        beyond = Note("precision.partly", told=says)
         return coarse, ("", beyond)
     if "fault" not in column(rows, "verdict"):
         rows = coarse  # what could not be decided is, by the runtime's word
     if seen is not None and seen[0]:
         return rows, seen
-    return rows, ("precision", say("precision: {told}, which explains every error", told=told))
+    return rows, ("precision", Note("precision.all", told=says))
 
 
 def _proof(
@@ -110,16 +107,16 @@ def _proof(
 ) -> tuple[str, str] | None:
     told = told_precision(reference, candidate)
     if told in dtypes:
-        return told, say("the candidate's runtime says that it computes in {dtype}", dtype=told)
+        return told, Note("precision.runtime", dtype=told)
     ours, theirs = (set(run.info.get("parameter_dtypes") or ()) for run in (reference, candidate))
     for dtype in dtypes:
         if dtype in theirs - ours:
-            return dtype, say("the candidate's parameters are {dtype}, the reference's are not", dtype=dtype)
+            return dtype, Note("precision.parameters", dtype=dtype)
     for dtype in dtypes:
         for pair in (pairs[place] for place in places):
             if _fits(candidate, pair.candidate, dtype) and not _fits(reference, pair.reference, dtype):
                 site = str(pair.candidate.site)
-                return dtype, say("every value of the candidate's {site} fits into {dtype}", site=site, dtype=dtype)
+                return dtype, Note("precision.values", site=site, dtype=dtype)
     return None
 
 

@@ -12,7 +12,7 @@ from layertap.compare.floor import Floor, Key, Prefix, key_of, modelled_floor
 from layertap.compare.judge import Tolerance, judge
 from layertap.compare.measuring import Measured
 from layertap.compare.result import Pair
-from layertap.words import say
+from layertap.result import Note
 
 
 def rows_of(
@@ -36,8 +36,7 @@ def rows_of(
         one, error = pair.reference, measured.error
         verdict, why = judged.verdict, judged.why
         if pair.rung == LEFT_OVER and verdict == "fault":
-            template = "{why}; but the two are paired only because nothing else was left; a mapping= settles it"
-            verdict, why = "inconclusive", say(template, why=why)
+            verdict, why = "inconclusive", Note("judge.leftovers", why=why)
         rows.add(
             (one.site, pair.candidate.site, one.kind, pair.rung),
             (verdict, why, measured.how == "sketch", line.kind if tolerance is None else "tolerance"),
@@ -52,7 +51,7 @@ def rows_of(
         before = before if math.isnan(error) else error
     if not any(rows[place].verdict in ("identical", "noise") for place in merged):
         for place in merged:
-            why = say("{why}; but one side merges axes, and no site shows in which order", why=rows[place].why)
+            why = Note("judge.merged_axes", why=rows[place].why)
             rows.judge(place, "inconclusive", why)
     return rows
 

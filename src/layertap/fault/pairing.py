@@ -59,7 +59,7 @@ class Pairing:
             elif pages:
                 nowhere.append(f"{path} → {pages[0]}")
         if not found:
-            hint = f" ({nowhere[0]}, which the reference has not)" if nowhere else ""
+            hint = f" ({nowhere[0]}, which is not in the reference)" if nowhere else ""
             raise BadArgument(f"mapping: no rule leads from a module of the candidate to one of the reference{hint}")
         return found
 
