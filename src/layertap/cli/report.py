@@ -38,7 +38,7 @@ def report(
     """Write a report that opens anywhere; of two runs the exit code is the verdict's."""
     if str(output) != STDOUT and output.suffix.lower() not in SUFFIXES:
         raise BadArgument(tr("page.suffix", path=output, known=", ".join(SUFFIXES)))
-    from layertap.store.foreign import open_run
+    from layertap.formats import open_run
 
     with status(tr("page.opening", path=run)):
         ours = open_run(run)
@@ -70,7 +70,7 @@ def report(
 
 def _one(run: Run, name: str) -> Any:
     from layertap.report.documents.run import run_document
-    from layertap.training.trigger_birth import read_reports
+    from layertap.watching.trigger_birth import read_reports
 
     with status(tr("page.reading", path=name)):
         return run_document(run, read_reports(run.path) if run.path else ())

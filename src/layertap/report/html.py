@@ -48,7 +48,7 @@ def page(document: Document) -> str:
 def fragment(document: Document) -> str:
     """The same for a notebook's output: no script, no page around it, long tables cut."""
     # What is shown in a notebook does not know the notebook's colours: it brings its own.
-    css = ladder_css().replace(":root", ".lt-out") + _css("page.css")
+    css = (ladder_css() + _css("page.css")).replace(":root", ".lt-out")
     return f"<div class='lt-out'><style>{css}</style>{_body(document, rows=NOTEBOOK_ROWS, tools=False)}</div>"
 
 

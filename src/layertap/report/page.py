@@ -57,5 +57,4 @@ def _bytes(document: Document, suffix: str) -> bytes:
     return text.encode("utf-8")
 
 
-# What results call by these names.
-report_page = finding_page = html_of
+finding_page = html_of

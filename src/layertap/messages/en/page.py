@@ -112,4 +112,5 @@ MESSAGES = {
     "page.comparing": "comparing",
     "page.written": "written: {path} ({size})",
     "page.one_run": "{options} compare two runs, and one run is given",
+    "page.trigger_at": "trigger {rule} at step {step}",
 }

@@ -109,4 +109,5 @@ MESSAGES = {
     "page.comparing": "正在比较",
     "page.written": "已写入：{path}（{size}）",
     "page.one_run": "{options} 用于比较两次运行，而这里只给出了一次",
+    "page.trigger_at": "第 {step} 步触发 {rule}",
 }

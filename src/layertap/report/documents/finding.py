@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from layertap.messages import tr
 from layertap.report.charts.spec import Point, errors
 from layertap.report.document import Block, Chart, Document, Heading, Ladder, Paragraph, Table, TableRow
 from layertap.report.finding import words
-from layertap.report.ladder_entries import finding_entries
+from layertap.report.ladder_entries import finding_entries, finding_state
 from layertap.report.rows import chosen
 from layertap.report.values import number, size
 
@@ -28,10 +29,10 @@ def finding_document(finding: Finding, extra: Sequence[Block] = ()) -> Document:
     if finding.table:
         rows = sorted(finding.table, key=lambda row: row.order)
         blamed = {one.site for one in (finding, *finding.others)} if finding.verdict == "fault" else set()
-        states = ["fault" if row.path in blamed else "noise" for row in rows]
-        shown, _ = chosen(rows, DRAWN, states)
+        states = [finding_state(row, blamed) for row in rows]
+        shown, _ = chosen(list(zip(rows, states, strict=True)), DRAWN, states)
         entries, left = chosen(finding_entries(finding), LISTED, states)
-        points = [_point(row, "fault" if row.path in blamed else "noise") for row in shown]
+        points = [_point(row, state) for row, state in shown]
         title = tr("chart.own_errors")
         blocks = [
             Chart(spec=errors(points, title), opening=True, page=False),
@@ -54,7 +55,7 @@ def finding_document(finding: Finding, extra: Sequence[Block] = ()) -> Document:
 
 def _point(row: ModuleRow, state: str) -> Point:
     # Of a compiled model the total is all there is.
-    own = None if row.local != row.local and row.total == row.total else row.local
+    own = None if math.isnan(row.local) and not math.isnan(row.total) else row.local
     name = row.path or tr("page.the_model")
     return Point(name=name, total=row.total, own=own, floor=row.floor, verdict=state)
 
@@ -68,7 +69,10 @@ def _worst(rows: Sequence[ModuleRow], blamed: set[str]) -> Table:
                 row.path or tr("page.the_model"),
                 row.kind,
                 row.where,
-                *(number(value, 3) for value in (row.total, row.local, row.floor, row.ratio)),
+                number(row.total, 3),
+                "" if math.isnan(row.local) else number(row.local, 3),
+                number(row.floor, 3),
+                number(row.ratio, 3),
             ],
             state="fault" if row.path in blamed else "",
         )

@@ -40,7 +40,9 @@ def run_document(run: Run, triggers: Sequence[Any] = ()) -> Document:
     blocks: list[Block] = []
     for report in triggers:
         blocks += [Heading(text=tr("page.trigger")), Verbatim(text=str(report))]
-    blocks += training_blocks(run, {report.step: f"{report.rule} ({report.step})" for report in triggers})
+    blocks += training_blocks(
+        run, {report.step: tr("page.trigger_at", rule=report.rule, step=report.step) for report in triggers}
+    )
     blocks += [
         _depth(rows),
         Heading(text=_moment(only, rows)),
