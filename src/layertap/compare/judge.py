@@ -85,6 +85,11 @@ def _judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | 
     return _by_ratio(measured, floor)
 
 
+def judge_estimate(error: float, floor: Floor) -> Judgement:
+    """Judges an error that was estimated from sketches, of which nothing else is known."""
+    return _by_ratio(Measured(error=error, how="sketch"), floor)
+
+
 def _whole_numbers(pair: Pair, found: Difference | None, floor: Floor) -> Judgement:
     if found is not None and found.max_abs == 0 and found.finite == found.count:
         why = Note("judge.equal_values", one=pair.reference.dtype, other=pair.candidate.dtype)

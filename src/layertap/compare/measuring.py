@@ -55,6 +55,10 @@ class Parts:
             self._count += 1
             self._first = self._first or Note("compare.part_of", site=pair.reference.site, part=measured.part)
 
+    def add_whole(self, count: int) -> None:
+        """Adds pairs that were compared whole."""
+        self._total += count
+
     def notes(self) -> list[str]:
         return (
             [Note("compare.parts_in_common", count=self._count, total=self._total, first=self._first)]
