@@ -55,6 +55,3 @@ def _bytes(document: Document, suffix: str) -> bytes:
         return png(document)
     text = {".html": page, ".md": markdown, ".svg": picture}[suffix](document)
     return text.encode("utf-8")
-
-
-finding_page = html_of
