@@ -16,7 +16,7 @@ LayertapError
     └── NoTensor       the site was recorded, its tensor was not kept
 """
 
-from layertap.words import printable
+from layertap.messages import printable
 
 
 class LayertapError(Exception):

@@ -6,10 +6,9 @@ they can be searched for.
 
 from __future__ import annotations
 
-import logging
-import os
-import unicodedata
 from typing import Any
+
+from layertap.messages import language, printable
 
 _CHINESE = {
     # verdicts and their reasons
@@ -314,53 +313,3 @@ def say(template: str, **values: Any) -> str:
     if language() == "zh":
         template = _CHINESE.get(template, template)
     return printable(template.format(**values)) if values else template
-
-
-def printable(text: str) -> str:
-    """The text without anything that a terminal or a browser would obey; all that layertap prints passes here.
-
-    Site names, folder names, notes and errors of other libraries may hold escape codes, C1 controls, marks that turn
-    the direction of writing around, and halves of surrogate pairs. They are written as Python writes them; line ends
-    stay.
-
-    >>> print(printable("layer\\x1b[31m.0 \\u202egnp"))
-    layer\\x1b[31m.0 \\u202egnp
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in _KEPT else _written(c) for c in text)
-
-
-_KEPT = "\n\t"
-
-
-def _written(character: str) -> str:
-    if unicodedata.category(character) == "Zs":  # the wide space of Chinese, the space that does not break
-        return character
-    return character.encode("unicode_escape").decode("ascii")
-
-
-class _Printable(logging.Filter):
-    """What layertap logs goes to terminals and log files too."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = printable(record.getMessage()), None
-        return True
-
-
-logging.getLogger("layertap").addFilter(_Printable())
-
-
-def language() -> str:
-    """`zh` or `en`: what LAYERTAP_LANG says, else the locale."""
-    get, (own, everything, usual) = _ENVIRONMENT.get, _LANGUAGE
-    chosen = get(own) or get(everything) or get(usual) or b""
-    return "zh" if chosen[:2].lower() in (b"zh", "zh") else "en"
-
-
-# What os.environ keeps its values in: asked for every sentence, os.environ itself would encode each name each time.
-_ENVIRONMENT: Any = getattr(os.environ, "_data", os.environ)
-_LANGUAGE = [
-    os.environ.encodekey(name) if _ENVIRONMENT is not os.environ else name
-    for name in ("LAYERTAP_LANG", "LC_ALL", "LANG")
-]

@@ -15,9 +15,9 @@ from rich.status import Status
 from rich.text import Text
 
 from layertap.errors import BadArgument
+from layertap.messages import printable
 from layertap.report.screen import Screen
 from layertap.report.values import jsonable
-from layertap.words import printable
 
 
 class _Screen(Screen):

@@ -6,8 +6,9 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
-from layertap.compare.result import Row, Verdict
+from layertap.compare.result import Row
 from layertap.measure.difference import Difference
+from layertap.result import Verdict
 from layertap.store.schema import maker
 
 _NAMES = ("site", "candidate_site", "kind", "rung")

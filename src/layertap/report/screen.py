@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from layertap.words import printable
+from layertap.messages import printable
 
 
 class Screen(Console):

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from layertap.errors import CorruptRun, NoTensor, RunError, SiteNotFound
 from layertap.measure import histogram
+from layertap.messages import printable
 from layertap.site import Record, Site, Statistics
 from layertap.store.dtype import SIZES, Bytes, to_numpy
 from layertap.store.index import NONE, Rows
-from layertap.words import printable
 
 if TYPE_CHECKING:
     import torch
