@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from layertap.weights.compose import Composition, Index
+from layertap.weights.compose import Composition, RowIndex
 from layertap.weights.describe import (
     OTHER,
     changed,
@@ -47,7 +47,7 @@ class Search:
         made: dict[str, Composition | None] = {}
         for across in (False, True):
             open_ = [name for name in here if made.get(name) is None]
-            index = Index(there, across=across) if open_ and there else None
+            index = RowIndex(there, across=across) if open_ and there else None
             for name in open_ if index is not None else ():
                 made[name] = index.compose(here[name], self.hints.get(name, ())) if index is not None else None
         turned = conventions(self.sides.model, self.sides.other, self.found, made)
@@ -157,7 +157,7 @@ class Search:
             return Relation("missing", (), "", initialised(self.sides.model.model, entry, here))
         sources = self.sides.sources(entry.name)
         if len(sources) > 1:
-            share = Index({name: parts[name] for name in hints}, across=False).share(own)
+            share = RowIndex({name: parts[name] for name in hints}, across=False).share(own)
             told = f"{share:.0%} of its rows are found among the parts it should be made of"
             return Relation("changed", hints, "", told)
         return self._against(entry, sources[0], own, parts)
