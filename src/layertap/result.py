@@ -73,7 +73,7 @@ def _note(code: str, values: Mapping[str, Any]) -> Note:
 
 def code_key(field: str) -> str:
     """The key under which a dictionary has the codes of a field's notes: `note_codes` beside `notes`."""
-    return f"{field}_code" if field == "why" else f"{field.removesuffix('s')}_codes"
+    return f"{field}_code" if field in ("why", "where") else f"{field.removesuffix('s')}_codes"
 
 
 def with_codes(data: dict[str, Any], result: Any, *names: str) -> dict[str, Any]:

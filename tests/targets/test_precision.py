@@ -66,7 +66,7 @@ def test_openvino_computes_in_bfloat16_where_the_cpu_has_it(case):
     report = lt.diff(reference, rec.run)
     assert report.verdict == "fault"
     assert report.cause == "precision"
-    assert "the candidate's runtime says that it computes in bfloat16" in report.notes[0]
+    assert "the candidate's runtime reports that it computes in bfloat16" in report.notes[0]
     model, _ = models.qwen3(layers=4)
     model.config.use_cache = False
     found = lt.find_fault(model, lt.open_target(folder / "float32.xml"), given)
@@ -154,7 +154,7 @@ def test_the_word_of_a_runtime_is_proof(case, says_so):
     report = lt.diff(reference, rec.run)
     assert report.verdict == "fault"
     assert report.cause == ("precision" if says_so else "")
-    proof = "the candidate's runtime says that it computes in bfloat16" if says_so else "nothing proves it"
+    proof = "the candidate's runtime reports that it computes in bfloat16" if says_so else "nothing proves it"
     assert proof in report.notes[0]
 
 
@@ -196,7 +196,7 @@ def test_a_baked_file_in_bfloat16_is_silent_precision_where_the_cpu_has_it(baked
     target = lt.open_target(baked / "float32.xml")
     report = lt.diff(recorded(net()).run, recorded(net(), target).run)
     assert (report.verdict, report.cause) == ("fault", "precision")
-    assert "the candidate's runtime says that it computes in bfloat16" in report.notes[0]
+    assert "the candidate's runtime reports that it computes in bfloat16" in report.notes[0]
     found = lt.find_fault(net(), target, inputs(2))
     assert (found.verdict, found.cause) == ("fault", "precision")
     exact = lt.open_target(baked / "float32.xml", config={"INFERENCE_PRECISION_HINT": "f32"})

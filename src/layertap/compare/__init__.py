@@ -5,6 +5,7 @@ comparable   the same inputs? real captures? or a placebo?
 align        which tensor of one run is which of the other
 chosen       only the sites that were asked for
 overlap      tensors of different lengths, and what part of them is the same
+estimates    pairs without tensors, measured by columns
 measuring    one pass over each pair
 floor        what rounding explains
 sharded      records of a part of a tensor, and what both sides hold of it
@@ -28,12 +29,13 @@ from layertap.compare.align import align
 from layertap.compare.chosen import chosen
 from layertap.compare.columns import column
 from layertap.compare.comparable import Comparability, comparable
+from layertap.compare.estimates import blocks_of
 from layertap.compare.floor import measured_floors, roundoff_of
 from layertap.compare.judge import Tolerance
-from layertap.compare.measuring import Measured, Parts, measure_pair
+from layertap.compare.measuring import Measured, PartialPairs, measure_pair
 from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
 from layertap.compare.result import Alignment, Pair, Report, Row
-from layertap.compare.rows import rows_of
+from layertap.compare.rows import Judging, rows_of
 from layertap.compare.training import TrainingReport, diff_training
 from layertap.errors import BadArgument, CorruptRun
 from layertap.formats import open_run
@@ -101,13 +103,17 @@ def _diff(
         alignment = chosen(alignment, sites)
     floors = _floors(reference, floor)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
-    parts = Parts()
-    found: Iterable[tuple[Pair, Measured]] = _measured(reference, candidate, alignment, limits, progress, parts)
+    parts = PartialPairs()
     told = told_precision(reference, candidate)
-    if told:
-        found = list(found)  # judged twice; else one block of a long training is in memory at a time
     roundoff = roundoff_of(reference, candidate, computing=[reference])
-    rows: Sequence[Row] = rows_of(found, floors, roundoff, tolerance)
+    found: Iterable[tuple[Pair, Measured]] = ()
+    rows: Sequence[Row]
+    if told or floors or tolerance is not None:
+        found = _measured(reference, candidate, alignment, limits, progress, parts)
+        found = list(found) if told else found  # judged twice; else one block of a long training is in memory at a time
+        rows = rows_of(found, floors, roundoff, tolerance)
+    else:
+        rows = _by_blocks(reference, candidate, alignment, roundoff, progress, parts)
     coarse = silent_precision(reference, candidate, alignment.pairs, rows)
     if told and tolerance is None and not {"fault", "inconclusive"}.isdisjoint(column(rows, "verdict")):
         roundoff = roundoff_of(reference, candidate, computing=[reference, candidate])
@@ -138,7 +144,7 @@ def _measured(
     alignment: Alignment,
     limits: Mapping[str, float],
     progress: Callable[[int, int], None] | None,
-    parts: Parts,
+    parts: PartialPairs,
 ) -> Iterator[tuple[Pair, Measured]]:
     for done, (pair, same) in enumerate(alignment.pairs.told(), start=1):
         measured = measure_pair(reference, candidate, pair, alignment.trims, same=same, **limits)
@@ -146,6 +152,31 @@ def _measured(
         yield pair, measured
         if progress is not None:
             progress(done, len(alignment.pairs))
+
+
+def _by_blocks(
+    reference: Run,
+    candidate: Run,
+    alignment: Alignment,
+    roundoff: float,
+    progress: Callable[[int, int], None] | None,
+    parts: PartialPairs,
+) -> Sequence[Row]:
+    """The same, judged by the modelled floor; pairs without tensors are measured and judged by columns."""
+
+    def measure(pair: Pair, same: bool) -> Measured:
+        measured = measure_pair(reference, candidate, pair, alignment.trims, same=same)
+        parts.add(pair, measured)
+        return measured
+
+    judging, done = Judging({}, roundoff), 0
+    for block in blocks_of(alignment.pairs, measure):
+        judging.add_estimates(block)
+        parts.add_whole(len(block.errors) - block.errors.count(None))
+        done += len(block.errors)
+        if progress is not None:
+            progress(done, len(alignment.pairs))
+    return judging.rows()
 
 
 def _whole(

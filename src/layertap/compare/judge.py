@@ -10,7 +10,7 @@ from layertap.compare.measuring import Measured
 from layertap.compare.result import Pair
 from layertap.compare.shapes import Shape, lengths, leveled
 from layertap.compare.shapes import text as text_of
-from layertap.measure.difference import Difference, Part
+from layertap.measure.difference import Concentration, Difference
 from layertap.result import Note, Verdict, joined
 from layertap.site import Record
 
@@ -83,6 +83,11 @@ def _judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | 
         nothing = "judge.nothing_to_compare" if found is None else "judge.nothing_finite"
         return Judgement(verdict="inconclusive", why=measured.why or Note(nothing), ratio=math.nan)
     return _by_ratio(measured, floor)
+
+
+def judge_estimate(error: float, floor: Floor) -> Judgement:
+    """Judges an error that was estimated from sketches, of which nothing else is known."""
+    return _by_ratio(Measured(error=error, how="sketch"), floor)
 
 
 def _whole_numbers(pair: Pair, found: Difference | None, floor: Floor) -> Judgement:
@@ -164,7 +169,9 @@ def _shapes(one: Shape, other: Shape) -> str:
     return joined(Note("judge.no_common_part", shapes=shapes), way)
 
 
-def _line(name: str, part: Part | None, typical: float, measured: float, floor: Floor) -> list[tuple[float, str, str]]:
+def _line(
+    name: str, part: Concentration | None, typical: float, measured: float, floor: Floor
+) -> list[tuple[float, str, str]]:
     """A row or column against its own floor; where that is only modelled, against the others of its tensor."""
     if part is None:
         return []

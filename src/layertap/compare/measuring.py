@@ -42,7 +42,7 @@ class Measured:
     """Where records hold only a part of a tensor: which part was compared, or why none could be."""
 
 
-class Parts:
+class PartialPairs:
     """The pairs of which only a part of the tensor was compared, for the report."""
 
     def __init__(self) -> None:
@@ -54,6 +54,10 @@ class Parts:
         if measured.part and measured.difference is not None:
             self._count += 1
             self._first = self._first or Note("compare.part_of", site=pair.reference.site, part=measured.part)
+
+    def add_whole(self, count: int) -> None:
+        """Adds pairs that were compared whole."""
+        self._total += count
 
     def notes(self) -> list[str]:
         return (

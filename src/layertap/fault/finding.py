@@ -19,6 +19,8 @@ from layertap.fault.search import Progress, Search
 from layertap.fault.teacher_forced import TeacherForcedSearch
 from layertap.fault.tensor_cache import TensorCache, describe
 from layertap.files import parse_bytes
+from layertap.messages import tr
+from layertap.result import Note
 
 
 def find_fault(
@@ -39,7 +41,7 @@ def find_fault(
     """
     reference, candidate = _model(reference, "reference"), _model(candidate, "candidate")
     if not can_be_forced(reference):
-        raise BadArgument("the reference is compiled; give the model that it was compiled from")
+        raise BadArgument(tr("fault.reference_compiled"))
     pairing = Pairing(reference, candidate, mapping)
     room = None if budget is None else parse_bytes(budget)
 
@@ -60,7 +62,7 @@ def find_fault(
     with eagerly():
         found = search(TeacherForcedSearch)
     if found.verdict == "fault":
-        return replace(found, notes=("found in the model as it was written, run without torch.compile", *found.notes))
+        return replace(found, notes=(Note("fault.without_compile"), *found.notes))
     unheld = search(FreeRunSearch)
     spent = {side: found.forwards[side] + count for side, count in unheld.forwards.items()}
     return replace(unheld, forwards=spent)
@@ -87,7 +89,7 @@ def _cache(room: int | None) -> Iterator[TensorCache]:
 def _model(given: Any, side: str) -> nn.Module:
     model = getattr(given, "model", given) if not isinstance(given, nn.Module) else given
     if not isinstance(model, nn.Module):
-        raise BadArgument(f"the {side} is a {type(given).__name__}; expected an nn.Module or a target that holds one")
+        raise BadArgument(tr("fault.expected_module", side=side, name=type(given).__name__))
     return model
 
 

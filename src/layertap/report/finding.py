@@ -14,6 +14,7 @@ from layertap.report.diff import STYLES
 from layertap.report.screen import plain_text
 from layertap.report.table import Column, Lines
 from layertap.report.values import jsonable, number
+from layertap.result import with_codes
 
 if TYPE_CHECKING:
     from layertap.fault.result import Finding, ModuleRow
@@ -50,12 +51,12 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
             found[name] = [_row_dict(row) for row in value]
         elif name != "write_repro":
             found[name] = jsonable(value)
-    return found
+    return with_codes(found, finding, "evidence", "notes")
 
 
 def _row_dict(row: ModuleRow) -> dict[str, Any]:
-    inner = ("place", "call", "found")
-    return {field.name: jsonable(getattr(row, field.name)) for field in fields(row) if field.name not in inner}
+    plain = {field.name: jsonable(getattr(row, field.name)) for field in fields(row)}
+    return with_codes(plain, row, "where")
 
 
 def _table(finding: Finding, verbose: bool) -> Lines:
@@ -82,7 +83,7 @@ def words(finding: Finding) -> list[str]:
         }[finding.verdict]
         sizes = {"error": number(finding.total, 3), "floor": number(finding.floor, 3)}
         lines = [tr(line, verdict=tr(f"result.{finding.verdict}"), **sizes)]
-        return lines + ([f"{finding.cause}: {told}"] if finding.cause else [])
+        return lines + ([tr("finding.evidence", cause=finding.cause, evidence=told)] if finding.cause else [])
     site = finding.site or tr("finding.model")
     lines = [tr("finding.fault", site=site, cause=finding.cause, evidence=told)]
     if finding.op:
