@@ -162,24 +162,35 @@ def test_hostile_names_are_text(tmp_path):
 
 
 def test_reading_needs_no_torch_and_the_verb_prints_the_address(runs):
-    code = (
-        "import sys; sys.argv = ['layertap', 'view', *sys.argv[1:], '--no-browser', '--json', '--port', '0']\n"
-        "import threading, os, json, urllib.request, io\n"
-        "import layertap.view.serving as serving\n"
-        "import uvicorn\n"
-        "class Server(uvicorn.Server):\n"
-        "    async def startup(self, sockets=None):\n"
-        "        await super().startup(sockets)\n"
-        "        threading.Thread(target=look, args=(self, sockets[0].getsockname()[1])).start()\n"
-        "def look(server, port):\n"
-        "    for path in ('', 'diff.json', 'site.html?site=blocks.3', 'tile.png?site=blocks.3', 'runs.json'):\n"
-        "        assert urllib.request.urlopen(f'http://127.0.0.1:{port}/{path}').status == 200\n"
-        "    assert 'torch' not in sys.modules\n"
-        "    print('read', file=sys.stderr)\n"
-        "    server.should_exit = True\n"
-        "uvicorn.Server = Server\n"
-        "from layertap.cli import main; main()\n"
-    )
+    code = """
+import sys, threading, urllib.request
+import uvicorn
+
+sys.argv = ["layertap", "view", *sys.argv[1:], "--no-browser", "--json", "--port", "0"]
+paths = ("", "diff.json", "site.html?site=blocks.3", "tile.png?site=blocks.3", "runs.json")
+
+
+class Server(uvicorn.Server):
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        threading.Thread(target=look, args=(self, sockets[0].getsockname()[1])).start()
+
+
+def look(server, port):
+    try:
+        for path in paths:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}").close()
+        assert "torch" not in sys.modules, "torch was imported"
+        print("read", file=sys.stderr)
+    finally:
+        server.should_exit = True
+
+
+uvicorn.Server = Server
+from layertap.cli import main
+
+main()
+"""
     command = [sys.executable, "-c", code, runs["a"], runs["b"]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert "read" in done.stderr, done.stderr

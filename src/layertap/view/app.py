@@ -116,7 +116,7 @@ class _Pages:
             first = next((row["site"] for row in found["rows"] if row["nan"] or row["inf"]), None)
             whole = {"reference": side.run.name, "candidate": None, "verdict": "none", "first": first, **found}
             return Json({**whole, "total_rows": len(found["rows"]), "rows": found["rows"][start : start + count]})
-        report, comparison = self.session.report(query.a, query.b)
+        report, comparison = self.session.report(query.a, query.b, patience=60)
         if report is None:
             if comparison.error:
                 return Json({"verdict": "inconclusive", "error": comparison.error}, 422)
