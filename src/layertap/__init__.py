@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     from layertap.capture import bake, record
     from layertap.compare import diff
     from layertap.fault import find_fault
+    from layertap.monitor import Monitor
     from layertap.site import Site
     from layertap.store import Run
     from layertap.targets import open_target
-    from layertap.training import Monitor, watch
+    from layertap.watching import watch
     from layertap.weights import audit, prune
 
 __all__ = ["Monitor", "Run", "Site", "audit", "bake", "diff", "find_fault", "open_target", "prune", "record", "watch"]
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "Monitor": "layertap.training",
+    "Monitor": "layertap.monitor",
     "Run": "layertap.store",
     "Site": "layertap.site",
     "audit": "layertap.weights",
@@ -42,7 +43,7 @@ _ROOMS = {
     "open_target": "layertap.targets",
     "prune": "layertap.weights",
     "record": "layertap.capture",
-    "watch": "layertap.training",
+    "watch": "layertap.watching",
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import layertap as lt
 from layertap.errors import BadArgument, RunError
-from layertap.training import read_reports
+from layertap.watching import read_reports
 from scripts import script, watch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_style" / "train_chars.py"

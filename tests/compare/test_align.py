@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import layertap as lt
 import models
 from compare.align_making import make_run, pairs, rungs, stream
-from layertap.compare.align import Layout, align
+from layertap.compare.align import AxisLayout, align
 from layertap.errors import BadArgument, MissingExtra
 
 
@@ -261,11 +261,11 @@ def test_a_layout_travels_with_the_pair_and_only_when_asked():
     assert np.array_equal(pair.layout.apply(heads), merged)
     assert np.array_equal(pair.layout.apply(torch.from_numpy(heads)).numpy(), merged)
     assert align(ours, theirs).pairs[0].layout is None
-    assert np.array_equal(Layout.parse("split(2,3,5)").apply(merged), heads.swapaxes(1, 2))
+    assert np.array_equal(AxisLayout.parse("split(2,3,5)").apply(merged), heads.swapaxes(1, 2))
     with pytest.raises(BadArgument, match="has 15 elements, not 8"):
-        Layout.parse("split(2,2,4)").apply(merged)
+        AxisLayout.parse("split(2,2,4)").apply(merged)
     with pytest.raises(BadArgument, match="needs axis 5"):
-        Layout.parse("transpose(0,5)").apply(merged)
+        AxisLayout.parse("transpose(0,5)").apply(merged)
 
 
 names = st.lists(

@@ -30,17 +30,17 @@ import torch
 if __name__ == "__main__":
     sys.path[:1] = [str(Path(__file__).parents[2] / "src"), str(Path(__file__).parents[1])]
 
+from formats.foreign import recorded
 from fuzz.damage import damage
 from layertap.compare import diff
 from layertap.compare.align.mapping import read_rules
 from layertap.errors import LayertapError
+from layertap.formats import export, open_run
 from layertap.report.screen import plain_text
 from layertap.report.show import run_rows, run_view
 from layertap.store import Run, RunWriter
-from layertap.store.foreign import export, open_run
 from layertap.testing import load_golden, save_golden
-from layertap.training.watch_config import read_config
-from store.foreign import recorded
+from layertap.watching.config import read_config
 from store.making import kept, receipt
 
 SECONDS = 5

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.capture.parcel import dtype_name
+from layertap.capture.pending_record import dtype_name
 
 
 def run_info(model: nn.Module, *, kind: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,9 +36,9 @@ from layertap.compare.result import Alignment, Pair, Report, Row
 from layertap.compare.rows import rows_of
 from layertap.compare.training import TrainingReport, diff_training
 from layertap.errors import BadArgument, CorruptRun
+from layertap.formats import open_run
 from layertap.result import Verdict
 from layertap.store import Run
-from layertap.store.foreign import open_run
 from layertap.words import say
 
 __all__ = ["Alignment", "Pair", "Report", "Row", "TrainingReport", "Verdict", "diff", "diff_training"]

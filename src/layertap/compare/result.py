@@ -13,7 +13,7 @@ from layertap.result import EXIT_CODES, Verdict, write_text
 from layertap.site import Record, Site
 
 if TYPE_CHECKING:
-    from layertap.compare.align.layout import Layout
+    from layertap.compare.align.layout import AxisLayout
     from layertap.compare.align.pairs import Pairs
     from layertap.compare.padding import Trim
 
@@ -26,7 +26,7 @@ class Pair:
     candidate: Record
     rung: str
     """Which rung of the ladder paired them: exact, mapping, prefix, numbering, content, order, left over."""
-    layout: Layout | None = None
+    layout: AxisLayout | None = None
     """How the candidate's axes become the reference's; only ever because a mapping asked for it."""
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from layertap.compare.floor import ROUNDOFF
-from layertap.fault.book import Event, Key, Played
 from layertap.fault.contrast import Contrast
 from layertap.fault.pairing import Pairing
+from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.result import ModuleRow
 
 LIMIT = 6.0
-"""A module whose error is this many times its floor is guilty; clean pairs in other precisions stay below 3."""
+"""A module whose error is this many times its floor is faulty; clean pairs in other precisions stay below 3."""
 FINER = 4.0
 """So much more an error counts where the values have the bits of an eight-bit float, and the reference's have more."""
 TIES = 0.05
@@ -31,11 +31,11 @@ class Judged:
     floor: float
 
 
-def floors_of(runs: Iterable[Played]) -> dict[Key, Contrast]:
+def floors_of(runs: Iterable[ReplayResult]) -> dict[Key, Contrast]:
     """The largest of what clean runs showed at each place."""
     floors: dict[Key, Contrast] = {}
-    for played in runs:
-        for event in played.events:
+    for replayed in runs:
+        for event in replayed.events:
             floors[event.key] = event.found.worst(floors.get(event.key, Contrast()))
     return floors
 
@@ -46,11 +46,11 @@ def least_of(dtype: str) -> float:
     return roundoff if roundoff > 1e-6 else 2 * roundoff  # sums in float32 and float64 go in other orders
 
 
-def judge_events(played: Played, floors: Mapping[Key, Contrast], dtype: str) -> list[Judged]:
+def judge_events(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: str) -> list[Judged]:
     """The ratio of every measurement to its floor."""
     least = least_of(dtype)
     judged = []
-    for event in played.events:
+    for event in replayed.events:
         floor = floors.get(event.key, Contrast())
         ratio, sign = ratio_of(event.found, floor, least)
         judged.append(Judged(event=event, ratio=ratio, sign=sign, floor=max(floor.error, least)))
@@ -86,7 +86,7 @@ def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str
     return signs[sign], sign
 
 
-def by_module(judged: Sequence[Judged], free: Played, pairing: Pairing) -> list[ModuleRow]:
+def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) -> list[ModuleRow]:
     """Each module by its worst measurement, in order of execution."""
     owned: defaultdict[str, list[tuple[int, Judged]]] = defaultdict(list)
     arrives: dict[str, float] = {}

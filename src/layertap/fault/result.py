@@ -24,7 +24,7 @@ CAUSES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
-    """One module of the candidate, held to the reference."""
+    """One module of the candidate, forced to the reference."""
 
     path: str
     """The candidate's name for it."""
@@ -63,7 +63,7 @@ class Finding:
 
     verdict: Verdict
     site: str = ""
-    """The path of the smallest guilty module."""
+    """The path of the smallest faulty module."""
     op: str = ""
     """The operator inside it where the two part, with its source line; empty where that was not found."""
     cause: str = ""

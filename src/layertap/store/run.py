@@ -25,7 +25,7 @@ from layertap.store.records import SiteRecords
 from layertap.store.runfile import read_run_file, run_files
 from layertap.store.schema import RECORD, SCHEMA, TEXTS, to_records
 from layertap.store.shards import RETRIES, MemoryShard, Shard, inside, list_shards, open_shards, tensor_path
-from layertap.store.tensorfile import Entry, is_empty, read_bytes, read_header
+from layertap.store.tensorfile import TensorEntry, is_empty, read_bytes, read_header
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Run:
         self._problems: list[str] = []
         self._shards: list[Shard | MemoryShard] = []
         self._groups: OrderedDict[tuple[int, int, bool], Any] = OrderedDict()
-        self._headers: OrderedDict[str, dict[str, Entry]] = OrderedDict()
+        self._headers: OrderedDict[str, dict[str, TensorEntry]] = OrderedDict()
         if isinstance(source, MemoryWriter):
             self._memory = source
             self._files = {source.rank: {**source.info}}

@@ -34,7 +34,7 @@ _ITEM_SIZES = {name: SIZES[dtype] for dtype, name in SAFETENSORS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TensorEntry:
     """One tensor of a file."""
 
     dtype: str
@@ -121,7 +121,7 @@ class TensorFileWriter:
             os.close(fd)
 
 
-def read_header(path: Path, name: str) -> dict[str, Entry]:
+def read_header(path: Path, name: str) -> dict[str, TensorEntry]:
     """All tensors of a file by key. Anything that safetensors forbids is a CorruptRun that calls the file `name`."""
     try:
         with open_regular(path) as file:
@@ -257,7 +257,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _entry(name: str, key: str, value: Any, start: int) -> Entry:
+def _entry(name: str, key: str, value: Any, start: int) -> TensorEntry:
     try:
         dtype, shape, (begin, end) = value["dtype"], value["shape"], value["data_offsets"]
         whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
@@ -268,4 +268,4 @@ def _entry(name: str, key: str, value: Any, start: int) -> Entry:
         raise _damaged(name, f"tensor {key!r} has a malformed header entry")
     if len(shape) > 64 or item_size * math.prod(shape) != end - begin:
         raise _damaged(name, f"tensor {key!r} of {dtype} {shape} has data_offsets [{begin}, {end}]")
-    return Entry(dtype=dtype, shape=tuple(shape), begin=start + begin, end=start + end)
+    return TensorEntry(dtype=dtype, shape=tuple(shape), begin=start + begin, end=start + end)

@@ -124,7 +124,7 @@ def _read_json(path: Path) -> Any:
 
 def _read_pt(path: Path) -> Any:
 
-    from layertap.store.foreign.suspicion import load_pt
+    from layertap.formats.safe_load import load_pt
 
     return load_pt(path)
 

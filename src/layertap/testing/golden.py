@@ -23,10 +23,10 @@ from typing import Any
 
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, RunError
 from layertap.files import parse_json, read_bytes
+from layertap.formats import open_run
 from layertap.measure.definition import BUCKETS
 from layertap.site import Record, Sharding, Site, Statistics
 from layertap.store import MemoryWriter, Run
-from layertap.store.foreign import open_run
 from layertap.store.runfile import plain
 
 GOLDEN_FORMAT = 1

@@ -13,17 +13,17 @@ _WANTED = {"transpose": (2, 2), "merge": (2, 2), "split": (2, 99), "slice": (3, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class AxisLayout:
     """What is done to the candidate's axes before it is compared; several steps go from left to right.
 
     >>> import numpy as np
-    >>> Layout.parse("transpose(0,1)").apply(np.zeros((2, 3))).shape
+    >>> AxisLayout.parse("transpose(0,1)").apply(np.zeros((2, 3))).shape
     (3, 2)
-    >>> Layout.parse("transpose(1,2) merge(2,3)").apply(np.zeros((1, 4, 8, 16))).shape
+    >>> AxisLayout.parse("transpose(1,2) merge(2,3)").apply(np.zeros((1, 4, 8, 16))).shape
     (1, 8, 64)
-    >>> Layout.parse("split(2,4,16)").apply(np.zeros((1, 8, 64))).shape
+    >>> AxisLayout.parse("split(2,4,16)").apply(np.zeros((1, 8, 64))).shape
     (1, 8, 4, 16)
-    >>> Layout.parse("slice(1,0,40)").apply(np.zeros((1, 64, 8))).shape
+    >>> AxisLayout.parse("slice(1,0,40)").apply(np.zeros((1, 64, 8))).shape
     (1, 40, 8)
 
     Axes count from 0 at the front, so that arrays with more axes behind (the bytes of each element) may be given too.
@@ -33,7 +33,7 @@ class Layout:
     steps: tuple[tuple[str, tuple[int, ...]], ...]
 
     @classmethod
-    def parse(cls, text: str) -> Layout:
+    def parse(cls, text: str) -> AxisLayout:
         steps: list[tuple[str, tuple[int, ...]]] = []
         at = 0
         while at < len(text):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layertap.compare.align.board import Board
-from layertap.compare.align.layout import Layout
+from layertap.compare.align.layout import AxisLayout
 from layertap.errors import BadArgument, MissingExtra
 from layertap.files import parse_json, read_text, reason
 from layertap.site import Site
@@ -26,7 +26,7 @@ class Rule:
 
     pattern: re.Pattern[str]
     to: str
-    layout: Layout | None = None
+    layout: AxisLayout | None = None
 
     def rename(self, text: str) -> str | None:
         """The reference's name for a candidate's site; None when the rule does not speak of it.
@@ -102,7 +102,7 @@ def _rule(where: str, pattern: Any, value: Any) -> Rule:
         if strange or "to" not in value:
             raise BadArgument(f"{where}: {pattern!r} takes 'to' and 'layout', got {', '.join(map(str, value))}")
         to = value["to"]
-        layout = Layout.parse(str(value["layout"])) if value.get("layout") else None
+        layout = AxisLayout.parse(str(value["layout"])) if value.get("layout") else None
     if not isinstance(to, str):
         raise BadArgument(f"{where}: {pattern!r}: expected a replacement text, got {to!r}")
     try:

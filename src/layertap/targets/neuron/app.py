@@ -17,9 +17,9 @@ import torch
 import layertap.capture as capture
 from layertap.capture.sharding import mark
 from layertap.errors import NothingCaptured, TargetError
+from layertap.formats.neuron import to_hf
 from layertap.site import Receipt, Site
 from layertap.store import Run
-from layertap.store.foreign.neuron import to_hf
 from layertap.targets.neuron.decoding import NOTHING, Decoded, decode, layers_of
 from layertap.targets.neuron.layout import Asked, Compiled, place
 from layertap.targets.neuron.listening import Call, app_of, listen, listener_of, neuron_config_of

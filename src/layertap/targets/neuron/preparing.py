@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any
 
 from layertap.errors import BadArgument, MissingExtra
+from layertap.formats.neuron import to_neuron
 from layertap.select import select
-from layertap.store.foreign.neuron import to_neuron
 
 CONFIG = "neuronx_distributed_inference.models.config"
 _NUMBERS = re.compile(r"\[([^\]]*)\]|\*")

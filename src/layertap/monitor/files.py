@@ -1,0 +1,130 @@
+"""The documented files of a monitor: `epoch_{e}_batch_{b}_{alias}.pt`, each whole or not there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from layertap.errors import BadArgument
+from layertap.formats.monitor import KEYS, file_name, shapes
+from layertap.formats.numbers import theirs
+from layertap.monitor.entries import BatchOutput
+from layertap.site import Statistics
+
+WHOLE = "full"
+"""In the place of the batch's number, in the name of a file that holds an epoch."""
+
+
+def save_output(folder: Path, layer: str, alias: str, entry: BatchOutput, output: Any, form: str) -> Path:
+    """Writes one output. A further forward of the same batch, and eval mode, are told in alias and file name."""
+    alias = f"{alias}{suffix(entry)}"
+    epoch, batch = entry.key
+    content = dict(zip(KEYS, (epoch, batch, layer, alias, shapes(output), output), strict=True))
+    return _write(folder / file_name(epoch, batch, alias), content, form)
+
+
+def save_epoch(
+    folder: Path,
+    layer: str,
+    alias: str,
+    entries: Sequence[BatchOutput],
+    outputs: Sequence[Any],
+    statistics: Any,
+    form: str,
+) -> Path:
+    """Writes an epoch as one: its outputs joined on dimension 0, its batches, its statistics."""
+    output = joined(outputs)
+    epoch = entries[0].key[0]
+    alias = alias if entries[0].phase == "train" else f"{alias}_{entries[0].phase}"
+    content = dict(zip(KEYS, (epoch, None, layer, alias, shapes(output), output), strict=True))
+    content |= {"batches": [entry.key[1] for entry in entries], "statistics": statistics}
+    return _write(folder / file_name(epoch, WHOLE, alias), content, form)
+
+
+def save_object(folder: Path, obj: Any, name: str) -> Path:
+    """Writes whatever `torch.save` takes under a name of the user's, inside the folder."""
+    if not name or Path(name).name != name:
+        raise BadArgument(f"save_custom_output: {name!r} is no plain file name; it is written into {folder}")
+    return _atomically(folder / name, lambda file: torch.save(obj, file))
+
+
+def suffix(entry: BatchOutput) -> str:
+    """What tells a file from that of the batch's first forward in training mode."""
+    phase = "" if entry.phase == "train" else f"_{entry.phase}"
+    return phase + (f"_call{entry.key.call}" if entry.key.call else "")
+
+
+def joined(outputs: Sequence[Any]) -> Any:
+    """Outputs of one form as one: tensors joined on dimension 0. Those that do not fit together stay a list.
+
+    >>> joined([(torch.zeros(2, 3), None), (torch.zeros(1, 3), None)])[0].shape
+    torch.Size([3, 3])
+    >>> [part.shape[1] for part in joined([torch.zeros(1, 3), torch.zeros(1, 5)])]
+    [3, 5]
+    """
+    first = outputs[0]
+    if all(isinstance(output, torch.Tensor) for output in outputs):
+        if len({(output.dim(), output.dtype, output.shape[1:]) for output in outputs}) > 1:
+            return list(outputs)
+        return torch.cat(list(outputs)) if first.dim() else torch.stack(list(outputs))
+    if any(type(output) is not type(first) for output in outputs):
+        return list(outputs)
+    if isinstance(first, (tuple, list)) and len({len(output) for output in outputs}) == 1:
+        parts = [joined(part) for part in zip(*outputs, strict=True)]
+        return tuple(parts) if isinstance(first, tuple) else parts
+    if isinstance(first, Mapping) and all(output.keys() == first.keys() for output in outputs):
+        return {key: joined([output[key] for output in outputs]) for key in first}
+    return first if all(output == first for output in outputs) else list(outputs)
+
+
+def statistics_dict(statistics: Statistics) -> dict[str, float]:
+    """Statistics as the files hold them; `std` is what `torch.std` would give."""
+    ours = {
+        name: getattr(statistics, name) for name in ("count", "abs_mean", "l2", "nan", "pos_inf", "neg_inf", "zero")
+    }
+    return {**theirs(statistics, ddof=1), **ours}
+
+
+def _write(path: Path, content: dict[str, Any], form: str) -> Path:
+    if form == "pt":
+        return _atomically(path, lambda file: torch.save(content, file))
+    arrays = {name: np.asarray(value) for name, value in _flat("", content) if value is not None}
+    return _atomically(path.with_suffix(".npz"), lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def _flat(path: str, value: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(f"{path}.{key}" if path else str(key), item)
+    elif path.startswith("output") and not path.startswith("output_shape") and isinstance(value, (tuple, list)):
+        for place, item in enumerate(value):
+            yield from _flat(f"{path}.{place}", item)
+    elif isinstance(value, (tuple, list)):
+        yield path, str(value)  # shapes may be ragged
+    else:
+        yield path, as_numpy(value) if isinstance(value, torch.Tensor) else value
+
+
+def as_numpy(tensor: torch.Tensor) -> Any:
+    """As numpy holds it; bfloat16 and 8-bit floats are widened to float32."""
+    narrow = tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64)
+    return (tensor.float() if narrow else tensor).numpy()
+
+
+def _atomically(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            write(file)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    return path
