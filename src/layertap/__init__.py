@@ -10,6 +10,7 @@
     prune        a model without some of its branches: gone round, or removed
     Monitor      chosen layers at chosen epochs and batches of a training loop
     watch        a training loop recorded from outside, with triggers; never in its way
+    sweep        one input through many modes, each in a clean process: what every switch does to the numbers
     Site         where a tensor comes from, `path:role.leaf@call`
 
 Read `site.py` first. Nothing here imports torch until a name that needs it is used: a laptop reads a cluster's run.
@@ -25,11 +26,25 @@ if TYPE_CHECKING:
     from layertap.monitor import Monitor
     from layertap.site import Site
     from layertap.store import Run
+    from layertap.sweeping import sweep
     from layertap.targets import open_target
     from layertap.watching import watch
     from layertap.weights import audit, prune
 
-__all__ = ["Monitor", "Run", "Site", "audit", "bake", "diff", "find_fault", "open_target", "prune", "record", "watch"]
+__all__ = [
+    "Monitor",
+    "Run",
+    "Site",
+    "audit",
+    "bake",
+    "diff",
+    "find_fault",
+    "open_target",
+    "prune",
+    "record",
+    "sweep",
+    "watch",
+]
 __version__ = "0.1.0"
 
 _ROOMS = {
@@ -43,6 +58,7 @@ _ROOMS = {
     "open_target": "layertap.targets",
     "prune": "layertap.weights",
     "record": "layertap.capture",
+    "sweep": "layertap.sweeping",
     "watch": "layertap.watching",
 }
 

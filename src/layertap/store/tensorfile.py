@@ -198,7 +198,7 @@ def create_locked(path: Path) -> int:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
         for _ in range(100):
-            if _lock(fd) != "held":
+            if lock(fd) != "held":
                 break
             time.sleep(0.001)  # a session that cleans up is looking at it
         # Who cleaned up may have taken it for a leftover in the moment between its creation and its lock.
@@ -214,7 +214,7 @@ def remove_abandoned(path: Path) -> bool:
     except OSError:
         return False
     try:
-        if _lock(fd) == "ours":
+        if lock(fd) == "ours":
             path.unlink()
             return True
     except OSError:
@@ -224,7 +224,8 @@ def remove_abandoned(path: Path) -> bool:
     return False
 
 
-def _lock(fd: int) -> Literal["ours", "held", "none"]:
+def lock(fd: int) -> Literal["ours", "held", "none"]:
+    """Takes a file's advisory lock, without waiting for it; it ends with the process."""
     try:
         import fcntl
 

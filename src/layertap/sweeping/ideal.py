@@ -15,7 +15,7 @@ BLOCK = 1 << 20
 def ideal_error(values: npt.NDArray[Any], bits: int) -> float:
     """The relative L2 error of rounding to 2^bits even levels, symmetric about zero, up to the largest magnitude.
 
-    One scale for the whole tensor: no quantiser of that kind and those bits does better with its values as they are.
+    One scale for the whole tensor, and nothing clipped.
 
     >>> round(ideal_error(np.linspace(-1, 1, 1001), 8), 4)
     0.0039

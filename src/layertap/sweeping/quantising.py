@@ -47,12 +47,18 @@ def quantise(model: nn.Module, spec: str | Mapping[str, Any], ignore: Sequence[s
     try:
         _torchao().quantize_(model, config, filter_fn=chosen)
     except Exception as error:
-        raise TargetError(f"quantize = {shown(spec)}: torchao: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+        raise TargetError(
+            f"quantize = {shown(spec)}: torchao: {type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
     done = tuple(name for name in wanted if _changed(model.get_submodule(name), before[name]))
     if not done:
         raise TargetError(
             f"quantize = {shown(spec)}: none of the model's {len(wanted)} linear layers was quantised"
-            + ("; ignore leaves none of them" if ignore and not wanted else "; their sizes may not suit the configuration")
+            + (
+                "; ignore leaves none of them"
+                if ignore and not wanted
+                else "; their sizes may not suit the configuration"
+            )
         )
     return done
 
@@ -70,7 +76,9 @@ def configuration(spec: str | Mapping[str, Any]) -> Any:
         known = [*NAMES, *sorted(one for one in dir(torchao) if one.endswith("Config"))]
         near = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise BadArgument(f"quantize = {name!r}: torchao has no such configuration{hint}; short names: {', '.join(NAMES)}")
+        raise BadArgument(
+            f"quantize = {name!r}: torchao has no such configuration{hint}; short names: {', '.join(NAMES)}"
+        )
     values = {key: _value(key, value) for key, value in {**usual, **options}.items()}
     if kind in _GROUPED and "group_size" in values:
         size = values.pop("group_size")

@@ -21,7 +21,7 @@ def keep_tokens(output: Any, ids: torch.Tensor | None, folder: Path, top: int) -
     logits = _logits(output, ids)
     if logits is None:
         return {}
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     top = min(top, logits.shape[-1])
     found: dict[str, list[torch.Tensor]] = {"ids": [], "logprobs": [], "tail": [], "next": []}
@@ -32,13 +32,15 @@ def keep_tokens(output: Any, ids: torch.Tensor | None, folder: Path, top: int) -
             found["ids"].append(best.indices.int())
             found["logprobs"].append(best.values.float())
             rest = 1 - best.values.exp().sum(-1)
-            found["tail"].append(rest.clamp_min(0).float() if top < logits.shape[-1] else torch.zeros_like(rest).float())
+            found["tail"].append(
+                rest.clamp_min(0).float() if top < logits.shape[-1] else torch.zeros_like(rest).float()
+            )
             follows = _following(tokens, begin, len(part))
             known = part.gather(-1, follows.clamp_min(0)[:, None])[:, 0]
             found["next"].append(torch.where(follows >= 0, known, torch.full_like(known, math.nan)).float())
     tensors = {name: torch.cat(parts).contiguous() for name, parts in found.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / FILE)
+    (folder / FILE).write_bytes(save(tensors))
     return {"positions": len(tensors["tail"]), "vocabulary": logits.shape[-1], "top": top}
 
 

@@ -48,7 +48,12 @@ def _value(hint: Any, value: Any) -> Any:
             return tuple(_value(arguments[0], one) for one in value)
         return tuple(_value(one, part) for one, part in zip(arguments, value, strict=True))
     if getattr(hint, "__name__", "") == "Matrix":
-        return hint({a: {b: {site: _value(float, e) for site, e in errors.items()} for b, errors in row.items()} for a, row in value.items()})
+        return hint(
+            {
+                a: {b: {site: _value(float, e) for site, e in errors.items()} for b, errors in row.items()}
+                for a, row in value.items()
+            }
+        )
     if isinstance(value, Mapping) and len(arguments) == 2:
         return {key: _value(arguments[1], one) for key, one in value.items()}
     return value

@@ -157,13 +157,17 @@ def _definition(data: Mapping[str, Any], where: str, folder: Path) -> Definition
     if not isinstance(modes, Mapping) or not modes:
         raise BadArgument(f"{where}: no modes; expected tables such as [modes.fp32]")
     target = _of(data, "target", str, where) or ""
-    if not target and not all(isinstance(one, Mapping) and (one.get("target") or one.get("command")) for one in modes.values()):
+    if not target and not all(
+        isinstance(one, Mapping) and (one.get("target") or one.get("command")) for one in modes.values()
+    ):
         raise BadArgument(f'{where}: no target; expected for instance target = "net.py:make"')
     read = tuple(_mode(str(name), value, f"{where}: modes.{name}") for name, value in modes.items())
     names = [mode.name for mode in read]
     reference = str(data.get("reference") or ("fp32" if "fp32" in names else names[0]))
     if reference not in names:
-        raise BadArgument(f"{where}: the reference {reference!r} is no mode{_near(reference, names)}; modes: {', '.join(names)}")
+        raise BadArgument(
+            f"{where}: the reference {reference!r} is no mode{_near(reference, names)}; modes: {', '.join(names)}"
+        )
     sites = data.get("sites")
     what = _texts(data.get("what", ("input", "output")), f"{where}: what")
     if not what or not set(what) <= set(ROLES):
@@ -192,13 +196,22 @@ def _definition(data: Mapping[str, Any], where: str, folder: Path) -> Definition
 
 
 def _mode(name: str, value: Any, where: str) -> ModeDefinition:
-    if not name or name.strip() != name or name.startswith(".") or not name.isprintable() or "/" in name or "\\" in name:
+    if (
+        not name
+        or name.strip() != name
+        or name.startswith(".")
+        or not name.isprintable()
+        or "/" in name
+        or "\\" in name
+    ):
         raise BadArgument(f"{where}: {name!r} cannot be a mode's name; use letters, digits, '-', '_' and '.'")
     if not isinstance(value, Mapping):
         raise BadArgument(f"{where} must be a table, got {value!r}")
     _known(value, {one.name for one in fields(ModeDefinition)} - {"name"}, where)
     dtype = (_of(value, "dtype", str, where) or "").removeprefix("torch.")
-    dtype = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "half": "float16", "float": "float32"}.get(dtype, dtype)
+    dtype = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "half": "float16", "float": "float32"}.get(
+        dtype, dtype
+    )
     if dtype and dtype not in DTYPES:
         raise BadArgument(f"{where}: dtype = {dtype!r}{_near(dtype, DTYPES)}; choose from {', '.join(DTYPES)}")
     compiled = value.get("compile", "")
@@ -226,7 +239,9 @@ def _mode(name: str, value: Any, where: str) -> ModeDefinition:
     if mode.ignore and not mode.quantize:
         raise BadArgument(f"{where}: ignore is for quantize, which this mode does not have")
     if mode.command and any((mode.arguments, mode.dtype, mode.device, mode.quantize, mode.compile, mode.batch)):
-        raise BadArgument(f"{where}: a command runs a program of its own; of the other keys only env, threads and timeout apply")
+        raise BadArgument(
+            f"{where}: a command runs a program of its own; of the other keys only env, threads and timeout apply"
+        )
     return mode
 
 
@@ -269,7 +284,9 @@ def _presets(value: Any, names: Sequence[str], where: str) -> Mapping[str, tuple
         members = _texts(members, f"{where}: presets.{preset}")
         for name in members:
             if name not in names:
-                raise BadArgument(f"{where}: presets.{preset}: there is no mode {name!r}{_near(name, names)}; modes: {', '.join(names)}")
+                raise BadArgument(
+                    f"{where}: presets.{preset}: there is no mode {name!r}{_near(name, names)}; modes: {', '.join(names)}"
+                )
         found[str(preset)] = members
     return found
 
@@ -279,7 +296,9 @@ def _questions(value: Any, names: Sequence[str], where: str) -> Mapping[str, tup
     for question, pair in ({} if value is None else _table({"questions": value}, "questions", where)).items():
         pair = _texts(pair, f"{where}: questions.{question!r}")
         if len(pair) != 2 or not set(pair) <= set(names):
-            raise BadArgument(f"{where}: questions.{question!r} must be two modes, [reference, candidate]; got {list(pair)}")
+            raise BadArgument(
+                f"{where}: questions.{question!r} must be two modes, [reference, candidate]; got {list(pair)}"
+            )
         found[str(question)] = (pair[0], pair[1])
     return found
 
@@ -299,7 +318,9 @@ def _sensitivity(value: Any, names: Sequence[str], where: str) -> Any:
 def _known(data: Mapping[str, Any], known: set[str], where: str) -> None:
     for key in data:
         if key not in known:
-            raise BadArgument(f"{where}: there is no key {key!r}{_near(str(key), known)}; keys: {', '.join(sorted(known))}")
+            raise BadArgument(
+                f"{where}: there is no key {key!r}{_near(str(key), known)}; keys: {', '.join(sorted(known))}"
+            )
 
 
 def _table(data: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from layertap.result import EXIT_CODES, Note, Result, Verdict, register
-from layertap.sweep.plain import from_plain
+from layertap.sweeping.plain import from_plain
 
 if TYPE_CHECKING:
     import os
@@ -20,7 +20,7 @@ register(
     text="layertap.report.sweep:sweep_text",
     dict="layertap.report.sweep:sweep_dict",
     html="layertap.report.sweep_page:sweep_page",
-    notebook="layertap.report.sweep_page:sweep_page",
+    notebook="layertap.report.sweep_page:sweep_fragment",
 )
 
 
@@ -71,6 +71,8 @@ class Tokens:
     reference_perplexity: float
     perplexity_ratio: float
     perplexity_ratio_error: float
+    top: int
+    """So many of the likeliest tokens were kept of each position."""
     covered: float
     """The mean mass of the reference's kept tokens that the mode has kept too; below 1 the divergence is a lower bound."""
 
@@ -270,19 +272,19 @@ class Sweep(Result):
     def to_npz(self, path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None) -> str:
         """Writes one layer's input and output in every mode, with statistics beside it as JSON; returns what was left
         out, in words."""
-        from layertap.sweep.exports import write_npz
+        from layertap.sweeping.exports import write_npz
 
         return write_npz(self, path, names)
 
     def to_png(self, path: str | os.PathLike[str], *, site: str | None = None) -> None:
         """Draws, for each mode, the histogram of its differences from the reference at one site (needs Pillow)."""
-        from layertap.sweep.exports import write_png
+        from layertap.sweeping.exports import write_png
 
         write_png(self, path, site)
 
     def explain(self, reference: str, candidate: str) -> Explanation:
         """Runs `find_fault` between two of the modes; what they differ by is named by module and cause."""
-        from layertap.sweep.explaining import explain
+        from layertap.sweeping.explaining import explain
 
         return explain(self, reference, candidate)
 

@@ -9,8 +9,8 @@ import torch
 
 ENOUGH = 512
 """Of fewer values nothing can be said."""
-MOST = 256
-"""More distinct values than these are no grid of 8 bits."""
+MOST = 257
+"""More distinct values than these are no grid of 8 bits. (-128 to 128 is, where nothing was clipped.)"""
 LOOKED_AT = 1 << 18
 ROWS = 8
 """So many rows are looked at one by one, for grids with a step of their own in each."""
@@ -58,4 +58,4 @@ def _grid(values: torch.Tensor, *, rows: bool = False) -> dict[str, Any] | None:
     steps = (distinct - distinct[0]) / step
     if bool((steps - steps.round()).abs().max() > 0.02):
         return None
-    return {"distinct": count, "step": step, "bits": max(1, math.ceil(math.log2(places + 1)))}
+    return {"distinct": count, "step": step, "bits": max(1, min(8, math.ceil(math.log2(places + 1))))}

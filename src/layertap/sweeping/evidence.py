@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layertap.measure import measure
-from layertap.sweep.grids import grid_of
-from layertap.sweep.opening import Opened
+from layertap.sweeping.grids import ENOUGH, MOST, grid_of
+from layertap.sweeping.opening import Opened
 
 KERNELS = (
     *("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "linear", "matmul", "convolution", "conv1d", "conv2d"),
@@ -53,7 +53,12 @@ def _parameters(model: nn.Module) -> tuple[dict[str, dict[str, int]], dict[str, 
         entry = counts.setdefault(dtype, {"tensors": 0, "values": 0})
         entry["tensors"] += 1
         entry["values"] += tensor.numel()
-        if dtype.startswith(("float", "bfloat")) and dtype not in NARROW and tensor.ndim >= 2 and type(tensor) in _PLAIN:
+        if (
+            dtype.startswith(("float", "bfloat"))
+            and dtype not in NARROW
+            and tensor.ndim >= 2
+            and type(tensor) in _PLAIN
+        ):
             found = grid_of(tensor.detach())
             if found is not None:
                 grids[name] = found
@@ -93,12 +98,26 @@ class _Kernels(TorchDispatchMode):
             given = [storage_dtype(one) for one in args if isinstance(one, torch.Tensor) and one.ndim > 1]
             self.kernels[f"{name}({', '.join(given)})"] += 1
         elif name in ROUNDING:
-            self.rounding[name] += 1
-        elif name in ("_to_copy", "to") and isinstance(output, torch.Tensor) and args and isinstance(args[0], torch.Tensor):
+            self.rounding[_rounded(name, output)] += 1
+        elif (
+            name in ("_to_copy", "to")
+            and isinstance(output, torch.Tensor)
+            and args
+            and isinstance(args[0], torch.Tensor)
+        ):
             before, after = (str(one.dtype).removeprefix("torch.") for one in (args[0], output))
             if after in NARROW or before in NARROW:
                 self.casts[f"{before} → {after}"] += 1
         return output
+
+
+def _rounded(name: str, output: Any) -> str:
+    """The operator, and on how many bits its whole numbers are: rounding to a grid is done that way."""
+    if not isinstance(output, torch.Tensor) or output.numel() < ENOUGH or not output.is_floating_point():
+        return name
+    low, high = (float(one) for one in output.detach().aminmax())
+    places = high - low + 1
+    return f"{name}, {max(1, min(8, math.ceil(math.log2(places))))} bits" if 2 <= places <= MOST else name
 
 
 def _watched(opened: Opened, seen: _Kernels) -> None:
@@ -136,26 +155,3 @@ def _weights(model: nn.Module) -> str:
             return ""
         total = (total * 31 + number + measure(tensor.detach().cpu()).fingerprint) % 2**64
     return f"{total:016x}"
-
-
-def summary(evidence: Mapping[str, Any]) -> dict[str, str]:
-    """Dtype → what shows that it is used, in words that need no language: names and numbers."""
-    told: dict[str, list[str]] = {}
-    for dtype, found in evidence.get("parameters", {}).items():
-        told.setdefault(dtype, []).append(f"{found['tensors']} parameters ({found['values']} values)")
-    kernels: dict[str, int] = {}
-    for text, count in evidence.get("kernels", {}).items():
-        for dtype in set(text.partition("(")[2].rstrip(")").split(", ")) - {""}:
-            kernels[dtype] = kernels.get(dtype, 0) + count
-    for dtype, count in kernels.items():
-        told.setdefault(dtype, []).append(f"{count} kernels")
-    for where in ("weights", "outputs"):
-        bits: dict[int, list[str]] = {}
-        for path, found in evidence.get(where, {}).items():
-            bits.setdefault(found["bits"], []).append(path or "(the model)")
-        for width, paths in sorted(bits.items()):
-            first = evidence[where]["" if paths[0] == "(the model)" else paths[0]]
-            step = f", step {first['step']:.4g}" if first.get("step") else ""
-            text = f"{len(paths)} {where} on a grid of {width} bits ({paths[0]}: {first['distinct']} values{step})"
-            told.setdefault(f"int{width}", []).append(text)
-    return {dtype: "; ".join(parts) for dtype, parts in told.items()}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.files import open_regular
-from layertap.sweep.result import Tokens
+from layertap.sweeping.result import Tokens
 
 FILE = "tokens.safetensors"
 PERCENTILES = (("99.9", 99.9), ("99", 99.0), ("95", 95.0), ("90", 90.0), ("median", 50.0))
@@ -67,6 +67,7 @@ def compare_tokens(reference: Arrays, candidate: Arrays) -> Tokens | None:
         reference_perplexity=math.exp(-float(p[known].mean())) if known.any() else math.nan,
         perplexity_ratio=ratio,
         perplexity_ratio_error=ratio * float(logs.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan,
+        top=reference["ids"].shape[1],
         covered=float(covered.mean()),
     )
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from layertap.store.parquetfile import ParquetFile
 from layertap.store.schema import FORMAT
-from layertap.store.tensorfile import Entry, TensorFileWriter, read_bytes, read_header
+from layertap.store.tensorfile import TensorEntry, TensorFileWriter, read_bytes, read_header
 
 Identity = tuple[int, str, tuple[int, ...]]
 """Fingerprint, dtype and shape of what was kept."""
@@ -31,7 +31,7 @@ class Pool:
 
     places: dict[Identity, tuple[Path, str]] = field(default_factory=dict)
     """Identity → the file and the tensor's name in it."""
-    _headers: dict[Path, dict[str, Entry]] = field(default_factory=dict)
+    _headers: dict[Path, dict[str, TensorEntry]] = field(default_factory=dict)
 
     def add(self, run: Path) -> None:
         """Takes the tensors of a run that is complete."""
@@ -39,7 +39,7 @@ class Pool:
             for identity, file, key in _kept(pq.read_table(parquet, columns=_COLUMNS)):
                 self.places.setdefault(identity, (run / "tensors" / file, key))
 
-    def read(self, path: Path, key: str) -> tuple[Entry, Any]:
+    def read(self, path: Path, key: str) -> tuple[TensorEntry, Any]:
         if path not in self._headers:
             self._headers[path] = read_header(path, str(path))
         entry = self._headers[path][key]
@@ -107,13 +107,15 @@ def _share_shard(run: Path, parquet: Path, pool: Pool) -> int:
     gone = {row for members in elsewhere.values() for row in members}
     _write_own(run, parquet, table, [row for row in range(rows) if row not in gone], source, header)
     for path, members in elsewhere.items():
-        _append(run / "records" / f"{path.stem}.parquet", table.take(members))
+        _append(run / "records" / f"{path.stem}.parquet", table.take(pa.array(members, pa.int64())))
     return spared
 
 
-def _write_own(run: Path, parquet: Path, table: Any, rows: Sequence[int], source: Path, header: dict[str, Entry]) -> None:
+def _write_own(
+    run: Path, parquet: Path, table: Any, rows: Sequence[int], source: Path, header: dict[str, TensorEntry]
+) -> None:
     """Writes the shard again with what is its own; without rows it is removed."""
-    own = table.take(list(rows))
+    own = table.take(pa.array(rows, pa.int64()))
     files, names = own.column("file").to_pylist(), own.column("key").to_pylist()
     keys = list(dict.fromkeys(key for key, file in zip(names, files, strict=True) if file))
     if keys:
@@ -174,7 +176,7 @@ def _kept(table: Any) -> Any:
             yield (fingerprint, dtype, tuple(shape)), file, key
 
 
-def _equal(path: Path, one: Entry, other: Entry, values: Any) -> bool:
+def _equal(path: Path, one: TensorEntry, other: TensorEntry, values: Any) -> bool:
     """Whether the bytes are the same: a fingerprint is no proof against intent."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from layertap.sweep import memory
-from layertap.sweep.task import write_json
+from layertap.sweeping import memory
+from layertap.sweeping.task import write_json
 
 # The interpreter finds what the caller's does, in the same order, and nothing of the working directory besides.
 _BOOT = (
     "import json, sys; sys.path[:] = json.load(open(sys.argv[1], encoding='utf-8'))['sys_path']; "
-    "from layertap.sweep.worker import main; sys.exit(main(sys.argv[1]))"
+    "from layertap.sweeping.worker import main; sys.exit(main(sys.argv[1]))"
 )
 _POLL = 0.02
 _TAIL = 12

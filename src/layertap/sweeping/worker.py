@@ -1,4 +1,4 @@
-"""The process of one mode: `python -m layertap.sweep.worker TASK.json`. What it found is in files when it ends.
+"""The process of one mode: `python -m layertap.sweeping.worker TASK.json`. What it found is in files when it ends.
 
 A task has a `kind`: `record` (the mode's run), `teach`, `sensitivity` and `explain`. The outcome, `outcome.json` beside
 the task, is written last; a process that dies leaves none.
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import LayertapError
-from layertap.sweep.task import write_json
+from layertap.sweeping.task import write_json
 
 KINDS = {
-    "record": "layertap.sweep.recording:record_mode",
-    "teach": "layertap.sweep.teaching:teach",
-    "sensitivity": "layertap.sweep.ranking:rank",
-    "explain": "layertap.sweep.explaining:explain_here",
+    "record": "layertap.sweeping.recording:record_mode",
+    "teach": "layertap.sweeping.teaching:teach",
+    "sensitivity": "layertap.sweeping.ranking:rank",
+    "explain": "layertap.sweeping.explaining:explain_here",
 }
 
 

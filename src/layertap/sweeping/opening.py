@@ -15,8 +15,8 @@ from layertap.capture.leaves import leaves, map_tensors
 from layertap.errors import BadArgument, TargetError
 from layertap.measure import measure
 from layertap.result import Note
-from layertap.sweep.quantising import quantise
-from layertap.sweep.seeds import set_seeds
+from layertap.sweeping.quantising import quantise
+from layertap.sweeping.seeds import set_seeds
 from layertap.targets import Inputs, Target, make_inputs, open_target
 
 

@@ -13,11 +13,11 @@ from layertap.capture import record
 from layertap.capture.leaves import leaves
 from layertap.measure import measure
 from layertap.select.tree import Tree
-from layertap.sweep.batches import Batches
-from layertap.sweep.ends import resolve_sites
-from layertap.sweep.evidence import evidence_of
-from layertap.sweep.opening import Opened, open_mode
-from layertap.sweep.tokens import keep_tokens
+from layertap.sweeping.batches import Batches
+from layertap.sweeping.ends import resolve_sites
+from layertap.sweeping.evidence import evidence_of
+from layertap.sweeping.opening import Opened, open_mode
+from layertap.sweeping.tokens import keep_tokens
 
 
 def record_mode(task: Mapping[str, Any]) -> dict[str, Any]:

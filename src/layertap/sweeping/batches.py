@@ -28,7 +28,9 @@ class Batches:
         shapes = [leaf.tensor.shape for leaf in leaves(inputs) if leaf.tensor is not None]
         counts = {shape[0] for shape in shapes if shape}
         if len(counts) != 1:
-            raise BadArgument(f"batch = {size}: the inputs do not share a first axis (shapes {[list(s) for s in shapes]})")
+            raise BadArgument(
+                f"batch = {size}: the inputs do not share a first axis (shapes {[list(s) for s in shapes]})"
+            )
         self.rows, self.size = counts.pop(), size
         self._inputs = inputs
 

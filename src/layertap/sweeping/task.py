@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from layertap.sweep.definition import Definition, ModeDefinition
+from layertap.sweeping.definition import Definition, ModeDefinition
 
 TASK_FORMAT = 1
 _HASHED = 1 << 30
