@@ -19,6 +19,8 @@ Read `site.py` first. Nothing here imports torch until a name that needs it is u
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from layertap.result import register
+
 if TYPE_CHECKING:
     from layertap.capture import bake, record
     from layertap.compare import diff
@@ -61,6 +63,24 @@ _ROOMS = {
     "sweep": "layertap.sweeping",
     "watch": "layertap.watching",
 }
+
+
+# Who renders which result: named here, loaded when a result is shown.
+register(
+    "Report",
+    text="layertap.report.diff:report_text",
+    dict="layertap.report.diff:report_dict",
+    html="layertap.report.page:report_page",
+)
+register("TrainingReport", text="layertap.report.training:training_text", dict="layertap.report.training:training_dict")
+register(
+    "Finding",
+    text="layertap.report.finding:finding_text",
+    dict="layertap.report.finding:finding_dict",
+    html="layertap.report.page:finding_page",
+)
+register("Receipt", text="layertap.report.receipt:receipt_text", dict="layertap.report.receipt:receipt_dict")
+register("Audit", text="layertap.weights.text:audit_text")
 
 
 def __getattr__(name: str) -> Any:

@@ -139,13 +139,13 @@ def test_the_page_names_the_culprit_and_needs_nothing_else(broken, tmp_path):
 
 def test_a_repro_does_not_write_over_anything(broken, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(LayertapError, match="is there already; give a new folder"):
+    with pytest.raises(LayertapError, match="already exists; give a new folder"):
         broken.repro(tmp_path)
 
 
 def test_without_a_fault_there_is_nothing_to_reproduce(tmp_path):
     model = nn.Linear(2, 2)
-    with pytest.raises(LayertapError, match="nothing to reproduce: the verdict is identical"):
+    with pytest.raises(LayertapError, match="there is nothing to reproduce: the verdict is identical"):
         find_fault(model, copy.deepcopy(model), (torch.ones(1, 2),)).repro(tmp_path / "repro")
 
 

@@ -228,6 +228,15 @@ def test_msprobes_dump(tmp_path: Path) -> None:
     assert "Functional.relu.0" in lt.diff(ours, ours / "step0").reasons[0]
 
 
+def test_msprobes_tensor_that_is_not_what_its_statistics_say(tmp_path: Path) -> None:
+    ours = msprobe(tmp_path / "a")
+    assert not open_run(ours).problems
+    torch.save(VALUES[0] * 1.5, ours / "step0/rank0/dump_tensor_data/Module.layers.2.Linear.forward.0.output.0.pt")
+    (problem,) = open_run(ours).problems
+    assert "layers.2 is not what Module.layers.2.Linear.forward.0.output.0.pt holds (mean" in problem
+    assert "norm" in problem
+
+
 def test_msprobes_statistics_alone(tmp_path: Path) -> None:
     ours, theirs = msprobe(tmp_path / "a", tensors=False), msprobe(tmp_path / "b", 2.0, tensors=False)
     record = open_run(ours)["layers.2"].record

@@ -163,7 +163,7 @@ def test_e4_a_mode_keeps_its_name_on_the_way_through(file: Path, tmp_path: Path)
 
 def test_e4_export_refuses_and_replaces(tmp_path: Path) -> None:
     export(recorded(["a"]), tmp_path / "io.npz", "npz")
-    with pytest.raises(RunExists, match=r"io.npz is there already; exists='replace' \(--replace\) replaces it"):
+    with pytest.raises(RunExists, match=r"io.npz already exists; exists='replace' \(--replace\) replaces it"):
         export(recorded(["a"]), tmp_path / "io.npz", "npz")
     export(recorded(["a"], seed=1), tmp_path / "io.npz", "npz", exists="replace")
     same(recorded(["a"], seed=1)["a"], read_npz(tmp_path / "io.npz")["layer_0"])

@@ -281,7 +281,7 @@ def test_a_slow_disk_degrades_by_policy_and_says_so(tmp_path, caplog, monkeypatc
     assert monitor.epoch_statistics()["0"][""].count == 6 * 2000
     monitor.remove_hooks()
     assert "0: the tensors of 4 outputs, first at epoch 1, batch 2, are not in the run" in caplog.text
-    assert "dropped for the budget: 4 tensors" in str(monitor.receipt)
+    assert "not kept, because the budget was used up: 4 tensors" in str(monitor.receipt)
 
 
 SCRIPT = """

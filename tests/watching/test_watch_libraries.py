@@ -38,7 +38,7 @@ def test_transformers_trainer_which_fetches_ahead(tmp_path):
     assert places(w.run, "model.layers.1") == expected
     assert places(w.run, "loss") == expected
     updates = places(w.run, next(str(site) for site in w.run.sites if str(site).endswith(".update")))
-    assert updates == expected[1::2], "the optimizer steps with the last batch, though the next is there already"
+    assert updates == expected[1::2], "the optimizer steps with the last batch, though the next already exists"
 
 
 def test_lightning(tmp_path):

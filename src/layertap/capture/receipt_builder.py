@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
+from layertap.capture.artefact import artefact_of
 from layertap.capture.module_tap import ModuleTap
 from layertap.capture.pending_record import Source
 from layertap.site import Receipt, Site, SiteReceipt
@@ -120,7 +121,7 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap], changed: Mapp
     if error and not tally.fired:
         return f"recording stopped before anything came from it ({error})"
     if tally.dropped:
-        return f"dropped for the budget, {tally.dropped} times"
+        return f"not kept, because the budget was used up, {tally.dropped} times"
     if tap.refused and not tap.total:
         return tap.refused
     if tap.region is not None and not isinstance(tap.module, _CONTAINERS):
@@ -141,7 +142,7 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap], changed: Mapp
         return "nothing it handled required a gradient"
     if role in ("grad_input", "grad_output", "param_grad"):
         return "no gradient reached it while recording; run backward() inside the block"
-    if hasattr(tap.module, "layertap_lost") and role != "param":
+    if artefact_of(tap.module) is not None and role != "param":
         return "an artefact shows what leaves its modules, and its own inputs, but not what enters a module"
     if role == "param":
         return "its parameters were recorded at the modules below it"
@@ -149,9 +150,9 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap], changed: Mapp
 
 
 def _why_not_called(tap: ModuleTap, by_path: dict[str, ModuleTap]) -> str:
-    lost = getattr(tap.module, "layertap_lost", "")
-    if lost:
-        return str(lost)
+    artefact = artefact_of(tap.module)
+    if artefact is not None and artefact.lost:
+        return artefact.lost
     if isinstance(tap.module, _CONTAINERS):
         return f"{tap.kind} is a container, which torch never calls; ask for its children"
     above = _nearest_called(tap.path, by_path)

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from layertap.capture import taps
+from layertap.capture.artefact import artefact_of
 from layertap.capture.compiled import Uncompiled, doors_of
 from layertap.capture.contents import Contents
 from layertap.capture.exit_signal import keep_interrupts
@@ -524,7 +525,7 @@ class Recorder:
             error=self._error or self.sink.error,
             sources=[(role, source) for (_, role, _), source in self._sources.items()],
             notes=(
-                *getattr(self.model, "layertap_notes", ()),
+                *(state.notes if (state := artefact_of(self.model)) is not None else ()),
                 *self.parts.notes(self._rank),
                 *self.notes,
                 *self.sink.notes,

@@ -12,6 +12,7 @@ from layertap.fault.contrast import Contrast
 from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.result import ModuleRow
+from layertap.result import Note
 
 LIMIT = 6.0
 """A module whose error is this many times its floor is faulty; clean pairs in other precisions stay below 3."""
@@ -131,19 +132,10 @@ def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) ->
     return sorted(rows, key=lambda row: row.order)
 
 
-_ENDS = {
-    "entry": "the input of {}",
-    "exit": "its output",
-    "after": "what it leaves in its arguments",
-    "grad_output": "the gradient that arrives at {}",
-    "grad_input": "the gradient of its input",
-    "param_grad": "the gradient of its parameter",
-}
-
-
 def _where(event: Event, pairing: Pairing, several: bool) -> str:
     page, call, end, leaf = event.key
-    text = _ENDS[end].format(pairing.name(page))
+    of = {"module": pairing.name(page)} if end in ("entry", "grad_output") else {}
+    where = Note(f"where.{end}", **of)
     if leaf and (several or end == "param_grad"):
-        text += f" ({leaf})"
-    return text + (f", call {call}" if call else "")
+        where = Note("where.leaf", where=where, leaf=leaf)
+    return Note("where.call", where=where, call=call) if call else where

@@ -83,7 +83,7 @@ def _npz(
             raise BadArgument(f"mode {other!r} cannot be a name in an .npz; leave out slashes")
     for there in (file, file.with_name(stats_name(file.name))):
         if exists == "error" and there.exists():
-            raise RunExists(f"{there} is there already; exists='replace' (--replace) replaces it, or give another path")
+            raise RunExists(f"{there} already exists; exists='replace' (--replace) replaces it, or give another path")
     with Staging(file.parent, "npz", progress, whole=False) as out:
         write_npz(runs, out, file.name, names=names, step=step)
         out.commit()

@@ -77,6 +77,11 @@ def read_msprobe(path: str | os.PathLike[str]) -> Run:
             if isinstance(file, str) and file in files:
                 files.discard(file)
                 take_file(foreign, tensors / file, "", change=_moved(entry, step, rank))
+                if wrong := [text for record, _ in foreign.rows[before:] for text in _disagreements(record, entry)]:
+                    foreign.problems.append(
+                        f"{place / DUMP}: {entry.site} is not what {file} holds ({'; '.join(wrong)}): one of the two "
+                        f"is stale or damaged; the tensor is used"
+                    )
             if len(foreign.rows) == before and record is not None:
                 foreign.put_statistics(record)
         foreign.unread += [str((tensors / file).relative_to(folder)) for file in sorted(files, key=natural)]
@@ -146,6 +151,12 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _moved(entry: _Tensor, step: int, rank: int) -> Any:
     return lambda record: replace(record, site=entry.site, kind=entry.kind, step=step, rank=rank)
+
+
+def _disagreements(record: Record, entry: _Tensor) -> list[str]:
+    """Where what dump.json says of a tensor cannot be true of the one in its file."""
+    given = {name.lower(): value for name, value in entry.given.items() if value is not None}
+    return numbers.disagreements(record, given | {"dtype": numbers.dtype_of(entry.given).lower()}, ddof=0)
 
 
 def _statistics(entry: _Tensor, step: int, rank: int) -> Record | None:

@@ -94,13 +94,13 @@ def _disagreements(record: Record, given: Mapping[str, Any], ddof: int, rounding
     if stats.nonfinite or not stats.count:
         return
     share = 2.0**-7 if record.dtype in _HALF else 1e-5
-    expected = theirs(stats, ddof=ddof)
+    expected = theirs(stats, ddof=ddof) | {"norm": stats.l2}
     for name, value in expected.items():
         if name not in given:
             continue
         found = number(given[name])
         slack = rounding + 1e-6 * abs(value)
-        if name in ("mean", "std"):
+        if name in ("mean", "std", "norm"):
             slack += share * abs(value) + 1e-5 * stats.abs_mean
         if not (abs(found - value) <= slack or (math.isnan(found) and math.isnan(value))):
             yield f"{name} {found:.6g} there, {value:.6g} in the tensor"

@@ -21,6 +21,7 @@ from layertap.measure import pair_native, pair_plain
 from layertap.measure.difference import Agreement, Difference
 from layertap.measure.pair_lines import LINES, agreement, worst_column, worst_row
 from layertap.measure.pair_plain import BINS, MANTISSA, Task, Totals
+from layertap.messages import tr
 
 _COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
@@ -67,7 +68,7 @@ def compare(
     """
     _check(reference, candidate)
     if not (rtol >= 0 and atol >= 0 and eps >= 1e-30):
-        raise BadArgument(f"expected rtol and atol of at least 0 and eps of at least 1e-30, got {rtol}, {atol}, {eps}")
+        raise BadArgument(tr("measure.tolerances", rtol=rtol, atol=atol, eps=eps))
     task = _task(reference, candidate, rtol, atol, eps, 1.0)
     totals = _measure(task)
     for side, found in ((reference, totals.fingerprint_a), (candidate, totals.fingerprint_b)):
@@ -82,17 +83,19 @@ def compare(
 
 def _check(reference: Array, candidate: Array) -> None:
     if reference.shape != candidate.shape:
-        raise BadArgument(f"shapes differ: reference {reference.shape}, candidate {candidate.shape}")
+        raise BadArgument(tr("measure.shapes", shape=reference.shape, shape2=candidate.shape))
     for side, array in (("reference", reference), ("candidate", candidate)):
         dtype = _COMPLEX.get(array.dtype, array.dtype)
         if dtype not in MANTISSA:
-            raise BadArgument(f"the {side}'s dtype, {array.dtype}, cannot be compared; can be: {', '.join(MANTISSA)}")
+            raise BadArgument(tr("measure.pair_dtype", side=side, dtype=array.dtype, MANTISSA=", ".join(MANTISSA)))
         expected = _items(array) * math.prod(array.shape)
         if array.raw.dtype != np.uint8 or not array.raw.flags.c_contiguous or array.raw.size != expected:
             got = f"{array.raw.size} of {array.raw.dtype}"
-            raise BadArgument(f"the {side} is {array.dtype} {array.shape}: expected {expected} raw bytes, got {got}")
+            raise BadArgument(
+                tr("measure.pair_bytes", side=side, dtype=array.dtype, shape=array.shape, expected=expected, got=got)
+            )
     if (reference.dtype in _COMPLEX) != (candidate.dtype in _COMPLEX):
-        raise BadArgument(f"one side is complex: reference {reference.dtype}, candidate {candidate.dtype}")
+        raise BadArgument(tr("measure.one_complex", dtype=reference.dtype, dtype2=candidate.dtype))
 
 
 def _items(array: Array) -> int:

@@ -28,6 +28,7 @@ from layertap.measure.difference import Difference, Part
 from layertap.measure.pair_exact import mend_pair
 from layertap.measure.pair_fold import BEST, FOLDS, LINE, PAIR_SLAB_BYTES, SAMPLE, SAMPLES, fold_lines
 from layertap.measure.pair_fused import FIELDS, MOST, compare_pair
+from layertap.messages import tr
 
 _KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _MANTISSA = {"float32": (23, -126), "bfloat16": (7, -126), "float16": (10, -14)}
@@ -79,10 +80,12 @@ def launch_pair(
             launch_pair(reference, candidate, slab, rtol=rtol, atol=atol, eps=eps)
         return
     if reference.shape != candidate.shape or not (reference.is_contiguous() and candidate.is_contiguous()):
-        sides = " and ".join(f"{tuple(side.shape)} with strides {side.stride()}" for side in (reference, candidate))
-        raise BadArgument(f"expected two contiguous tensors of one shape, got {sides}")
+        sides = " and ".join(
+            tr("measure.with_strides", shape=tuple(side.shape), stride=side.stride()) for side in (reference, candidate)
+        )
+        raise BadArgument(tr("measure.two_tensors", sides=sides))
     if slab.numel() != PAIR_SLAB_BYTES or slab.data_ptr() % 16 or not 1e-30 <= eps < 1e30:
-        raise BadArgument(f"expected {PAIR_SLAB_BYTES} aligned bytes and eps from 1e-30, got {slab.numel()} and {eps}")
+        raise BadArgument(tr("measure.pair_slab", PAIR_SLAB_BYTES=PAIR_SLAB_BYTES, numel=slab.numel(), eps=eps))
     if not reference.numel():
         slab.zero_()
         return

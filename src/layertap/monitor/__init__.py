@@ -9,7 +9,8 @@ TensorBoard       scalars and histograms for TensorBoard
 
 layers, entries   what is asked for; where each output is
 recorder          `record`'s recorder, asked about each output
-saving, files     the documented files
+files             the documented files, and the thread that writes them
+never_raise       errors and missing outputs are logged once and never raised
 """
 
 from importlib import import_module

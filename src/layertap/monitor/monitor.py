@@ -23,13 +23,11 @@ from layertap.errors import BadArgument, RunExists
 from layertap.files import parse_bytes
 from layertap.formats.detect import layout_of
 from layertap.monitor.attention import with_weights
-from layertap.monitor.entries import BatchOutput, OutputReader, collected
-from layertap.monitor.epoch_entries import EpochEntries
+from layertap.monitor.entries import BatchOutput, EpochEntries, OutputReader, collected
+from layertap.monitor.files import Saver
 from layertap.monitor.layers import MonitoredLayer, read_config, read_layers, whole_numbers
-from layertap.monitor.monitor_log import MonitorLog, why_nothing
-from layertap.monitor.never_raise import never_raise, nothing
+from layertap.monitor.never_raise import MonitorLog, never_raise, nothing, why_nothing
 from layertap.monitor.recorder import MonitorRecorder
-from layertap.monitor.saving import Saver
 from layertap.site import Receipt, Statistics
 from layertap.store import Run
 from layertap.store.folder_lock import FolderLock
@@ -394,11 +392,8 @@ class Monitor:
         else:
             sites = {site.path: site for site in self.receipt.sites}
             why = sites[item.path].why or "it was not called in this epoch, or the condition refused its outputs"
-        self._teller.tell(
-            say(
-                "{layer}: nothing recorded in epoch {epoch}: {why}", layer=item.layer, epoch=self.current_epoch, why=why
-            )
-        )
+        told = "{layer}: nothing recorded in epoch {epoch}: {why}"
+        self._teller.tell(say(told, layer=item.layer, epoch=self.current_epoch, why=why))
 
 
 def _lists(data: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -90,7 +90,7 @@ class TensorBoard:
                 self._writer.add_scalar(f"training/{name}", value, scalars["step"])
 
     def add_run(self, run: Run) -> None:
-        """Writes all of a run that is there already, whatever recorded it; one tensor at a time is in memory."""
+        """Writes all of a run that already exists, whatever recorded it; one tensor at a time is in memory."""
         for record in run.records():
             self.add(record, run.kept_bytes(record) if self._histograms and record.kept != "stats" else None)
 

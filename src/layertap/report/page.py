@@ -8,11 +8,10 @@ from html import escape as _escape
 from typing import TYPE_CHECKING
 
 from layertap.compare.columns import column
-from layertap.messages import language, printable
+from layertap.messages import language, printable, tr
 from layertap.report.diff import LEGEND, headline, pair_name, scale
 from layertap.report.finding import words
 from layertap.report.values import number
-from layertap.words import say
 
 if TYPE_CHECKING:
     from layertap.compare.result import Report, Row
@@ -70,8 +69,8 @@ def report_page(report: Report) -> str:
     verdicts = list(column(report.rows, "verdict"))
     first = verdicts.index("fault") if "fault" in verdicts else -1
     rows = [_line(row, place, first=number == first) for number, row in enumerate(report.rows)]
-    unmatched = [f"only in the {side}: {site}" for side, site in report.unmatched]
-    unmatched += [say(LEGEND)] if report.rows else []
+    unmatched = [tr("report.only_in", side=side, site=site) for side, site in report.unmatched]
+    unmatched += [tr(LEGEND)] if report.rows else []
     return _page(report.verdict, head, rest, report.notes, titles, rows, tools=_tools(report), after=unmatched)
 
 
@@ -129,8 +128,8 @@ def _tools(report: Report) -> list[str]:
     bad = sum(verdict not in ("identical", "noise") for verdict in column(report.rows, "verdict"))
     if len(report.rows) <= LONG or not bad:
         return []
-    link = "" if report.first is None else f" · <a href='#first'>{say('to the first departure')}</a>"
-    label = say("only the {count} rows that are no noise", count=bad)
+    link = "" if report.first is None else f" · <a href='#first'>{tr('report.to_first')}</a>"
+    label = tr("report.only_not_noise", count=bad)
     return [f"<input type='checkbox' id='bad'><label for='bad'> {label}</label>{link}"]
 
 
@@ -157,7 +156,7 @@ def _module(row: ModuleRow, verdict: str, place: Callable[[float], float]) -> st
     bar = _bar(row.total if totals_only else row.local, row.floor, place)
     doubtful = totals_only and row.total > row.floor
     colour = verdict or ("inconclusive" if doubtful else "")
-    return _row(colour, (row.path or "(the model)", row.kind, *numbers), bar, row.where)
+    return _row(colour, (row.path or tr("report.the_model"), row.kind, *numbers), bar, row.where)
 
 
 def _bar(error: float, floor: float, place: Callable[[float], float]) -> str:

@@ -127,7 +127,7 @@ class OpenVino(Reader):
         ports = {_value(port): port for op in model.get_ordered_ops() for port in op.outputs()}
         for call in self._scopes.calls:
             for value in call.values if call.path in wanted else ():
-                # Each a result of its own: add_outputs would hand back one that is there already.
+                # Each a result of its own: add_outputs would hand back one that already exists.
                 model.add_results([self._openvino.opset13.result(ports[value])])
         model.validate_nodes_and_infer_types()
         return model

@@ -78,7 +78,9 @@ def _indexed(index: Path) -> dict[str, Entry]:
     for name in files:
         if not isinstance(name, str) or Path(name).name != name:
             raise BadArgument(f"{index} names {name!r}; expected a file in the same folder")
-        if not (index.parent / name).is_file():
+        with reading(f"{index} names {name[:80]!r}", "not a file name", BadArgument):
+            there = (index.parent / name).is_file()  # a name may be longer than a system allows
+        if not there:
             raise BadArgument(f"{index} names {name}, which is not there: the download or copy is incomplete")
         held = _file(index.parent / name)
         found.update({tensor: held[tensor] for tensor in held if placed.get(tensor) == name})

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.compare.align.layout import AxisLayout
+from layertap.result import Note
 from layertap.site import Record
 
 Vector = npt.NDArray[np.float64]
@@ -89,7 +90,7 @@ class Board:
 
     @staticmethod
     def pairs_text(count: int) -> str:
-        return "1 pair" if count == 1 else f"{count} pairs"
+        return Note("align.one_pair") if count == 1 else Note("align.pairs", count=count)
 
 
 Kin = tuple[int, str, tuple[str, int]]

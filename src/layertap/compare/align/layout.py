@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 _STEP = re.compile(r"\s*(transpose|merge|split|slice)\(([\d\s,]*)\)\s*[;>]?")
 _WANTED = {"transpose": (2, 2), "merge": (2, 2), "split": (2, 99), "slice": (3, 3)}
@@ -40,16 +41,13 @@ class AxisLayout:
             match = _STEP.match(text, at)
             numbers = tuple(int(word) for word in match[2].split(",") if word.strip()) if match else ()
             if match is None or not _WANTED[match[1]][0] <= len(numbers) <= _WANTED[match[1]][1]:
-                raise BadArgument(
-                    f"layout {text!r}: expected transpose(axis,axis), merge(axis,next axis), split(axis,size,size,…) "
-                    f"or slice(axis,start,stop)"
-                )
+                raise BadArgument(tr("align.layout_expected", text=text))
             if match[1] == "merge" and numbers[1] != numbers[0] + 1:
-                raise BadArgument(f"layout {text!r}: only neighbouring axes can be merged; transpose them first")
+                raise BadArgument(tr("align.layout_neighbours", text=text))
             steps.append((match[1], numbers))
             at = match.end()
         if not steps:
-            raise BadArgument("layout is empty; leave it out where the axes agree")
+            raise BadArgument(tr("align.layout_empty"))
         return cls(text=text, steps=tuple(steps))
 
     def apply(self, array: Any) -> Any:
@@ -59,12 +57,12 @@ class AxisLayout:
             axis = numbers[0]
             last = max(numbers) if name in ("transpose", "merge") else axis
             if last >= len(shape):
-                raise BadArgument(f"layout {self.text!r}: {name} needs axis {last}, the shape is {list(shape)}")
+                raise BadArgument(tr("align.layout_axis", text=self.text, name=name, last=last, shape=list(shape)))
             if name == "transpose":
                 array = array.swapaxes(*numbers)
             elif name == "slice":
                 if not numbers[1] < numbers[2] <= shape[axis]:
-                    raise BadArgument(f"layout {self.text!r}: axis {axis} has {shape[axis]} elements")
+                    raise BadArgument(tr("align.layout_elements", text=self.text, axis=axis, shape=shape[axis]))
                 array = array[(slice(None),) * axis + (slice(numbers[1], numbers[2]),)]
             elif name == "merge":
                 array = array.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
@@ -73,7 +71,9 @@ class AxisLayout:
                 for size in numbers[1:]:
                     product *= size
                 if product != shape[axis]:
-                    raise BadArgument(f"layout {self.text!r}: axis {axis} has {shape[axis]} elements, not {product}")
+                    raise BadArgument(
+                        tr("align.layout_product", text=self.text, axis=axis, shape=shape[axis], product=product)
+                    )
                 array = array.reshape(*shape[:axis], *numbers[1:], *shape[axis + 1 :])
         return array
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from layertap.compare.align.board import place
+from layertap.result import Note
 from layertap.site import Site
 from layertap.store import Run
 from layertap.store.index import NONE, Rows
-from layertap.words import say
 
 _DIGITS = re.compile(r"(\d+)")
 
@@ -111,8 +111,7 @@ def _pair_ranks(
     if sharded is not None and min(len(ours), len(theirs)) == 1 < max(len(ours), len(theirs)):
         side = int(len(theirs) > 1)
         if sharded()[side]:
-            template = "the {count} ranks of the {side} hold parts of what the only rank of the other side holds"
-            told = say(template, count=max(len(ours), len(theirs)), side=("reference", "candidate")[side])
+            told = Note("align.rank_parts", count=max(len(ours), len(theirs)), side=("reference", "candidate")[side])
             return dict.fromkeys(ours, theirs), [told]
     paired, unpaired = _pair_keys("rank", ours, theirs, None)
     return {one: [other] for one, other in paired.items()}, unpaired
@@ -127,21 +126,21 @@ def _pair_keys(
     ours, theirs = sorted(set(reference)), sorted(set(candidate))
     both = set(theirs)
     paired = {key: key for key in ours if key in both}
-    told = []
+    told: list[str] = []
     if not paired and len(ours) == len(theirs) == 1:
         paired = {ours[0]: theirs[0]}
-        told.append(
-            f"the reference's only {word} is {ours[0]}, the candidate's {theirs[0]}; they are taken to be the same"
-        )
+        told.append(Note("align.only_moment", word=word, ours=ours[0], theirs=theirs[0]))
     elif not paired and labels is not None and (found := labels()) is not None:
         back = {label: key for key, label in found[1].items()}
         paired = {key: back[label] for key, label in found[0].items() if label in back}
         if paired:
-            told.append("steps are counted differently on both sides; they are paired by epoch and batch")
+            told.append(Note("align.counted_differently"))
     for side, keys, used in (("reference", ours, set(paired)), ("candidate", theirs, set(paired.values()))):
         extra = [key for key in keys if key not in used]
         if extra:
-            told.append(f"{len(extra)} of the {side}'s {len(keys)} {word}s ({_some(extra)}) are on that side alone")
+            told.append(
+                Note("align.moments_alone", count=len(extra), side=side, count2=len(keys), word=word, some=_some(extra))
+            )
     return paired, told
 
 
