@@ -80,6 +80,13 @@ register(
     html="layertap.report.page:finding_page",
 )
 register("Receipt", text="layertap.report.receipt:receipt_text", dict="layertap.report.receipt:receipt_dict")
+register(
+    "Sweep",
+    text="layertap.report.sweep:sweep_text",
+    dict="layertap.report.sweep:sweep_dict",
+    html="layertap.report.sweep_page:sweep_page",
+    notebook="layertap.report.sweep_page:sweep_fragment",
+)
 register("Audit", text="layertap.weights.text:audit_text")
 
 

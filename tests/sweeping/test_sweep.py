@@ -191,3 +191,19 @@ def test_the_command_line_prints_and_leaves_with_the_verdict(swept):
     done = CliRunner().invoke(cli.app, ["sweep", str(path), "-o", result.folder, "--modes", "fp32", "--screen"])
     assert "MODE fp32\n" in done.output
     assert "INPUT (Shape: [2, 32, 32]):\n  First 10 values: ['" in done.output
+
+
+def test_e4_one_layer_of_every_mode_as_npz_json_and_png(swept, tmp_path):
+    _, result = swept
+    result.to_npz(tmp_path / "first_layer_io_all_modes.npz")
+    arrays = np.load(tmp_path / "first_layer_io_all_modes.npz")
+    modes = [name for name, mode in result.modes.items() if mode.run is not None]
+    assert sorted(arrays.files) == sorted(f"mode_{name}_{role}" for name in modes for role in ("input", "output"))
+    run = result.modes["2-1"].run
+    assert np.array_equal(arrays["mode_2-1_output"], run["layers.0:output.0"].numpy())
+    stats = json.loads((tmp_path / "first_layer_io_all_modes_stats.json").read_text(), parse_constant=pytest.fail)
+    entry = stats["modes"]["2-1"]["output"]
+    assert set(entry) == {"shape", "first_10", "mean", "std", "min", "max"}
+    assert entry["shape"] == [2, 32, 32]
+    result.to_png(tmp_path / "first_layer_output_diff.png")
+    assert (tmp_path / "first_layer_output_diff.png").read_bytes().startswith(b"\x89PNG")

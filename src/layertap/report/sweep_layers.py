@@ -91,7 +91,8 @@ def ignore_lines(name: str, ranked: Sensitivity) -> Iterator[str]:
     listed = json.dumps(list(names))
     yield tr("sweep.ignore", mode=name)
     yield f"  ignore = {listed}"
-    yield f"  torchao: quantize_(model, config, filter_fn=lambda m, name: isinstance(m, nn.Linear) and name not in {listed})"
+    chosen = f"lambda m, name: isinstance(m, nn.Linear) and name not in {listed}"
+    yield f"  torchao: quantize_(model, config, filter_fn={chosen})"
     yield f'  llm-compressor: QuantizationModifier(targets="Linear", ignore={listed}, scheme=…)'
 
 

@@ -17,7 +17,8 @@ from layertap.sweeping.result import ModeResult, Sweep
 _STYLE = """
 .lt-sweep { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 1rem auto; }
 .lt-sweep h1 { font-size: 1.3rem; } .lt-sweep h2 { font-size: 1.05rem; margin-top: 1.5rem; }
-.lt-sweep .fault { color: #d33; } .lt-sweep .inconclusive { color: #b80; } .lt-sweep :is(.identical, .noise) { color: #2a7; }
+.lt-sweep .fault { color: #d33; } .lt-sweep .inconclusive { color: #b80; }
+.lt-sweep :is(.identical, .noise) { color: #2a7; }
 .lt-sweep .note { border-left: 3px solid #b80; padding-left: .6rem; }
 .lt-sweep .wide { overflow-x: auto; }
 .lt-sweep table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -50,8 +51,8 @@ def _body(sweep: Sweep, ladders: str) -> str:
         f"<h1 class='{sweep.verdict}'>{_text(groups_line(sweep))}</h1>",
         f"<p class='{sweep.verdict}'>{_text(verdict_line(sweep))}</p>",
     ]
-    for mode in sweep.failed:
-        parts.append(f"<p class='fault'>{_text(tr('sweep.failed', mode=mode.name, error=mode.error))}</p>")
+    failed = [tr("sweep.failed", mode=mode.name, error=mode.error) for mode in sweep.failed]
+    parts += [f"<p class='fault'>{_text(line)}</p>" for line in failed]
     parts += [f"<p class='note'>{_text(note)}</p>" for note in sweep.notes]
     parts += [
         f"<p class='note'>{_text(f'{mode.name}: {note}')}</p>" for mode in sweep.modes.values() for note in mode.notes

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from layertap.site import Record
 from layertap.store import Run
+from layertap.sweeping.exports import first_layer
 from layertap.sweeping.result import Sweep
 
 WIDTH = 98
@@ -28,16 +29,6 @@ def _mode(name: str, run: Run, path: str | None) -> Iterator[str]:
             if record.site.path == path and record.site.role == role and record.site.call == 0:
                 yield from _block(role, record)
     yield ""
-
-
-def first_layer(records: list[Record]) -> str:
-    """The module of the first record that has an input and an output of floating-point numbers."""
-    roles: dict[str, set[str]] = {}
-    for record in records:
-        if "float" in record.dtype:
-            roles.setdefault(record.site.path, set()).add(record.site.role)
-    paths = list(roles)
-    return next((path for path in paths if {"input", "output"} <= roles[path]), paths[0] if paths else "")
 
 
 def _block(role: str, record: Record) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         for begin in range(0, self.rows, self.size):
-            yield map_tensors(self._inputs, lambda tensor, begin=begin: self._batch(tensor, begin))
+            yield map_tensors(self._inputs, partial(self._batch, begin))
 
-    def _batch(self, tensor: torch.Tensor, begin: int) -> torch.Tensor:
+    def _batch(self, begin: int, tensor: torch.Tensor) -> torch.Tensor:
         rows = tensor[begin : begin + self.size]
         parts, turn = [rows], 1
         while (left := self.size - sum(map(len, parts))) > 0:
@@ -67,7 +68,7 @@ class Batches:
         return tensor
 
     def write(self, run: Run, folder: Path, receipt: Receipt, meta: Mapping[str, Any]) -> None:
-        """Writes the recorded rows of the input itself, measured anew: a run that can be held against one without batches."""
+        """Writes the recorded rows of the input itself, measured anew: a run like one without batches."""
         info = {name: value for name, value in run.info.items() if name not in ("session", "status", "receipt")}
         writer = RunWriter(folder, info={**info, "meta": dict(meta), "batch": self.size})
         steps = run.index.steps()

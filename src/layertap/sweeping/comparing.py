@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from layertap.compare.depth import depth
 from layertap.compare.floor import ROUNDOFF, Floor, key_of
 from layertap.compare.measuring import Measured, measure_pair
 from layertap.compare.result import Pair, Row
@@ -138,8 +139,7 @@ def _row(reference: Recorded, pair: Pair, found: Measured, row: Row, bits: int) 
         error = ideal_error(reference.run[record.site].at(step=record.step).numpy(), bits)
         ideal = decibels(error)
         if verdict != "identical" and found.difference is not None and error > floor:
-            depth = 1 + math.sqrt(_depth(record))
-            floor, kind = error * depth, "ideal"
+            floor, kind = error * (1 + math.sqrt(depth(record))), "ideal"
             ratio = found.error / floor if floor else math.inf
             mismatch = found.difference.nan_mismatch or found.difference.inf_mismatch
             verdict = "fault" if ratio > LIMIT or mismatch or math.isnan(ratio) else "noise"
@@ -204,7 +204,7 @@ def _whole(rows: Sequence[SiteRow], missing: bool, mode: Recorded, reference: Re
         return "fault" if "fault" in verdicts else "inconclusive"
     for one in ("fault", "noise"):
         if one in verdicts:
-            return one  # type: ignore[return-value]
+            return one
     if mode.outputs != reference.outputs and mode.outputs and reference.outputs:
         return "inconclusive"  # identical as far as it was recorded, and another output all the same
     return "identical"
@@ -226,12 +226,6 @@ def floors_from(reference: Recorded, modes: Sequence[tuple[Recorded, Mapping[str
                 values = (max(one.error, old.error), max(row, old.row), max(column, old.column))
             found[key_of(record)] = Floor(error=values[0], row=values[1], column=values[2], kind="measured")
     return found
-
-
-def _depth(record: Record) -> int:
-    from layertap.compare.floor import depth
-
-    return depth(record)
 
 
 def _identity(record: Record) -> tuple[Any, ...]:

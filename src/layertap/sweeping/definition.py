@@ -285,7 +285,8 @@ def _presets(value: Any, names: Sequence[str], where: str) -> Mapping[str, tuple
         for name in members:
             if name not in names:
                 raise BadArgument(
-                    f"{where}: presets.{preset}: there is no mode {name!r}{_near(name, names)}; modes: {', '.join(names)}"
+                    f"{where}: presets.{preset}: there is no mode {name!r}{_near(name, names)}; modes: "
+                    f"{', '.join(names)}"
                 )
         found[str(preset)] = members
     return found

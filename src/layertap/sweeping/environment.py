@@ -1,4 +1,4 @@
-"""The environment of a mode's process: what every program needs, and what the mode sets; nothing of the caller's else."""
+"""The environment of a mode's process: what every program needs, and what the mode sets."""
 
 from __future__ import annotations
 

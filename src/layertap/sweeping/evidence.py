@@ -84,7 +84,7 @@ class _Kernels(TorchDispatchMode):
     """Counts operators by the dtypes that they are given."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kernels: Counter[str] = Counter()
         self.casts: Counter[str] = Counter()
         self.rounding: Counter[str] = Counter()

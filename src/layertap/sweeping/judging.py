@@ -16,7 +16,7 @@ from layertap.sweeping.definition import Definition, ModeDefinition
 from layertap.sweeping.evidence_words import bits_of, dtypes_of, summary
 from layertap.sweeping.language import compare_tokens, read_tokens
 from layertap.sweeping.quantising_names import declared
-from layertap.sweeping.result import Answer, Matrix, ModeResult, Sweep
+from layertap.sweeping.result import Answer, Matrix, ModeResult, SiteRow, Sweep
 from layertap.sweeping.sharing import disk_bytes
 
 _FLOAT = {
@@ -143,7 +143,7 @@ def _mode(
     bits = bits_of(evidence)
     notes = [Note.from_dict(note) for note in outcome.get("notes") or ()]
     verdict: Verdict = "identical"
-    rows = ()
+    rows: tuple[SiteRow, ...] = ()
     if measured is not None:
         # A measured floor is the reference's own; a mode in another precision has another.
         plain = not bits and not mode.dtype and not mode.composition
@@ -159,7 +159,7 @@ def _mode(
         known,
         path=str(one.folder),
         verdict=verdict,
-        dtypes=summary(evidence) or {dtype: "" for dtype in _run_dtypes(run)},
+        dtypes=summary(evidence) or dict.fromkeys(_run_dtypes(run), ""),
         bits=bits,
         rows=rows,
         tokens=tokens if measured is not None else None,
@@ -288,7 +288,7 @@ def _verdict(modes: Mapping[str, ModeResult], notes: Sequence[Note]) -> Verdict:
         return "fault"
     for verdict in ("inconclusive", "noise"):
         if verdict in found:
-            return verdict  # type: ignore[return-value]
+            return verdict
     return "identical"
 
 

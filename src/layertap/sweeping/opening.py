@@ -13,8 +13,8 @@ from torch import nn
 
 from layertap.capture.leaves import leaves, map_tensors
 from layertap.errors import BadArgument, TargetError
-from layertap.measure import measure
 from layertap.result import Note
+from layertap.sweeping.identity import identity
 from layertap.sweeping.quantising import quantise
 from layertap.sweeping.seeds import set_seeds
 from layertap.targets import Inputs, Target, make_inputs, open_target
@@ -52,7 +52,7 @@ def open_mode(task: Mapping[str, Any]) -> Opened:
     target = open_target(task["target"], arguments=mode["arguments"] or None)
     inputs = _inputs(target, task["input"], task["seed"], notes)
     model = target.model
-    given = {leaf.path: _identity(leaf.tensor) for leaf in leaves(inputs) if leaf.tensor is not None}
+    given = {leaf.path: identity(leaf.tensor) for leaf in leaves(inputs) if leaf.tensor is not None}
     if mode["dtype"]:
         dtype = getattr(torch, mode["dtype"])
         model = model.to(dtype)
@@ -88,12 +88,6 @@ def _compiled(model: Any, backend: str) -> Any:
     return torch.compile(model, backend=backend)
 
 
-def _identity(tensor: torch.Tensor) -> dict[str, Any]:
-    found = measure(tensor.detach().cpu())
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "shape": list(tensor.shape), "fingerprint": f"{found.fingerprint:016x}"}
-
-
 def _inputs(target: Target, spec: Mapping[str, Any], seed: int, notes: list[Note]) -> Inputs:
     asked = spec.get("seq_len", 0)
     if "random" in spec:
@@ -115,7 +109,7 @@ def _random(target: Target, spec: Mapping[str, Any], seed: int) -> Inputs:
     shape = list(spec["random"])
     if "seq_len" in spec:
         shape[-1] = spec["seq_len"]
-    config = getattr(target.model, "config", None)
+    config: Any = getattr(target.model, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     vocabulary = spec.get("vocabulary") or getattr(config, "vocab_size", None)
     if isinstance(vocabulary, int):
@@ -126,9 +120,9 @@ def _random(target: Target, spec: Mapping[str, Any], seed: int) -> Inputs:
     if weight is not None and not weight.is_meta:
         made = made.to(weight.device)
     try:
-        names = inspect.signature(target.model.forward).parameters
+        names = set(inspect.signature(target.model.forward).parameters)
     except (TypeError, ValueError):
-        names = {}
+        names = set()
     return {"input_ids": made} if "input_ids" in names else (made,)
 
 

@@ -1,4 +1,4 @@
-"""Tasks in processes of their own: a fresh interpreter and a clean environment each, as many at once as memory allows."""
+"""Tasks in processes of their own: a fresh interpreter and a clean environment each; as many as memory allows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Job:
     name: str
     task: Mapping[str, Any]
     folder: Path
-    """Where the task, its outcome and its output are written; made by `run_jobs`, and removed by who asked for the job."""
+    """Where the task, its outcome and its output are written. Who asked for the job removes it."""
     environment: Mapping[str, str]
     timeout: float
     command: tuple[str, ...] = ()

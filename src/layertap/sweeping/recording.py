@@ -11,11 +11,11 @@ import torch
 
 from layertap.capture import record
 from layertap.capture.leaves import leaves
-from layertap.measure import measure
 from layertap.select.tree import Tree
 from layertap.sweeping.batches import Batches
 from layertap.sweeping.ends import resolve_sites
 from layertap.sweeping.evidence import evidence_of
+from layertap.sweeping.identity import identity
 from layertap.sweeping.opening import Opened, open_mode
 from layertap.sweeping.tokens import keep_tokens
 
@@ -31,7 +31,7 @@ def record_mode(task: Mapping[str, Any]) -> dict[str, Any]:
     output, receipt = _record(opened, task, folder)
     recorded = time.perf_counter()
     tokens = keep_tokens(output, _ids(opened), folder, task["top_k"])
-    outputs = {leaf.path: _identity(leaf.tensor) for leaf in leaves(output) if leaf.tensor is not None}
+    outputs = {leaf.path: identity(leaf.tensor) for leaf in leaves(output) if leaf.tensor is not None}
     evidence = evidence_of(opened)
     return {
         "hash": task["hash"],
@@ -77,9 +77,3 @@ def _ids(opened: Opened) -> torch.Tensor | None:
     inputs = opened.inputs
     found = inputs.get("input_ids") if isinstance(inputs, dict) else (inputs[0] if inputs else None)
     return found if isinstance(found, torch.Tensor) and not found.is_floating_point() and found.ndim == 2 else None
-
-
-def _identity(tensor: torch.Tensor) -> dict[str, Any]:
-    found = measure(tensor.detach().cpu())
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "shape": list(tensor.shape), "fingerprint": f"{found.fingerprint:016x}"}

@@ -7,21 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from layertap.result import EXIT_CODES, Note, Result, Verdict, register
+from layertap.result import EXIT_CODES, Note, Result, Verdict
 from layertap.sweeping.plain import from_plain
 
 if TYPE_CHECKING:
     import os
 
     from layertap.store import Run
-
-register(
-    "Sweep",
-    text="layertap.report.sweep:sweep_text",
-    dict="layertap.report.sweep:sweep_dict",
-    html="layertap.report.sweep_page:sweep_page",
-    notebook="layertap.report.sweep_page:sweep_fragment",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +66,7 @@ class Tokens:
     top: int
     """So many of the likeliest tokens were kept of each position."""
     covered: float
-    """The mean mass of the reference's kept tokens that the mode has kept too; below 1 the divergence is a lower bound."""
+    """The mean mass of the tokens that both have kept; below 1 the divergence is a lower bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,8 +60,6 @@ def sweep(
         plan = _Plan(defined, folder, jobs)
         finished = _run(plan, chosen, fresh=fresh, tell=tell)
         result = conclude(defined, finished, name=name, folder=folder, jobs=plan.jobs, tell=tell)
-        if result.verdict != "inconclusive" or any(not one.error for one in finished):
-            result = _ranked(plan, result, finished, tell)
         result = replace(result, seconds=time.monotonic() - began)
         result.to_json(folder / RESULT)
     return result
@@ -200,6 +198,7 @@ def _settle(plan: _Plan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished
         **job.outcome,
         "hash": hash_of(plan.definition, mode, plan.threads),
         "mode": mode.name,
+        "task": {**job.task, "timeout": job.timeout, "inherit": list(plan.definition.inherit)},
         "seconds": job.seconds,
         "peak": job.peak,
         "spared": spared,
@@ -222,13 +221,6 @@ def _problem(folder: Path) -> str:
     if not any(record.asked for record in run.records()):
         return "nothing was recorded"
     return ""
-
-
-def _ranked(plan: _Plan, result: Sweep, finished: Sequence[Finished], tell: Progress) -> Sweep:
-    """Adds the sensitivity of the layers of those modes for which it was asked."""
-    from layertap.sweeping.sensitivity import rank_modes
-
-    return rank_modes(plan, result, finished, tell)
 
 
 def _existing(path: Path) -> str:

@@ -54,7 +54,7 @@ def _following(tokens: torch.Tensor | None, begin: int, count: int) -> torch.Ten
 
 
 def _logits(output: Any, ids: torch.Tensor | None) -> torch.Tensor | None:
-    """[rows, positions, vocabulary]: what is called logits, or the only output of a model of ids that has that shape."""
+    """[rows, positions, vocabulary]: what is called logits, or the first output of a model of ids."""
     named = getattr(output, "logits", None)
     if named is None and isinstance(output, dict):
         named = output.get("logits")

@@ -28,10 +28,10 @@ MESSAGES = {
         "its input is not the reference's ({leaf}: {given}, the reference's is {expected}); give input = … in the "
         "definition, so that all modes are handed the same"
     ),
-    "sweep.other_weights": "its weights are not the reference's: no two parameters' fingerprints agree in sum",
-    "sweep.not_watched": "its operators could not be watched ({why}); its dtypes are known by parameters and values alone",
+    "sweep.other_weights": "its weights are not the reference's: their fingerprints differ",
+    "sweep.not_watched": "its operators could not be watched ({why}); its dtypes are known by its values alone",
     "sweep.silent": "{count} sites gave no tensor; {first}",
-    "sweep.other_sites": "{missing} sites of the reference are missing in it and {extra} are its alone; the first: {first}",
+    "sweep.other_sites": "{missing} sites of the reference are missing, {extra} are its alone; the first: {first}",
     "sweep.mostly_float": "{modules} modules are quantised, {share} of the parameters' values: the rest is as it was",
     "sweep.no_answer": "not answered: {mode} has no run",
     "sweep.answer_identical": "{question}: {candidate} is bit-identical to {reference}",
@@ -43,13 +43,17 @@ MESSAGES = {
     "sweep.stands_out": "{mode}: the error grows most at {sites}",
     "sweep.site_growth": "{site} ({times} × the usual step)",
     "sweep.tokens_title": "what the model says, against {reference} ({positions} positions)",
-    "sweep.tokens_bound": "tokens beyond the {top} likeliest count as one: the divergence is a lower bound (covered: {covered})",
+    "sweep.tokens_bound": (
+        "tokens beyond the {top} likeliest count as one: the divergence is a lower bound (covered: {covered})"
+    ),
     "sweep.depth_title": "relative error by depth, against {reference}",
     "sweep.cost": "{seconds} s, at most {jobs} at once; {disk} on disk, the largest mode alone {one}",
     "sweep.kept": "{count} of {total} runs were there already (--fresh runs them again)",
     "sweep.json": "all sites, metrics and evidence: --json, --html, or sweep.json in {folder}",
     "sweep.ranked": "{mode}: layers by what their own error does to the output ({output} {total})",
-    "sweep.ranked_row": "{path}: {share} of it (own error {own}; weights {weights}, activations {activations}, cache {cache})",
+    "sweep.ranked_row": (
+        "{path}: {share} of it (own error {own}; weights {weights}, activations {activations}, cache {cache})"
+    ),
     "sweep.ranked_confirmed": "{row}; putting the reference back takes away {confirmed}",
     "sweep.ignore": "{mode}: leave these as they are",
     "sweep.not_ranked": "the layers of {mode} could not be ranked: {why}",
@@ -78,8 +82,8 @@ MESSAGES = {
     "sweep.reference": "reference",
     "sweep.error": "error",
     "sweep.legend": (
-        "error: relative L2; floor: what rounding explains, or an ideal quantiser of the mode's bits; ideal dB: the SQNR "
-        "of that quantiser at the last site"
+        "error: relative L2; floor: what rounding explains, or an ideal quantiser of the mode's bits; ideal dB: "
+        "the SQNR of that quantiser at the last site"
     ),
     "sweep.explain_runs": "{why}: what was recorded of the two is compared instead",
     "sweep.explain_unfaithful": (

@@ -23,7 +23,7 @@ MESSAGES = {
     "sweep.other_input": (
         "其输入与参考模式不同（{leaf}：{given}，参考为 {expected}）；请在定义中给出 input = …，使所有模式得到同一输入"
     ),
-    "sweep.other_weights": "其权重与参考模式不同：全部参数的指纹之和不一致",
+    "sweep.other_weights": "其权重与参考模式不同：指纹不一致",
     "sweep.not_watched": "无法观察其算子（{why}）；其数据类型仅由参数和数值得知",
     "sweep.silent": "{count} 个位置没有得到张量；{first}",
     "sweep.other_sites": "参考模式的 {missing} 个位置在其中缺失，另有 {extra} 个仅它有；第一个：{first}",
