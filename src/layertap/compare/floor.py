@@ -59,16 +59,16 @@ class Floor:
     """Below this, an error is one rounding of the coarsest dtype, wherever it sits."""
 
 
-Key = tuple[str, int, int]
+FloorKey = tuple[str, int, int]
 
 
-def key_of(record: Record) -> Key:
+def key_of(record: Record) -> FloorKey:
     return str(record.site), record.step, record.rank
 
 
-def measured_floors(reference: Run, floors: Sequence[Run]) -> dict[Key, Floor]:
+def measured_floors(reference: Run, floors: Sequence[Run]) -> dict[FloorKey, Floor]:
     """Lays each floor run beside the reference; where there are several, the largest error counts."""
-    found: dict[Key, Floor] = {}
+    found: dict[FloorKey, Floor] = {}
     for run in floors:
         alignment = align(reference, run)
         for pair in alignment.pairs:

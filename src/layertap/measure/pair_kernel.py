@@ -24,7 +24,7 @@ import torch
 
 from layertap.errors import BadArgument
 from layertap.measure.bits import FOUND
-from layertap.measure.difference import Difference, Part
+from layertap.measure.difference import Concentration, Difference
 from layertap.measure.pair_exact import mend_pair
 from layertap.measure.pair_fold import BEST, FOLDS, LINE, PAIR_SLAB_BYTES, SAMPLE, SAMPLES, fold_lines
 from layertap.measure.pair_fused import FIELDS, MOST, compare_pair
@@ -282,11 +282,13 @@ def _cosine(dot: float, one: float, two: float, error: float, least: float) -> f
     return min(1.0, max(-1.0, dot / math.sqrt(one) / math.sqrt(two)))
 
 
-def _worst(best: npt.NDArray[np.float64], error: float, shape: tuple[int, ...]) -> Part:
+def _worst(best: npt.NDArray[np.float64], error: float, shape: tuple[int, ...]) -> Concentration:
     relative, errors, index = best
     fold = int(np.where(relative == relative.max(), errors, -1.0).argmax())
     place = tuple(int(i) for i in np.unravel_index(int(index[fold]), shape))
-    return Part(index=place, share=float(errors[fold]) / error if error else 0.0, relative=float(relative[fold]))
+    return Concentration(
+        index=place, share=float(errors[fold]) / error if error else 0.0, relative=float(relative[fold])
+    )
 
 
 def _typical(sample: npt.NDArray[np.float32], lines: int) -> float:

@@ -107,12 +107,12 @@ def _program(path: Path, name: str) -> Target:
     refuse_pickles(archive, name)
 
     def load() -> Any:
-        from layertap.targets.exported import Exported
+        from layertap.targets.exported import ExportedFile
 
         missing = missing_operators(path, name)
         if missing:
             raise TargetError(f"{name} needs {_unknown(missing)}")
-        return Exported(path, name)
+        return ExportedFile(path, name)
 
     def samples() -> Inputs | None:
         found = archive.find(r"data/sample_inputs/.*\.pt")
@@ -171,9 +171,9 @@ def _in_memory(spec: Any) -> Target:
 
         return _target(TorchScript(spec, name), name)
     if torch is not None and isinstance(spec, torch.export.ExportedProgram):
-        from layertap.targets.exported import Exported
+        from layertap.targets.exported import ExportedFile
 
-        return _target(Exported(spec, name), name, _examples(spec))
+        return _target(ExportedFile(spec, name), name, _examples(spec))
     if hasattr(spec, "models") and hasattr(spec, "neuron_config"):
         from layertap.targets.neuron import open_app
 
