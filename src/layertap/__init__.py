@@ -66,19 +66,9 @@ _ROOMS = {
 
 
 # Who renders which result: named here, loaded when a result is shown.
-register(
-    "Report",
-    text="layertap.report.diff:report_text",
-    dict="layertap.report.diff:report_dict",
-    html="layertap.report.page:report_page",
-)
+register("Report", text="layertap.report.diff:report_text", dict="layertap.report.diff:report_dict")
 register("TrainingReport", text="layertap.report.training:training_text", dict="layertap.report.training:training_dict")
-register(
-    "Finding",
-    text="layertap.report.finding:finding_text",
-    dict="layertap.report.finding:finding_dict",
-    html="layertap.report.page:finding_page",
-)
+register("Finding", text="layertap.report.finding:finding_text", dict="layertap.report.finding:finding_dict")
 register("Receipt", text="layertap.report.receipt:receipt_text", dict="layertap.report.receipt:receipt_dict")
 register(
     "Sweep",
@@ -88,6 +78,13 @@ register(
     notebook="layertap.report.sweep_page:sweep_fragment",
 )
 register("Audit", text="layertap.weights.text:audit_text")
+for _kind in ("Run", "Report", "TrainingReport", "Finding", "Audit", "Knockout", "Diagnosis", "Sweep"):
+    register(
+        _kind,
+        html="layertap.report.page:html_of",
+        notebook="layertap.report.page:notebook_of",
+        markdown="layertap.report.page:markdown_of",
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from layertap.errors import BadArgument, LayertapError, RunExists
 from layertap.files import parse_json, read_bytes, reason
 from layertap.store import Run
-from layertap.store.tensorfile import lock
+from layertap.store.folder_lock import FolderLock
 from layertap.sweeping.definition import Definition, ModeDefinition, read_definition, slug
 from layertap.sweeping.environment import clean_environment
 from layertap.sweeping.judging import Finished, conclude
@@ -239,19 +239,14 @@ def read_sweep(folder: str | os.PathLike[str]) -> Sweep:
 @contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
     """The folder for one sweep at a time; a lock that ends with the process."""
+    if (folder / "run.json").exists():
+        raise RunExists(f"{folder} holds a run; a sweep makes one for each mode, give it a folder of its own")
+    lock = FolderLock(folder, 0, lambda folder, ours: (_refused(one) for one in [folder]))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / "run.json").exists():
-            raise RunExists(f"{folder} holds a run; a sweep makes one for each mode, give it a folder of its own")
-        path = folder / ".lock"
-        held = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        if isinstance(error, LayertapError):
-            raise
-        raise BadArgument(f"{folder}: no sweep can be written here ({error.strerror or error})") from error
-    try:
-        if lock(held) == "held":
-            raise BadArgument(f"{folder}: another sweep is writing here; wait for it, or give another folder")
         yield
     finally:
-        os.close(held)
+        lock.release()
+
+
+def _refused(folder: Path) -> Path:
+    raise BadArgument(f"{folder}: another sweep is writing here; wait for it, or give another folder")
