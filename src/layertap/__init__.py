@@ -70,13 +70,7 @@ register("Report", text="layertap.report.diff:report_text", dict="layertap.repor
 register("TrainingReport", text="layertap.report.training:training_text", dict="layertap.report.training:training_dict")
 register("Finding", text="layertap.report.finding:finding_text", dict="layertap.report.finding:finding_dict")
 register("Receipt", text="layertap.report.receipt:receipt_text", dict="layertap.report.receipt:receipt_dict")
-register(
-    "Sweep",
-    text="layertap.report.sweep:sweep_text",
-    dict="layertap.report.sweep:sweep_dict",
-    html="layertap.report.sweep_page:sweep_page",
-    notebook="layertap.report.sweep_page:sweep_fragment",
-)
+register("Sweep", text="layertap.report.sweep:sweep_text", dict="layertap.report.sweep:sweep_dict")
 register("Audit", text="layertap.weights.text:audit_text")
 for _kind in ("Run", "Report", "TrainingReport", "Finding", "Audit", "Knockout", "Diagnosis", "Sweep"):
     register(
