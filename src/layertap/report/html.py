@@ -115,6 +115,8 @@ def _row(table: Table, row: TableRow) -> str:
 
 
 def _left(table: Table, column: int) -> str:
+    if column in table.bars:
+        return " class='l lt-bar'"
     return " class='l'" if column in table.left else ""
 
 

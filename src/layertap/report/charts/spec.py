@@ -45,6 +45,13 @@ def quantity(field: str, title: str = "", **scale: Any) -> Spec:
     return {"field": field, "type": "quantitative", "axis": {"title": title}, "scale": scale or {"zero": False}}
 
 
+def counted(field: str, title: str, **scale: Any) -> Spec:
+    """A quantity that is counted: steps, layers."""
+    found = quantity(field, title, **scale)
+    found["axis"]["tickMinStep"] = 1
+    return found
+
+
 def names(field: str, **more: Any) -> Spec:
     return {"field": field, "type": "nominal", "sort": None, "axis": {"title": None}, **more}
 
@@ -65,7 +72,7 @@ def errors(points: Sequence[Point], title: str, *, compact: bool = False) -> Spe
         order: Spec = {**names("site"), "sort": [row["site"] for row in rows], "scale": {"paddingInner": 0}}
         size: Spec = {"height": {"step": 18}}
     else:
-        order = quantity("place", tr("chart.depth"), domain=[-0.5, max(len(points) - 0.5, 0.5)])
+        order = counted("place", tr("chart.depth"), domain=[-0.5, max(len(points) - 0.5, 0.5)])
         size = {"height": 260}
     error = quantity("total", tr("chart.error"), type="log", domain=domain)
     floor = {along: order, across: {**error, "field": "floor"}, f"{across}2": {"datum": domain[0]}}
@@ -159,7 +166,7 @@ def lines(
     known = [row["y"] for row in rows if row["y"] is not None]
     log = log and bool(known) and min(known) > 0 and max(known) > WIDE * min(known)
     y = quantity("y", type="log", domain=log_domain(known)) if log else quantity("y")
-    x = quantity("x", across)
+    x = counted("x", across)
     colour: Spec = {"field": "series", "type": "nominal", "sort": None}
     if len(series) == 1:
         colour["legend"] = None
