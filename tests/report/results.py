@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -35,8 +36,8 @@ def broken() -> nn.Module:
     return net
 
 
-def recorded(net: nn.Module, x: torch.Tensor | None = None) -> Run:
-    with torch.no_grad(), lt.record(net, sites="**", keep="tensor") as rec:
+def recorded(net: nn.Module, x: torch.Tensor | None = None, path: Path | None = None) -> Run:
+    with torch.no_grad(), lt.record(net, path, sites="**", keep="tensor") as rec:
         net(torch.linspace(-1, 1, 32).reshape(4, 8) if x is None else x)
     return rec.run
 
