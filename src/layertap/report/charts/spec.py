@@ -224,6 +224,31 @@ def heat_map(
     return {**whole, "width": width, "height": size, "usermeta": {"legend": told if height is None else []}}
 
 
+def matrix(
+    cells: Iterable[tuple[str, str, float]], title: str, *, names: Sequence[str], equal: str, across: str = ""
+) -> Spec:
+    """Each of some names against each other: errors on a log scale as colours, and as numbers in the cells."""
+    found = list(cells)
+    low, high = (math.log10(value) for value in log_domain([value for _, _, value in found]))
+    rows = []
+    for row, column, value in found:
+        known = math.isfinite(value)
+        share = max(math.log10(value), low) if known and value > 0 else low
+        text = equal if value == 0 else number(value, 2)
+        dark = not known or share > (low + high) / 2
+        rows.append({"row": row, "column": column, "value": share if known else "NaN", "text": text, "dark": dark})
+    y = {"field": "row", "type": "ordinal", "sort": list(names), "axis": {"title": None}, "scale": {"paddingInner": 0}}
+    x = {**y, "field": "column", "axis": {"title": across or None}}
+    colour = {"field": "value", "type": "quantitative", "scale": {"domain": [low, high], "range": list(RAMP)}}
+    layers: list[Spec] = [{"mark": "rect", "encoding": {"x": x, "y": y, "color": {**colour, "legend": None}}}]
+    for dark, ink in ((True, "#ffffff"), (False, "#111111")):
+        data = {"values": [row for row in rows if row["dark"] == dark]}
+        mark = {"type": "text", "color": ink}
+        layers.append({"mark": mark, "data": data, "encoding": {"x": x, "y": y, "text": {"field": "text"}}})
+    whole = base(title, data={"values": rows}, layer=layers, height={"step": 26})
+    return {**whole, "width": max(min(76 * len(names), WIDTH), 180)}
+
+
 def intervals(rows: Iterable[tuple[str, float, float, float, str]], title: str, *, across: str) -> Spec:
     """A value with its interval for each name, on a log axis: (name, value, low, high, series)."""
     found = list(rows)
