@@ -63,7 +63,7 @@ register(
     dict="layertap.report.finding:finding_dict",
     html="layertap.report.page:finding_page",
 )
-register("Receipt", text="layertap.report.receipt:receipt_text", dict="layertap.report.receipt:receipt_dict")
+register("Receipt", text="layertap.report.receipt:receipt_text")
 register("Audit", text="layertap.weights.text:audit_text")
 
 

@@ -38,7 +38,7 @@ def test_a_module_that_was_replaced_or_added_while_recording():
         model.append(nn.Tanh())
         model.append(nn.GELU())
         model(X)
-    assert why(rec)["1"] == "another module took its place while recording; start a new recording for that one"
+    assert why(rec)["1"] == "another module replaced it while recording; start a new recording for that one"
     assert any(note.endswith("are not recorded: 1, 2, 3") for note in rec.receipt.notes)
 
 

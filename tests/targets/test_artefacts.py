@@ -274,7 +274,7 @@ def test_a1_torchscript_around_a_neuron_executable_is_told(tmp_path):
 def test_a_checkpoint_is_no_program(tmp_path):
     torch.save(net().state_dict(), tmp_path / "weights.pt")
     with pytest.raises(
-        TargetError, match=r"holds weights, or a pickled model \(torch.save\), not a program that can be run"
+        TargetError, match=r"contains weights, or a pickled model \(torch.save\), not a program that can be run"
     ):
         lt.open_target(tmp_path / "weights.pt")
     (tmp_path / "broken.pt").write_bytes(b"no archive")
@@ -442,7 +442,7 @@ def test_inputs_that_came_with_the_file_are_used_and_others_are_asked_for(tmp_pa
     exported = opened(make("exported", net(), inputs(0), tmp_path / "net.pt2"))
     assert torch.equal(make_inputs(exported)[0], inputs(0)[0])
     traced = opened(make("onnx", net(), inputs(0), tmp_path / "net.onnx"))
-    with pytest.raises(TargetError, match=r"nothing to run it on; give an input file .* with x: float32\[3, 6\]"):
+    with pytest.raises(TargetError, match=r"no inputs to run it with; give an input file .* with x: float32\[3, 6\]"):
         make_inputs(traced)
     np.savez(tmp_path / "y.npz", y=inputs(2)[0].numpy())
     with pytest.raises(TargetError, match="has 'y', which Net does not take; it takes x"):

@@ -219,7 +219,7 @@ def test_a_placeholder_is_no_capture(tmp_path):
     app = app_of(tmp_path, ["model.layers.[0,99]"])
     found = neuron.run(app, prompt(1))
     assert [site.path for site in found.receipt.silent if "placeholder" in site.why] == ["model.layers.99"]
-    assert "zeros(1): the module was never hit (is its name right?" in str(found.receipt)
+    assert "zeros(1): the module was not called (is its name right?" in str(found.receipt)
     assert "model.layers.99" not in [site.path for site in found.run.sites]
 
 
@@ -549,7 +549,7 @@ def test_b2_an_error_rather_than_the_states_of_an_older_call(tmp_path):
         neuron.get_layer_hidden_states(app)
     app.neuron_config.on_device_sampling_config = None
     app(**prompt(1))
-    with pytest.raises(NothingCaptured, match="the device handed out no captures"):
+    with pytest.raises(NothingCaptured, match="the device returned no captures"):
         neuron.get_layer_hidden_states(app)
 
 

@@ -20,7 +20,7 @@ from layertap.capture.leaves import Leaf
 Seen = Callable[[str, torch.Tensor], None]
 Edge = tuple[Any, int]
 
-RETURNED = "the module returned its input itself, so its own share of the gradient is not known"
+RETURNED = "capture.own_share"
 
 
 class OwnShare:
