@@ -26,7 +26,7 @@ def test_a_call_that_was_ended_by_an_exception():
     assert why(rec) == {
         "": "it was called, and StopIteration was raised before it returned",
         "1": "it was called, and StopIteration was raised before it returned",
-        "2": "the model was left by StopIteration before it came to this module, or took a branch without it",
+        "2": "the model was left by StopIteration before this module was reached, or took a branch without it",
     }
 
 

@@ -170,7 +170,7 @@ class _NotYet(BadArgument, AttributeError):
     """An AttributeError too: torch.jit looks at every attribute before it traces."""
 
     def __str__(self) -> str:
-        return "bake.layout"
+        return tr("bake.layout")
 
 
 class _Learned:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from layertap.capture.leaves import Leaf
+from layertap.result import Note
 
 Seen = Callable[[str, torch.Tensor], None]
 Edge = tuple[Any, int]
@@ -59,7 +60,7 @@ class OwnShare:
             edge = _edge(tensor) if tensor.requires_grad else None
             if edge in self._paths:
                 self._unknown.add(edge)
-                yield RETURNED
+                yield Note(RETURNED)
             elif edge is not None:
                 due.append(edge[0])
         # An input that was written into has another edge now.
