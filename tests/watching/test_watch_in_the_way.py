@@ -219,10 +219,14 @@ def test_a_dead_model_is_not_kept_alive(tmp_path):
     for fold in range(3):  # a loop over folds that closes nothing
         model = gpt()
         w = lt.watch(model, path=tmp_path / f"{fold}", sites="norm", what=("output", "update"))
-        train(model, steps=2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        assert not w.abandoned, "no step was made yet"
+        train(model, steps=2, optimizer=optimizer)
         models.append(weakref.ref(model))
-        assert not w.abandoned, "one name is enough to be alive"
+        gc.collect()
+        assert not w.abandoned, "its optimizer exists"
         assert not w.closed
+        del optimizer
         del w
     gc.collect()
     assert [ref() is None for ref in models] == [True, True, False]

@@ -32,7 +32,7 @@ from layertap.compare.comparable import Comparability, comparable
 from layertap.compare.estimates import blocks_of
 from layertap.compare.floor import measured_floors, roundoff_of
 from layertap.compare.judge import Tolerance
-from layertap.compare.measuring import Measured, Parts, measure_pair
+from layertap.compare.measuring import Measured, PartialPairs, measure_pair
 from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
 from layertap.compare.result import Alignment, Pair, Report, Row
 from layertap.compare.rows import Judging, rows_of
@@ -103,7 +103,7 @@ def _diff(
         alignment = chosen(alignment, sites)
     floors = _floors(reference, floor)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
-    parts = Parts()
+    parts = PartialPairs()
     told = told_precision(reference, candidate)
     roundoff = roundoff_of(reference, candidate, computing=[reference])
     found: Iterable[tuple[Pair, Measured]] = ()
@@ -144,7 +144,7 @@ def _measured(
     alignment: Alignment,
     limits: Mapping[str, float],
     progress: Callable[[int, int], None] | None,
-    parts: Parts,
+    parts: PartialPairs,
 ) -> Iterator[tuple[Pair, Measured]]:
     for done, (pair, same) in enumerate(alignment.pairs.told(), start=1):
         measured = measure_pair(reference, candidate, pair, alignment.trims, same=same, **limits)
@@ -160,7 +160,7 @@ def _by_blocks(
     alignment: Alignment,
     roundoff: float,
     progress: Callable[[int, int], None] | None,
-    parts: Parts,
+    parts: PartialPairs,
 ) -> Sequence[Row]:
     """The same, judged by the modelled floor; pairs without tensors are measured and judged by columns."""
 

@@ -10,7 +10,7 @@ from layertap.compare.measuring import Measured
 from layertap.compare.result import Pair
 from layertap.compare.shapes import Shape, lengths, leveled
 from layertap.compare.shapes import text as text_of
-from layertap.measure.difference import Difference, Part
+from layertap.measure.difference import Concentration, Difference
 from layertap.result import Note, Verdict, joined
 from layertap.site import Record
 
@@ -169,7 +169,9 @@ def _shapes(one: Shape, other: Shape) -> str:
     return joined(Note("judge.no_common_part", shapes=shapes), way)
 
 
-def _line(name: str, part: Part | None, typical: float, measured: float, floor: Floor) -> list[tuple[float, str, str]]:
+def _line(
+    name: str, part: Concentration | None, typical: float, measured: float, floor: Floor
+) -> list[tuple[float, str, str]]:
     """A row or column against its own floor; where that is only modelled, against the others of its tensor."""
     if part is None:
         return []

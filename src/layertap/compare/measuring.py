@@ -42,7 +42,7 @@ class Measured:
     """Where records hold only a part of a tensor: which part was compared, or why none could be."""
 
 
-class Parts:
+class PartialPairs:
     """The pairs of which only a part of the tensor was compared, for the report."""
 
     def __init__(self) -> None:

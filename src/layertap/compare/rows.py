@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from layertap.compare.align import LEFT_OVER
 from layertap.compare.columns import RowColumns
 from layertap.compare.estimates import Estimates
-from layertap.compare.floor import Floor, Key, Prefix, floor_at, key_of, modelled_floor
+from layertap.compare.floor import Floor, FloorKey, Prefix, floor_at, key_of, modelled_floor
 from layertap.compare.judge import LIMIT, Tolerance, judge, judge_estimate
 from layertap.compare.measuring import Measured
 from layertap.compare.result import Pair
@@ -18,7 +18,7 @@ from layertap.result import Note, Verdict
 
 def rows_of(
     found: Iterable[tuple[Pair, Measured]],
-    floors: Mapping[Key, Floor],
+    floors: Mapping[FloorKey, Floor],
     roundoff: float,
     tolerance: Tolerance | None = None,
 ) -> RowColumns:
@@ -32,7 +32,7 @@ def rows_of(
 class Judging:
     """Rows in the making; what a row is judged by depends on those before it in its step."""
 
-    def __init__(self, floors: Mapping[Key, Floor], roundoff: float, tolerance: Tolerance | None = None) -> None:
+    def __init__(self, floors: Mapping[FloorKey, Floor], roundoff: float, tolerance: Tolerance | None = None) -> None:
         self._floors = floors
         self._roundoff = roundoff
         self._tolerance = tolerance

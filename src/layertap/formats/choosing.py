@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ChoiceRow:
     """One record and the way to its tensor."""
 
     record: Record
@@ -36,7 +36,7 @@ class Row:
         return f"{how}; record with keep='tensor'"
 
 
-def choose(run: Run, out: Staging, *, roles: tuple[str, ...] = ("output",)) -> list[Row]:
+def choose(run: Run, out: Staging, *, roles: tuple[str, ...] = ("output",)) -> list[ChoiceRow]:
     """The records of these roles on the lowest rank, in order of execution."""
     rows = []
     for site in run.sites:
@@ -44,7 +44,7 @@ def choose(run: Run, out: Staging, *, roles: tuple[str, ...] = ("output",)) -> l
             out.leave_out(site, f"the layout holds {' and '.join(roles)} tensors only")
             continue
         found = run[site]
-        rows += [Row(found[place], found[place : place + 1]) for place in range(len(found))]
+        rows += [ChoiceRow(found[place], found[place : place + 1]) for place in range(len(found))]
     rank = min((row.record.rank for row in rows), default=0)
     for row in rows:
         if row.record.rank != rank:
@@ -52,7 +52,7 @@ def choose(run: Run, out: Staging, *, roles: tuple[str, ...] = ("output",)) -> l
     return sorted((row for row in rows if row.record.rank == rank), key=lambda row: (row.record.step, row.record.order))
 
 
-def one_step(rows: list[Row], step: int | None, out: Staging) -> list[Row]:
+def one_step(rows: list[ChoiceRow], step: int | None, out: Staging) -> list[ChoiceRow]:
     """The rows of one step: the one asked for, or the first."""
     steps = sorted({row.record.step for row in rows})
     if step is not None and step not in steps:
@@ -66,7 +66,7 @@ def one_step(rows: list[Row], step: int | None, out: Staging) -> list[Row]:
     return [row for row in rows if row.record.step == chosen]
 
 
-def first_of_each(rows: list[Row], out: Staging) -> list[Row]:
+def first_of_each(rows: list[ChoiceRow], out: Staging) -> list[ChoiceRow]:
     """The first tensor of each module and role: what the layouts of one tensor a layer have room for."""
     seen: set[tuple[str, str]] = set()
     first = []
@@ -80,12 +80,12 @@ def first_of_each(rows: list[Row], out: Staging) -> list[Row]:
     return first
 
 
-def inputs(run: Run, step: int) -> dict[str, Row]:
+def inputs(run: Run, step: int) -> dict[str, ChoiceRow]:
     """The model's own inputs of a step by their leaf."""
-    found: dict[str, Row] = {}
+    found: dict[str, ChoiceRow] = {}
     for record in run.inputs:
         if record.step == step and record.site not in run.sites:
-            found.setdefault(record.site.leaf, Row(record, run[record.site].at(step=step, rank=record.rank)))
+            found.setdefault(record.site.leaf, ChoiceRow(record, run[record.site].at(step=step, rank=record.rank)))
     return found
 
 

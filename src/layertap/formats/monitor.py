@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layertap.errors import BadArgument, CorruptRun
-from layertap.formats.choosing import Row, choose
+from layertap.formats.choosing import ChoiceRow, choose
 from layertap.formats.naming import with_given
 from layertap.formats.safe_load import ForeignFiles, Stamp, leaves, listed, load_pt, natural, record_of, regular
 from layertap.formats.staging import Staging
@@ -95,7 +95,7 @@ def write_monitor(run: Run, out: Staging, *, names: Mapping[str, str]) -> None:
     import torch
 
     rows = choose(run, out)
-    groups: dict[tuple[int, str, int], list[Row]] = {}
+    groups: dict[tuple[int, str, int], list[ChoiceRow]] = {}
     for row in rows:
         groups.setdefault((row.record.step, row.record.site.path, row.record.site.call), []).append(row)
     paths = list(dict.fromkeys(row.record.site.path for row in rows))
@@ -222,7 +222,7 @@ def _known(run: Run, name: str) -> Mapping[str, Any]:
 
 
 def _aliases(
-    run: Run, groups: Mapping[tuple[int, str, int], list[Row]], given: Mapping[str, str]
+    run: Run, groups: Mapping[tuple[int, str, int], list[ChoiceRow]], given: Mapping[str, str]
 ) -> dict[tuple[str, int], str]:
     known = _known(run, "aliases")
     found = {}
@@ -234,7 +234,7 @@ def _aliases(
     return found
 
 
-def _moments(rows: list[Row], out: Staging) -> dict[int, tuple[int, int]]:
+def _moments(rows: list[ChoiceRow], out: Staging) -> dict[int, tuple[int, int]]:
     """The epoch and batch of each step; where they are not known, epoch 1 and the step's number within its epoch."""
     moments: dict[int, tuple[int, int]] = {}
     counts: dict[int, int] = {}

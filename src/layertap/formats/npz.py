@@ -26,7 +26,7 @@ import numpy.typing as npt
 from layertap.errors import BadArgument, CorruptRun
 from layertap.files import check_unpacked, open_regular, parse_json, read_bytes, reading
 from layertap.formats import numbers
-from layertap.formats.choosing import Row, choose, first_of_each, one_step
+from layertap.formats.choosing import ChoiceRow, choose, first_of_each, one_step
 from layertap.formats.naming import block_family, with_given
 from layertap.formats.npy import read_npy
 from layertap.formats.safe_load import ForeignFiles, record_of, regular
@@ -183,7 +183,7 @@ def _check(foreign: ForeignFiles, record: Record, about: Mapping[str, Any], mode
         )
 
 
-def _input_and_output(run: Run, out: Staging, names: Mapping[str, str], step: int | None) -> dict[str, Row]:
+def _input_and_output(run: Run, out: Staging, names: Mapping[str, str], step: int | None) -> dict[str, ChoiceRow]:
     rows = first_of_each(one_step(choose(run, out, roles=ROLES), step, out), out)
     for row in rows:
         if not row.kept:
@@ -216,7 +216,7 @@ def _input_and_output(run: Run, out: Staging, names: Mapping[str, str], step: in
     return {role: chosen[role] for role in ROLES if role in chosen}
 
 
-def _layer(rows: list[Row]) -> str | None:
+def _layer(rows: list[ChoiceRow]) -> str | None:
     """Which layer is meant when nobody says: the first block, or else the first module, best with input and output."""
     roles: dict[str, set[str]] = {}
     for row in rows:
@@ -235,7 +235,7 @@ def _entry(record: Record) -> dict[str, Any]:
     return {"shape": list(record.shape), "first_10": list(stats.first), **numbers.theirs(stats, ddof=0)}
 
 
-def _origin(chosen: Mapping[str, Mapping[str, Row]], runs: Mapping[str, Run]) -> dict[str, Any]:
+def _origin(chosen: Mapping[str, Mapping[str, ChoiceRow]], runs: Mapping[str, Run]) -> dict[str, Any]:
     info = next(iter(runs.values())).info
     meta = info.get("meta")
     about = {**(meta if isinstance(meta, Mapping) else {}), **info}

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from layertap.durable import sync, sync_folder
 from layertap.errors import RunError
 from layertap.messages import printable
-from layertap.store.durable import sync, sync_folder
 
 Progress = Callable[[int, int], None]
 

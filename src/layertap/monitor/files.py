@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import torch
 
 from layertap.capture.leaves import fill
+from layertap.durable import replacing
 from layertap.errors import BadArgument
 from layertap.formats.monitor import KEYS, file_name, shapes
 from layertap.formats.numbers import theirs
@@ -216,13 +215,6 @@ def as_numpy(tensor: torch.Tensor) -> Any:
 
 
 def _atomically(path: Path, write: Callable[[IO[bytes]], object]) -> Path:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            write(file)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    with replacing(path) as file:
+        write(file)
     return path

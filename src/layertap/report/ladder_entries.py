@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from layertap.report.diff import pair_name
@@ -11,7 +12,7 @@ from layertap.site import Site
 
 if TYPE_CHECKING:
     from layertap.compare.result import Report, Row
-    from layertap.fault.result import Finding
+    from layertap.fault.result import Finding, ModuleRow
 
 
 def report_entries(report: Report, rows: Iterable[Row] | None = None) -> list[LadderEntry]:
@@ -45,7 +46,7 @@ def finding_entries(finding: Finding) -> list[LadderEntry]:
             site=row.path or ":output",
             path=row.path,
             kind=row.kind,
-            state="fault" if row.path in blamed else "noise" if row.total or row.local else "identical",
+            state=finding_state(row, blamed),
             error=row.total,
             own=row.local,
             floor=row.floor,
@@ -55,6 +56,16 @@ def finding_entries(finding: Finding) -> list[LadderEntry]:
         )
         for row in rows
     ]
+
+
+def finding_state(row: ModuleRow, blamed: Collection[str]) -> str:
+    """What a module's row is called among the verdicts; `blamed` are the paths of the modules at fault."""
+    if row.path in blamed:
+        return "fault"
+    # Of a compiled model the total is all there is: what is above the floor may come from further up.
+    if math.isnan(row.local) and row.total > row.floor:
+        return "inconclusive"
+    return "noise" if row.total or row.local else "identical"
 
 
 def placed(entries: Sequence[LadderEntry], unmatched: Iterable[tuple[str, str]]) -> list[LadderEntry]:

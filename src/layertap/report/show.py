@@ -62,9 +62,9 @@ def run_rows(run: Run, *, step: int | None = None, rank: int | None = None) -> l
     return rows
 
 
-def telling_step(run: Run, rank: int | None = None) -> int | None:
+def telling_step(run: Run, rank: int | None = None, *, long: int = LONG) -> int | None:
     """Of a training whose steps fill many screens: the first with NaN or Inf, else the last."""
-    if run.count <= LONG:
+    if run.count <= long:
         return None
     columns = run.table(["step", "rank", "asked", "nan", "pos_inf", "neg_inf"])
     found = {name: whole_numbers(columns.column(name)) for name in columns.column_names}

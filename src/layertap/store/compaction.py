@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from layertap.store.durable import sync_folder
+from layertap.durable import sync_folder
 from layertap.store.folder import temporary_name
 from layertap.store.parquetfile import ParquetFile
 from layertap.store.schema import FORMAT, REPLACES_KEY

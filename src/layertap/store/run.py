@@ -17,6 +17,7 @@ import pyarrow as pa
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, NoTensor, SiteNotFound
 from layertap.measure.fingerprint import fingerprint
 from layertap.messages import printable
+from layertap.result import render
 from layertap.site import Receipt, Record, Site
 from layertap.store.dtype import Bytes, size_of, stored_as
 from layertap.store.index import Index, Rows, as_arrow
@@ -224,6 +225,10 @@ class Run:
         )
         state = f"partial ({len(self.problems)} problem(s), see .problems)" if self.partial else "complete"
         return printable(f"{self.name}: {len(self.sites)} sites, {self.count} records, {span}, {state}")
+
+    def _repr_html_(self) -> str:
+        html: str = render(self, "notebook")
+        return html
 
     def __repr__(self) -> str:
         return printable(f"<Run {self.name}: {self.count} records>")

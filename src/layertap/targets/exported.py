@@ -16,15 +16,15 @@ from layertap.errors import TargetError
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Site
-from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
-from layertap.targets.scopes import Call, Node, Scopes
+from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
+from layertap.targets.scopes import Node, ScopedCall, Scopes
 from layertap.targets.shadow import data_of
 from layertap.targets.target import told
 
 _NO_OPS = frozenset({torch.ops.aten.to, torch.ops.aten.contiguous, torch.ops.aten._to_copy})
 
 
-class Exported(Reader):
+class ExportedFile(Reader):
     """A loaded ExportedProgram."""
 
     format = "torch.export"
@@ -46,7 +46,7 @@ class Exported(Reader):
         self._scopes.fill(self.contents)
         if len(self.contents.paths) == 1 and len(nodes) > 1:
             raise TargetError(tr("targets.no_module_stack", name=name))
-        self._tapped: dict[frozenset[str], tuple[Any, list[tuple[Call, str]]]] = {}
+        self._tapped: dict[frozenset[str], tuple[Any, list[tuple[ScopedCall, str]]]] = {}
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
         if wanted not in self._tapped:
@@ -75,7 +75,7 @@ class Exported(Reader):
             Note("targets.list_in_file") if len(names) > 6 else ""
         )
 
-    def tapped(self, wanted: frozenset[str]) -> tuple[torch.export.ExportedProgram, list[tuple[Call, str]]]:
+    def tapped(self, wanted: frozenset[str]) -> tuple[torch.export.ExportedProgram, list[tuple[ScopedCall, str]]]:
         """The program with these modules' values as a second output, and what each value is."""
         old = self.program
         graph = torch.fx.Graph()
@@ -88,7 +88,7 @@ class Exported(Reader):
                 copy.target = node.target
         by_name = {node.name: copy for node, copy in copies.items()}
         made: list[torch.fx.Node] = []
-        taps: list[tuple[Call, str]] = []
+        taps: list[tuple[ScopedCall, str]] = []
         for call in self._scopes.calls:
             if call.path not in wanted:
                 continue
@@ -122,7 +122,7 @@ class Exported(Reader):
         return program, taps
 
 
-def _use_signature(call: Call, program: torch.export.ExportedProgram) -> None:
+def _use_signature(call: ScopedCall, program: torch.export.ExportedProgram) -> None:
     """What a module returned, and in which order, is kept where `preserve_module_call_signature` asked for it."""
     name = f"{call.path}@{call.number}" if call.number else call.path
     entry = next((entry for entry in program.module_call_graph if entry.fqn == name), None)
@@ -194,7 +194,7 @@ def _alias(node: Any) -> str:
     return str(source.name) if same else ""
 
 
-def _contents(program: torch.export.ExportedProgram) -> Contents:
+def _contents(program: torch.export.ExportedProgram) -> ArtefactContents:
     kinds: dict[str, str] = {}
     for node in program.graph.nodes:
         for path, kind in (node.meta.get("nn_module_stack") or {}).values():
@@ -208,7 +208,7 @@ def _contents(program: torch.export.ExportedProgram) -> Contents:
             modules[path] = kinds.get(path, "Module")
     modules = {**modules, **kinds}
     parameters = {name: data_of(tensor) for name, tensor in program.named_parameters()}
-    return Contents(
+    return ArtefactContents(
         kind=kinds.get("", "ExportedProgram"),
         modules=modules,
         arguments=_arguments(program),

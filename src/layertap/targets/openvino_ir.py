@@ -14,7 +14,7 @@ from layertap.errors import MissingExtra, TargetError
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Site
-from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
+from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import Node, Scopes
 
 _NAME = re.compile(r"__module\.(?P<path>[^/]+)/")
@@ -57,7 +57,7 @@ class OpenVino(Reader):
             Argument(name=given, dtype=_dtype(port), shape=tuple(map(str, port.get_partial_shape())))
             for given, port in zip(inputs, self.model.inputs, strict=True)
         ]
-        self.contents = Contents(
+        self.contents = ArtefactContents(
             kind=self.model.get_friendly_name() or "Model",
             modules={"": "", **{path: _kind_by_name(path) for path in sorted(paths, key=_natural)}},
             arguments=tuple(arguments),

@@ -16,7 +16,7 @@ from layertap.messages import tr
 from layertap.result import Note
 from layertap.targets.archive import Archive, first_class
 from layertap.targets.opaque import foreign_device, frozen_torchscript
-from layertap.targets.reader import Argument, Contents
+from layertap.targets.reader import Argument, ArtefactContents
 from layertap.targets.shadow import CONTAINERS
 from layertap.targets.torchscript import FORWARD
 
@@ -33,7 +33,7 @@ class _Class:
     parameters: bool = False
 
 
-def script_contents(path: Path, name: str) -> Contents:
+def script_contents(path: Path, name: str) -> ArtefactContents:
     """The modules of a TorchScript file, and which of them its code calls."""
     archive = Archive(path, name)
     classes = _classes(archive, name)
@@ -63,7 +63,7 @@ def script_contents(path: Path, name: str) -> Contents:
         elif below and called.kinds[below] == "NoneType":
             lost[below] = Note("script.no_value", short=short)
     remarks: list[str] = [Note("script.foreign", name=name, foreign=foreign)] if foreign else []
-    return Contents(
+    return ArtefactContents(
         kind=_short(root),
         modules={below: _short(kind) for below, kind in modules.items()},
         lost=lost,

@@ -18,7 +18,7 @@ from torch import nn
 from layertap.capture import taps
 from layertap.capture.artefact import ArtefactState
 from layertap.result import Note
-from layertap.targets.reader import Contents, Reader, Values
+from layertap.targets.reader import ArtefactContents, Reader, Values
 from layertap.targets.trust import CHECKED, check
 
 CONTAINERS = ("ModuleList", "ModuleDict")
@@ -86,7 +86,7 @@ def as_model(reader: Reader) -> Artefact:
     return root
 
 
-def _grow(root: nn.Module, contents: Contents) -> dict[str, nn.Module]:
+def _grow(root: nn.Module, contents: ArtefactContents) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {"": root}
     for path in sorted(_with_parents(contents.modules), key=lambda path: path.count(".")):
         if not path:
@@ -119,7 +119,7 @@ def _with_parents(modules: dict[str, str]) -> list[str]:
     return list(paths)
 
 
-def _container(path: str, contents: Contents) -> str:
+def _container(path: str, contents: ArtefactContents) -> str:
     below = [other[len(path) + 1 :].partition(".")[0] for other in contents.modules if other.startswith(f"{path}.")]
     return CONTAINERS[0] if all(name.isdigit() for name in below) else CONTAINERS[1]
 

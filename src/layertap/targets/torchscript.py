@@ -24,7 +24,7 @@ from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Site
 from layertap.targets.opaque import frozen_torchscript
-from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
+from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import leaf_names
 from layertap.targets.shadow import CONTAINERS, data_of
 from layertap.targets.torchscript_file import with_output_type
@@ -142,7 +142,7 @@ class _Calls:
                 self.types.setdefault(called, node.output().type().annotation_str)
 
 
-def _contents(module: Any, calls: _Calls) -> Contents:
+def _contents(module: Any, calls: _Calls) -> ArtefactContents:
     modules = {path: str(child.original_name) for path, child in module.named_modules()}
     lost: dict[str, str] = {}
     for path, kind in modules.items():
@@ -156,7 +156,7 @@ def _contents(module: Any, calls: _Calls) -> Contents:
         elif not calls.leaves[path]:
             lost[path] = Note("script.types", kind=kind, types=calls.types[path])
     schema = module._c._get_method("forward").schema
-    return Contents(
+    return ArtefactContents(
         kind=str(module.original_name),
         modules=modules,
         lost=lost,

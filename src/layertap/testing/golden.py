@@ -15,12 +15,11 @@ import hashlib
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from layertap.durable import replacing
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, RunError
 from layertap.files import parse_json, read_bytes
 from layertap.formats import open_run
@@ -101,14 +100,11 @@ def golden_bytes(run: Run) -> bytes:
 
 def write_golden(contents: bytes, path: Path) -> None:
     """Puts the file in place by a rename, so that processes that write one golden at a time leave a whole one."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(contents)
-        os.replace(temporary, path)
+        with replacing(path) as file:
+            file.write(contents)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise RunError(tr("golden.not_writable", path=path, strerror=error.strerror or error)) from error
 
 

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 import os
-import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +68,6 @@ class Watch:
         self.active = not config.ranks or self.rank in config.ranks
         """Whether this rank records at all."""
         model, wrapper = unwrap(model)
-        references = sys.getrefcount(model)
         self.model = model
         self.runs: list[Path] = []
         """The runs of the trainings before this one."""
@@ -78,20 +76,21 @@ class Watch:
         self._weights: tuple[Any, ...] = ()
         self._sample: list[nn.Parameter] = []
         self._receipt: Receipt | None = None
+        self._stepped = False
         self._open = False
         self._pid = os.getpid()
-        for other in clock.listeners():
-            if isinstance(other, Watch) and other.abandoned:
-                other.close()
         if self.active:
             # The plan is checked before anything is touched: a pattern that matches nothing is told here.
             self._training = self._started(compiled_wrapper(model) if wrapper is None else wrapper)
             self._open = True
+            for other in clock.listeners():
+                if isinstance(other, Watch) and other.abandoned:
+                    log.info("layertap: %s is complete: its optimizers do not exist any more", other.path)
+                    other.close()
             clock.listen(self)
             keep_interrupts()
             atexit.register(self.close)
             exit_signal.before_sudden_end(self.ends_suddenly)
-        self._references = sys.getrefcount(model) - references
 
     def _started(self, wrapper: nn.Module | None) -> Training:
         return Training(self.model, wrapper, self.config, self.rank, self.world)
@@ -156,8 +155,11 @@ class Watch:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody but the watch itself holds the model any more: it must not keep a dead model in memory."""
-        return sys.getrefcount(self.model) <= self._references + 1
+        """Whether the training is over: optimizers have stepped, and none of them exists any more.
+
+        When another watch begins, an abandoned one ends, so that a loop over folds keeps no model in memory.
+        """
+        return self._stepped and not any(self._owned.values())
 
     def dump(self, reason: str = "asked for") -> None:
         """Brings the ring to disk now."""
@@ -234,6 +236,7 @@ class Watch:
 
     def after_update(self, optimizer: Optimizer) -> None:
         if self._owns(optimizer):
+            self._stepped = True
             self._training.after_update(optimizer)
             self._weights = self._sampled_weights()
 

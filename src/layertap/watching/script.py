@@ -225,8 +225,8 @@ class Scout:
             self._write(f"{os.getpid()}-problem-{number}", {"problem": problem})
 
     def _retire(self) -> None:
-        """Tells of the watches that have ended, and of those whose model is gone, and lets go of them."""
-        for watch in [watch for watch in self._watches if watch.closed or watch.abandoned]:
+        """Reports the watches that have ended, and lets go of them."""
+        for watch in [watch for watch in self._watches if watch.closed]:
             watch.close()
             self._tell(watch, closed=True)
             self._watches.remove(watch)

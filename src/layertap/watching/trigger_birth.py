@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from layertap.durable import replacing
 from layertap.errors import CorruptRun
 from layertap.files import parse_json, read_bytes
 from layertap.messages import printable
@@ -210,9 +211,8 @@ def write_report(folder: Path, report: TriggerReport) -> Path:
     while path.exists():
         number += 1
         path = place / f"{stem}-{number}.json"
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write(f"{json.dumps(report.to_dict(), indent=1, allow_nan=False)}\n".encode())
     return path
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from layertap.compare.align.board import Board, View
 from layertap.compare.align.content import pair_by_content
 from layertap.compare.align.mapping import pair_by_rules, read_rules
-from layertap.compare.align.moments import Moment, Moments, is_sharded, labels_of, moments_of, pair_moments
+from layertap.compare.align.moments import Moments, StepMoment, is_sharded, labels_of, moments_of, pair_moments
 from layertap.compare.align.names import pair_by_prefix, pair_exact
 from layertap.compare.align.numbering import pair_by_numbering
 from layertap.compare.align.order import pair_by_order
@@ -25,7 +25,7 @@ from layertap.store.index import Rows
 
 T = TypeVar("T")
 Sides = tuple[T, T]
-Shared = Sequence[Sides[Moment]]
+Shared = Sequence[Sides[StepMoment]]
 
 
 def align(
@@ -138,7 +138,7 @@ def _records(
     return pairs, _first(runs[0], ours[~paired], codes[~paired]), _first(runs[1], theirs[left], their_codes[left])
 
 
-def _flat(moments: Moments, wanted: Sequence[Moment]) -> tuple[Rows, Rows]:
+def _flat(moments: Moments, wanted: Sequence[StepMoment]) -> tuple[Rows, Rows]:
     """The rows of these moments one after the other, and for each the number of its moment."""
     parts = [moments[moment] for moment in wanted]
     if not parts:

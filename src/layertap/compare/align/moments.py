@@ -19,16 +19,16 @@ from layertap.store.index import NONE, Rows
 _DIGITS = re.compile(r"(\d+)")
 
 
-class Moment(NamedTuple):
+class StepMoment(NamedTuple):
     """One step of one rank."""
 
     step: int
     rank: int
 
 
-Moments = Mapping[Moment, Rows]
+Moments = Mapping[StepMoment, Rows]
 """The rows of a run's index, in order of execution."""
-Labels = Mapping[Moment, Collection[tuple[int | None, int | None]]]
+Labels = Mapping[StepMoment, Collection[tuple[int | None, int | None]]]
 """The epochs and batches of which the records of a moment are."""
 
 
@@ -42,7 +42,7 @@ def moments_of(run: Run) -> tuple[Moments, bool]:
         return {}, False
     steps, ranks, codes = (run.index.values(name, rows) for name in ("step", "rank", "site"))
     ends = np.flatnonzero((np.diff(steps) != 0) | (np.diff(ranks) != 0)) + 1
-    found: dict[Moment, Rows] = {}
+    found: dict[StepMoment, Rows] = {}
     # Nearly all steps of a training run the same sites in the same order.
     orders: dict[bytes, Rows | None] = {}
     for begin, end in pairwise((0, *ends.tolist(), len(rows))):
@@ -51,7 +51,7 @@ def moments_of(run: Run) -> tuple[Moments, bool]:
             orders[key] = _repaired([run.index.sites[code] for code in codes[begin:end].tolist()])
         order = orders[key]
         here = rows[begin:end]
-        found[Moment(int(steps[begin]), int(ranks[begin]))] = here if order is None else here[order]
+        found[StepMoment(int(steps[begin]), int(ranks[begin]))] = here if order is None else here[order]
     return found, any(order is not None for order in orders.values())
 
 
@@ -69,11 +69,11 @@ def _known(value: int) -> int | None:
 
 
 def pair_moments(
-    reference: Collection[Moment],
-    candidate: Collection[Moment],
+    reference: Collection[StepMoment],
+    candidate: Collection[StepMoment],
     labels: Callable[[], tuple[Labels, Labels]],
     sharded: Callable[[], tuple[bool, bool]] | None = None,
-) -> tuple[list[tuple[Moment, Moment]], list[str]]:
+) -> tuple[list[tuple[StepMoment, StepMoment]], list[str]]:
     """The moments that belong together, and in words those that do not.
 
     `labels` is asked where steps do not tell, `sharded` (do the ranks of a side hold parts?) where ranks do not.
@@ -86,7 +86,7 @@ def pair_moments(
     )
     ranks, more = _pair_ranks(reference, candidate, sharded)
     there = (
-        (moment, Moment(steps.get(moment.step, -1), rank))
+        (moment, StepMoment(steps.get(moment.step, -1), rank))
         for moment in reference
         for rank in ranks.get(moment.rank, ())
     )
@@ -104,7 +104,7 @@ def is_sharded(run: Run, moments: Moments) -> bool:
 
 
 def _pair_ranks(
-    reference: Iterable[Moment], candidate: Iterable[Moment], sharded: Callable[[], tuple[bool, bool]] | None
+    reference: Iterable[StepMoment], candidate: Iterable[StepMoment], sharded: Callable[[], tuple[bool, bool]] | None
 ) -> tuple[dict[int, list[int]], list[str]]:
     """The ranks of the candidate that belong to each of the reference."""
     ours, theirs = (sorted({moment.rank for moment in moments}) for moments in (reference, candidate))

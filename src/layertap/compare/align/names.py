@@ -15,7 +15,7 @@ PREFIXES = ("model", "module", "_orig_mod", "backbone", "transformer", "base_mod
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """What wrappers put anywhere into a path: torch.compile, FSDP, activation checkpointing."""
 
-Key = tuple[str, str, str, int]
+NameKey = tuple[str, str, str, int]
 
 
 def pair_exact(board: Board) -> list[str]:
@@ -48,14 +48,16 @@ def pair_by_prefix(board: Board) -> list[str]:
     return lines or [Note("align.rung", rung="prefix", pairs=board.pairs_text(0))]
 
 
-def keys_of(records: Sequence[Record], numbers: Sequence[int], drop: tuple[str, ...], loose: bool) -> dict[Key, int]:
+def keys_of(
+    records: Sequence[Record], numbers: Sequence[int], drop: tuple[str, ...], loose: bool
+) -> dict[NameKey, int]:
     """The names of some records without a prefix; those that would be called the same are left out.
 
     `loose` takes the first tensor of a tuple for a bare one, and likewise the only tensor of any value: a decoder layer
     returns one or the other, by the version of transformers, and a compiled model forgets the names in its output.
     """
     leaves = Counter((site.path, site.role, site.call) for site in (records[number].site for number in numbers))
-    found: list[tuple[Key, int]] = []
+    found: list[tuple[NameKey, int]] = []
     for number in numbers:
         site = records[number].site
         parts = tuple(part for part in site.path.split(".") if part not in WRAPPERS) if site.path else ()

@@ -6,6 +6,10 @@ MESSAGES = {
     "compare.all_within_tolerances": "all {total} sites are within the tolerances",
     "compare.both_masks": "according to both attention masks",
     "compare.common_part": "compared: {part} of {whole}, from {begin}",
+    "compare.file_cut": (
+        "{run}/tensors/{file}: was cut by another program while {site} of step {step} was read; compare again when "
+        "nothing writes to it"
+    ),
     "compare.floor_other_input": "floor {name} is not a run of the reference on the same input: {reasons}",
     "compare.masks_and_ids": "according to the attention masks; the ids within them are equal",
     "compare.nothing_kept": "neither tensors nor sketches were kept",

@@ -6,6 +6,9 @@ MESSAGES = {
     "compare.all_within_tolerances": "全部 {total} 个位置都在给定的容差之内",
     "compare.both_masks": "依据两侧的注意力掩码",
     "compare.common_part": "已比较：整体 {whole} 中从 {begin} 起的 {part}",
+    "compare.file_cut": (
+        "{run}/tensors/{file}：读取第 {step} 步的 {site} 时，文件被另一个程序截短；请在没有程序写入时重新比较"
+    ),
     "compare.floor_other_input": "floor {name} 不是参考模型在同一输入上的运行：{reasons}",
     "compare.masks_and_ids": "依据注意力掩码；其中的 id 相同",
     "compare.nothing_kept": "张量和草图（sketch）都没有保存",

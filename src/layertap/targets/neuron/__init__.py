@@ -19,13 +19,13 @@ from layertap.targets.neuron.app import Recorded, get_layer_hidden_states, open_
 from layertap.targets.neuron.decoding import Decoded, decode
 from layertap.targets.neuron.layout import Asked, Compiled
 from layertap.targets.neuron.listening import release
-from layertap.targets.neuron.preparing import Plan, prepare
+from layertap.targets.neuron.preparing import CapturePlan, prepare
 
 __all__ = [
     "Asked",
+    "CapturePlan",
     "Compiled",
     "Decoded",
-    "Plan",
     "Recorded",
     "decode",
     "get_layer_hidden_states",

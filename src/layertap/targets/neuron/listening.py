@@ -23,7 +23,7 @@ _HERE = "_layertap_listener"
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class ForwardCall:
     """One call of an app."""
 
     model: str
@@ -58,9 +58,9 @@ class Listener:
         ends = getattr(app, _ENDS, None)
         if ends is None or not wrappers or not all(isinstance(wrapper, torch.nn.Module) for wrapper in wrappers):
             raise TargetError(tr("neuron.not_an_app", name=type(app).__name__, ENDS=_ENDS))
-        self.call: Call | None = None
+        self.call: ForwardCall | None = None
         """The last one that began."""
-        self.follow: Callable[[Call], None] | None = None
+        self.follow: Callable[[ForwardCall], None] | None = None
         """What is told of each call that has ended."""
         self._app = weakref.ref(app)
         self._ends: Callable[..., Any] = ends
@@ -94,7 +94,7 @@ class Listener:
         first = [value if isinstance(value, torch.Tensor) else None for value in args[:4]]
         ids, mask, positions, sequences = first + [None] * (4 - len(first))
         config = getattr(wrapper, "neuron_config", None)
-        self.call = Call(
+        self.call = ForwardCall(
             model=str(getattr(wrapper, "tag", "")),
             config=config,
             ids=ids,

@@ -19,7 +19,7 @@ _NUMBERS = re.compile(r"\[([^\]]*)\]|\*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CapturePlan:
     """What was set, in words; print it."""
 
     sites: tuple[str, ...]
@@ -44,7 +44,7 @@ def prepare(
     model: Any = None,
     capture_inputs: bool = False,
     classes: Any = None,
-) -> Plan:
+) -> CapturePlan:
     """Sets the fields of a `NeuronConfig` (or one of its kind) without which captures come back as nothing.
 
         neuron_config = MoENeuronConfig(tp_degree=64, …)
@@ -61,7 +61,7 @@ def prepare(
         paths = ["model.embed_tokens", *(f"model.layers.{number}" for number in range(count)), *paths]
     paths = list(dict.fromkeys(paths))
     if not paths:
-        return Plan(sites=(), modules=())
+        return CapturePlan(sites=(), modules=())
     classes = classes if classes is not None else _classes()
     modules = tuple(dict.fromkeys(module for path in paths for module in to_neuron(path, neuron_config)))
     neuron_config.tensor_capture_config = classes.TensorCaptureConfig(
@@ -74,7 +74,7 @@ def prepare(
         neuron_config.on_device_sampling_config = classes.OnDeviceSamplingConfig()
         notes.append(Note("neuron.sampling_on"))
     notes += [text for holds, text in _warnings(neuron_config, paths) if holds]
-    return Plan(sites=tuple(paths), modules=modules, notes=tuple(notes))
+    return CapturePlan(sites=tuple(paths), modules=modules, notes=tuple(notes))
 
 
 def _warnings(config: Any, paths: Sequence[str]) -> list[tuple[bool, str]]:

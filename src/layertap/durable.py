@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 _UNABLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR)
 """What file systems without such a thing (some network and FUSE mounts) answer; there is nothing to wait for then."""
@@ -57,3 +61,23 @@ def make_folder(folder: Path, *, durable: bool) -> None:
     if durable:
         for path in reversed(new):
             sync_folder(path.parent)
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of `path` in one step at the end; on any error `path` stays as it was."""
+    # A name that nobody can foresee, and never through a link that lies there.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            if durable:
+                file.flush()
+                sync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        sync_folder(path.parent)
