@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from layertap.capture.sharding import same_part
-from layertap.compare.floor import ROUNDOFF
 from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.drill import Departure
 from layertap.fault.operators import by_operator
@@ -20,6 +19,7 @@ from layertap.fault.quantised import quantisation_error
 from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.result import ModuleRow
 from layertap.fault.value_layouts import closed, masklike, plain
+from layertap.measure.floats import ROUNDOFF
 from layertap.result import Note, code_of
 
 Explanation = tuple[str, tuple[str, ...]]

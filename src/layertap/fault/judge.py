@@ -7,11 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from layertap.compare.floor import ROUNDOFF
 from layertap.fault.contrast import Contrast
 from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.result import ModuleRow
+from layertap.measure.floats import ROUNDOFF
 from layertap.result import Note
 
 LIMIT = 6.0

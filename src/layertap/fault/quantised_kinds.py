@@ -11,12 +11,12 @@ from dataclasses import replace
 from torch import nn
 
 from layertap.capture.sharding import same_part
-from layertap.compare.floor import ROUNDOFF
 from layertap.fault.cause import QUANTISED, plain_values
 from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.judge import FINER, LIMIT
 from layertap.fault.quantised import quantisation_error, weights_in_effect
 from layertap.fault.result import ModuleRow
+from layertap.measure.floats import ROUNDOFF
 
 MANY = 4
 """Modules of one kind that it takes to speak of a system."""

@@ -98,9 +98,13 @@ def ladder_html(
     fold: bool | None = None,
     tools: bool = True,
     selected: str = "",
+    axis: Axis | None = None,
 ) -> str:
-    """The ladder of some entries. `columns` are titles for `LadderEntry.cells`; `link` gives a site's own page."""
-    axis = Axis.of(value for entry in entries for value in (entry.error, entry.own, entry.floor))
+    """The ladder of some entries. `columns` are titles for `LadderEntry.cells`; `link` gives a site's own page.
+
+    `axis` is given where these entries are a part of a longer ladder.
+    """
+    axis = axis or Axis.of(value for entry in entries for value in (entry.error, entry.own, entry.floor))
     own = any(entry.own == entry.own for entry in entries)
     titles = list(columns) if columns is not None else [tr("ladder.error"), *([tr("ladder.own")] if own else [])]
     if columns is None:
