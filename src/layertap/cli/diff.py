@@ -27,15 +27,21 @@ def diff(
     from layertap.compare.training import diff_training, is_training
     from layertap.formats import open_run
     from layertap.report.diff import report_view
+    from layertap.report.differences import difference_blocks
+    from layertap.report.page import html_of
+    from layertap.report.steps import pair_blocks
+    from layertap.result import write_text
 
     sides = open_run(reference), open_run(candidate)
-    if all(map(is_training, sides)) and not (floor or mapping or html or sites or rtol is not None or atol is not None):
+    if all(map(is_training, sides)) and not (floor or mapping or sites or rtol is not None or atol is not None):
         # Thousands of steps: not a table of layers, but the first step and site where they part.
         with progress() as bar:
             task = bar.add_task("comparing", total=None)
             trainings = diff_training(
                 *sides, progress=lambda done, total: bar.update(task, completed=done, total=total)
             )
+        if html is not None:
+            write_text(html, html_of(trainings, pair_blocks(*sides)))
         show_json(trainings.to_dict()) if json else show_text(trainings)
         raise typer.Exit(trainings.exit_code)
     with progress() as bar:
@@ -50,7 +56,7 @@ def diff(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if html is not None:
-        report.to_html(html)
+        write_text(html, html_of(report, difference_blocks(report, *sides)))
     if json:
         show_json(report.to_dict())
     else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from layertap.compare.tensors import array_of
 from layertap.errors import LayertapError
@@ -40,18 +42,22 @@ def attention_blocks(run: Run) -> list[Block]:
     return [Heading(text=tr("page.attention")), *charts] if charts else []
 
 
-def _candidates(run: Run) -> list[Record]:
+def _candidates(run: Run) -> Iterator[Record]:
     """Records that may be attention weights: kept, of four axes, of a module whose class says so."""
-    found = []
+    table = run.table(["site", "role", "leaf", "kind", "kept", "shape"])
+    texts = [table.column(name) for name in ("site", "kind", "shape")]
+    wanted = pc.and_(pc.equal(table.column("role"), "output"), pc.not_equal(table.column("leaf"), ""))
+    wanted = pc.and_(wanted, pc.equal(table.column("kept"), "tensor"))
+    found = zip(*(column.filter(wanted).to_pylist() for column in texts), strict=True)
+    sites = {site for site, kind, shape in found if "attention" in kind.lower() and _may_be_weights(shape)}
     for site in run.sites:
-        if site.role != "output" or not site.leaf:
-            continue
-        record = run[site][-1]
-        square = len(record.shape) == 4 and 1 < record.shape[2] <= 4096 and 1 < record.shape[3] <= 4096
-        small = math.prod(record.shape) * 8 < LARGEST
-        if record.kept == "tensor" and square and small and "attention" in record.kind.lower():
-            found.append(record)
-    return found
+        if str(site) in sites and _may_be_weights((record := run[site][-1]).shape) and record.kept == "tensor":
+            yield record
+
+
+def _may_be_weights(shape: Sequence[int]) -> bool:
+    sides = len(shape) == 4 and all(1 < side <= 4096 for side in shape[2:])
+    return sides and 0 < math.prod(shape) * 8 < LARGEST
 
 
 def _maps(values: npt.NDArray[np.generic]) -> npt.NDArray[np.float64] | None:

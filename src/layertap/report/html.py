@@ -101,7 +101,8 @@ def _table(block: Table, most: int) -> str:
     head = "".join(f"<th scope='col'{_left(block, n)}>{escape(title)}</th>" for n, title in enumerate(block.titles))
     caption = f"<caption>{escape(block.caption)}</caption>" if block.caption else ""
     body = "".join(_row(block, row) for row in shown)
-    table = f"<table class='lt-table'>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    titled = f"<thead><tr>{head}</tr></thead>" if any(block.titles) else ""
+    table = f"<table class='lt-table'>{caption}{titled}<tbody>{body}</tbody></table>"
     return f"<div class='lt-wide'>{table}</div>{_left_out(left)}"
 
 

@@ -8,7 +8,7 @@ import textwrap
 from rich.cells import cell_len
 
 from layertap.errors import MissingExtra
-from layertap.messages import printable, tr
+from layertap.messages import language, printable, tr
 from layertap.report.charts.draw import svg
 from layertap.report.charts.frame import CHARACTER, text
 from layertap.report.charts.palette import GREY, INK, MARKS, VERDICTS
@@ -17,6 +17,11 @@ from layertap.report.document import Chart, Document
 PIP = "pip install 'layertap[view]'"
 LINE = 16
 MARGIN = 14
+FONTS = {
+    "en": "'DejaVu Sans',Arial,sans-serif",
+    # First, or whatever font has the characters would be taken for each of them.
+    "zh": "'Noto Sans CJK SC','Source Han Sans SC','PingFang SC','Microsoft YaHei','WenQuanYi Zen Hei',sans-serif",
+}
 COLOURS = 128
 SHARP = 2.0
 """Pixels of the PNG for each of the SVG."""
@@ -48,7 +53,7 @@ def picture(document: Document) -> str:
     size = (
         f"viewBox='0 0 {width + 2 * MARGIN:.0f} {top + 8:.0f}' width='{width + 2 * MARGIN:.0f}' height='{top + 8:.0f}'"
     )
-    font = "font-family=\"'DejaVu Sans','Noto Sans CJK SC',sans-serif\" font-size='11'"
+    font = f'font-family="{FONTS[language()]}" font-size="11"'
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' {size} {font}><rect width='100%' height='100%' fill='#ffffff'/>"
         f"{''.join(parts)}</svg>\n"

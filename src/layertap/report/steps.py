@@ -143,7 +143,7 @@ def pair_blocks(reference: Run, candidate: Run) -> list[Block]:
 
 def _loss_chart(curves: Mapping[str, Sequence[tuple[float, float]]], marks: Mapping[int, str]) -> Chart:
     spec = lines(curves, tr("chart.loss"), across=tr("chart.step"), log=True, marks=marks)
-    return Chart(spec=spec, caption="; ".join(marks.values()))
+    return Chart(spec=spec, caption="; ".join(marks.values()), opening=True)
 
 
 def _map(
