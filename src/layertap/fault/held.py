@@ -10,18 +10,30 @@ from typing import Any
 
 from torch import nn
 
-from layertap.fault.alike import MANY, coarseness, systematic
+from layertap.fault.alike import MANY, quantised_modules, systematic
 from layertap.fault.book import Book, Key, Place, Played
 from layertap.fault.cancelled import Free, Probe, Sorted, sort_out
 from layertap.fault.contrast import Contrast
 from layertap.fault.drill import Departure, OpLog, depart
-from layertap.fault.judge import LIMIT, Judged, by_module, floors_of, judge_events, least_of
+from layertap.fault.exchange import exchanged, proven, suspected
+from layertap.fault.judge import (
+    LIMIT,
+    Judged,
+    by_module,
+    floors_of,
+    judge_beside,
+    judge_events,
+    least_of,
+    seen_at,
+    unlike_others,
+)
 from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import APART, Search
+from layertap.fault.shelf import Slot
 from layertap.fault.side import Side
 from layertap.fault.unjudged import judged_pages, suspects
-from layertap.fault.watchers import Stage
+from layertap.fault.watchers import Lowered, Stage
 from layertap.fault.why import Absent, Clues, below, explain
 
 LAZY = {"xla", "lazy"}
@@ -39,23 +51,37 @@ class HeldSearch(Search):
         book, widened = self.preflight()
         self.progress("running the candidate")
         free = self.free(book)
-        held = self.play(self.theirs, self.pairing.candidate, book, hold=True)
         self.progress("measuring what rounding does")
-        low, modules = self.lowered(self.follow_autocast(book, free))
-        clean = widened + [
-            self.play(low, modules, book, hold=True, nudge=nudge)
-            for nudge in ((self.nudge,) if low is self.ours else (None, self.nudge))
-        ]
+        coarse = quantised_modules(self.pairing)
+        low, modules = self.lowered(
+            self.follow_autocast(book, free), {page: one.values for page, one in coarse.items()}
+        )
+        lowered = Lowered() if low is not self.ours else None
+        clean = widened
+        if lowered is not None:
+            clean = [*clean, self.play(low, modules, book, hold=True, lowered=lowered)]
+            lowered.filling = False
+        nudged = self.play(low, modules, book, hold=True, nudge=self.nudge, lowered=lowered)
+        clean = [*clean, nudged]
+        self.progress("judging the candidate")
+        held = self.play(self.theirs, self.pairing.candidate, book, hold=True, lowered=lowered)
         drift = self.play(low, modules, book, hold=False, nudge=self.nudge)
         floors = floors_of(clean)
         total, rounding = self.total(book, free), self.total(book, drift)
         judged = judge_events(held, floors, self.dtype)
-        table, shared = systematic(by_module(judged, free, self.pairing), self._coarseness)
+        table = by_module(judged, free, self.pairing)
+        beside = None
+        if lowered is not None:
+            moved = {event.key: event.beside for event in nudged.events if event.beside is not None}
+            apart = judge_beside(held, moved, self.dtype)
+            beside = {row.page: seen_at(row, apart[row.page], self.pairing) for row in table if row.page in apart}
+        table, shared = systematic(table, coarse, beside)
         self.doubt_watching(rounding)
         self._doubt_inputs(held, floors)
         self._doubt_draws(floors)
         self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
-        guilty, masks = self._makers([row for row in table if row.ratio > LIMIT], held)
+        faint = self._proven(table, held, floors, book, lowered) | unlike_others(table, beside or {})
+        guilty, masks = self._makers([row for row in table if row.ratio > LIMIT or row.page in faint], held)
         guilty = self._consequential(guilty, judged)
         if guilty and low is not self.ours:  # inputs nudged everywhere move more than the dtype alone does
             drift = self.play(low, modules, book, hold=False)
@@ -78,7 +104,27 @@ class HeldSearch(Search):
             exact = total == 0 and all(one.event.found.exact for one in judged)
             return self._innocent(table, shared, total, rounding, exact)
         self.progress("looking into what stands out")
-        return self._guilty(guilty, table, book, absent, total, rounding, low, modules, told.probe, held)
+        standard = lowered.slots if lowered is not None and coarse else {}
+        standard = {key: slot for key, slot in standard.items() if key[0] in coarse}
+        found = self._guilty(guilty, table, book, absent, total, rounding, low, modules, told.probe, held, standard)
+        return replace(found, evidence=(*found.evidence, *(faint[page] for page in [guilty[0].page] if page in faint)))
+
+    def _proven(
+        self, table: list[ModuleRow], held: Played, floors: dict[Key, Contrast], book: Book, lowered: Lowered | None
+    ) -> dict[str, str]:
+        """The modules within their floor that hold other numbers than the reference's, and are off because of them."""
+        suspects = suspected(self.pairing, held, floors, least_of(self.dtype), book.calls, table)
+        if not suspects:
+            return {}
+        trial = self.play(
+            self.theirs,
+            self.pairing.candidate,
+            book,
+            hold=True,
+            lowered=lowered,
+            within=lambda stage: exchanged(suspects),
+        )
+        return proven(suspects, trial)
 
     def _consequential(self, guilty: list[ModuleRow], judged: list[Judged]) -> list[ModuleRow]:
         """Without those that return another size, where what calls them comes out right all the same."""
@@ -149,10 +195,6 @@ class HeldSearch(Search):
         for nudge in (None if low is not self.ours else partial(self.nudge, seed=1), partial(self.nudge, seed=2)):
             yield self.total(book, self.play(low, modules, book, hold=False, nudge=nudge))
 
-    def _coarseness(self, row: ModuleRow) -> float:
-        ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
-        return coarseness(ours, theirs) if ours is not None and theirs is not None else 0.0
-
     def _doubt_inputs(self, held: Played, floors: dict[Key, Contrast]) -> None:
         for event in held.events:
             page, call, end, leaf = event.key
@@ -211,7 +253,9 @@ class HeldSearch(Search):
         modules: dict[str, nn.Module],
         probe: Probe | None,
         held: Played,
+        standard: dict[Key, Slot],
     ) -> Finding:
+        """`standard` are values to judge by in the place of the reference's: those that its weights make, quantised."""
         closely = guilty[:CLOSELY]
         keep = frozenset(key for row in closely for key in (row.place, (row.page, row.call, "exit", "")))
         calls = frozenset((row.page, row.call) for row in closely if not row.place[2].endswith(("grad", "input")))
@@ -228,9 +272,18 @@ class HeldSearch(Search):
         found = []
         for row in closely:
             place = (row.page, row.call)
-            departure = depart(ours[place], theirs[place], floor[place], least) if place in calls else None
+            log = floor if row.place in standard else ours
+            departure = depart(log[place], theirs[place], floor[place], least) if place in calls else None
             below = tuple(one for one in absent if one.page == row.page or self._under(one.page, [row]))
-            clues = Clues(row=row, book=book, found=kept.kept.get(row.place), departure=departure, absent=below)
+            slot = standard.get(row.place, book.slots.get(row.place))
+            clues = Clues(
+                row=row,
+                book=book,
+                right=slot.get() if slot is not None else None,
+                found=kept.kept.get(row.place),
+                departure=departure,
+                absent=below,
+            )
             found.append(self._accused(row, clues, departure, kept, book, judged_pages(held)))
         found += [
             Finding(verdict="fault", site=row.path, cause="unknown", local=row.local, floor=row.floor, ratio=row.ratio)

@@ -22,6 +22,8 @@ MOST = 0.98
 """The share of groups that have to fit."""
 BUDGET = 512
 """Groups that are looked at closely; they are spread over the whole matrix."""
+HALF = 2.0**-10
+"""How far the ratio of two float16 values may be off."""
 EIGHT = 2**8 - 2
 """Steps between the lowest and the highest value of eight bits."""
 
@@ -86,7 +88,7 @@ def _lost(values: torch.Tensor) -> float:
     """How far two such values may be off for their ratio, by the dtype that they were kept in."""
     if _is_coarse(values):
         return 2.0**-7
-    return 2.0**-10 if bool((values.to(torch.float16).double() == values).all()) else 2.0**-22
+    return HALF if bool((values.to(torch.float16).double() == values).all()) else 2.0**-22
 
 
 def _is_coarse(values: torch.Tensor) -> bool:
@@ -101,9 +103,10 @@ def _floats(r: torch.Tensor, c: torch.Tensor) -> bool:
     top = c.abs().amax(1, keepdim=True)
     found = torch.zeros_like(top, dtype=torch.bool)
     loose = 0.005 + 20 * _lost(c)
+    faint = c.abs() < (2.0**-13 if _lost(c) == HALF else 0.0)  # below float16's normal range bits are lost
     for eighths in range(8, 16):
         mantissa = torch.frexp(c / top * eighths).mantissa.abs() * 16
-        found |= ((mantissa - mantissa.round()).abs() <= loose).all(1, keepdim=True)
+        found |= (faint | ((mantissa - mantissa.round()).abs() <= loose)).all(1, keepdim=True)
     moved = (c - r).norm(dim=1, keepdim=True) <= 0.1 * r.norm(dim=1, keepdim=True)
     return _most(found) and _most(moved)
 

@@ -18,7 +18,7 @@ from torch import nn
 from layertap.fault.book import Book, Key, Played
 from layertap.fault.shelf import Shelf
 from layertap.fault.side import Side
-from layertap.fault.watchers import Nudge, Player, Scribe, Stage, Task
+from layertap.fault.watchers import Lowered, Nudge, Player, Scribe, Stage, Task
 
 
 def write_down(side: Side, modules: Mapping[str, nn.Module], shelf: Shelf, seeded: bool = False) -> Book:
@@ -47,16 +47,19 @@ def play(
     seeded: bool = False,
     within: Callable[[Stage], Any] | None = None,
     put_back: frozenset[tuple[str, str]] = frozenset(),
+    lowered: Lowered | None = None,
 ) -> Played:
     """Runs a model against the book; `hold` replaces what flows by the book's, `nudge` changes what is entered.
 
     A run that is not held is free, but for the pages and ends in `put_back`, whose values are replaced all the same.
 
+    `lowered` is the trace of the reference in the candidate's dtype: it is filled, or measured against as well.
+
     Without `judge` values are exchanged and not measured. `names` are the parameters of the reference's `forward`, by
     page, so that a value given by position is known when the other side gives it by name.
     """
     played, stage = Played(), Stage(seeded)
-    task = Task(stage, played, book, hold, nudge, keep, judge, put_back)
+    task = Task(stage, played, book, hold, nudge, keep, judge, put_back, lowered)
     watchers = {module: Player(task, page, names.get(page, ()), module) for page, module in modules.items()}
     played.output = side.run(watchers, within(stage) if within is not None else None)
     for page, name, grad in _gradients(modules):
