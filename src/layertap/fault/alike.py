@@ -17,7 +17,7 @@ from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.exchange import is_rounded
 from layertap.fault.judge import FINER
 from layertap.fault.pairing import Pairing
-from layertap.fault.quantised import quantisation_error, weights_in_effect
+from layertap.fault.quantised import moved_on_grid, quantisation_error, weights_in_effect
 from layertap.fault.result import ModuleRow
 from layertap.fault.why import QUANTISED, plain_values
 
@@ -88,6 +88,12 @@ class Coarse:
     """How far they are off by that."""
     values: dict[str, torch.Tensor]
     """In plain numbers, by the reference's names."""
+    slope: float = 0.0
+    """By how much the largest of them is scaled besides."""
+    slope_noise: float = 0.0
+    """What chance gives for that."""
+    moved: float = math.nan
+    """How many steps of its grid its values are off, as a root mean square."""
 
 
 def quantised_modules(pairing: Pairing) -> dict[str, Coarse]:
@@ -132,9 +138,9 @@ def quantised(reference: nn.Module, candidate: nn.Module) -> Coarse | None:
         found = contrast(wanted, values)
         if found is None:
             return None
-        if found.error <= 2 * ROUNDOFF["bfloat16"] and not typed:
-            continue
-        error = found.error if found.error <= 2 * ROUNDOFF["bfloat16"] else quantisation_error(wanted, values)
+        if wanted.ndim < 2 and found.error <= 2 * ROUNDOFF["bfloat16"]:
+            continue  # a bias that makes up for some of it
+        error = quantisation_error(wanted, values)
         if error is None and typed and found.error < QUANTISED:
             error = found.error  # of a type that says so itself
         if error is None:
@@ -142,4 +148,47 @@ def quantised(reference: nn.Module, candidate: nn.Module) -> Coarse | None:
         worst = max(worst, error)
         if wanted.shape == whole.shape:
             plain[name] = values
-    return Coarse(worst, plain) if worst > 0 else None
+    if not worst:
+        return None
+    values = plain.get(largest)
+    if values is None:
+        return Coarse(worst, plain)
+    r, c = (t.double() for t in on_one_device(right[largest].detach(), values))
+    square = float(r.square().sum().clamp_min(1e-300))
+    slope, chance = float((r * (c - r)).sum()) / square, float((c - r).norm()) / math.sqrt(square * r.numel())
+    moved = moved_on_grid(r, c)
+    return Coarse(worst, plain, slope, chance, math.nan if moved is None else moved)
+
+
+def stand_out(coarse: Mapping[str, Coarse]) -> dict[str, str]:
+    """By page, modules whose weights are further off than their own grid explains, or scaled, among many that are not.
+
+    Each is held against the others, as some ways to quantise do not take the nearest value; what it is told is why.
+    """
+    found: dict[str, str] = {}
+    slopes = {page: (one.slope, one.slope_noise) for page, one in coarse.items()}
+    moves = {page: (one.moved, GRID_NOISE * one.moved) for page, one in coarse.items() if not math.isnan(one.moved)}
+    for page in _outliers(moves):
+        usual = statistics.median(value for value, _ in moves.values())
+        if coarse[page].moved > usual:
+            found[page] = f"is {coarse[page].moved:.2g} steps of its own grid off, the others of the model {usual:.2g}"
+    for page in _outliers(slopes):
+        found[page] = f"scaled by {1 + coarse[page].slope:.4g}, and quantised"
+    return found
+
+
+def _outliers(values: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Those far from the typical value, for what chance does to each and for how the others spread."""
+    if len(values) < MANY:
+        return []
+    typical = statistics.median(value for value, _ in values.values())
+    spread = SPREAD * statistics.median(abs(value - typical) for value, _ in values.values())
+    return [page for page, (value, noise) in values.items() if abs(value - typical) > FAR * math.hypot(noise, spread)]
+
+
+GRID_NOISE = 0.015
+"""How far the root mean square of some thousand roundings is off by chance, relatively."""
+SPREAD = 1.5
+"""Standard deviations in a median absolute deviation."""
+FAR = 6.0
+"""Standard deviations that no chance makes."""

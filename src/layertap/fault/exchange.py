@@ -17,13 +17,15 @@ import torch
 from torch import nn
 
 from layertap.fault.book import Event, Key, Played
-from layertap.fault.contrast import Contrast, on_one_device
+from layertap.fault.contrast import Contrast, contrast, on_one_device
 from layertap.fault.judge import LIMIT
 from layertap.fault.pairing import Pairing
 from layertap.fault.result import ModuleRow
 
 SEEN = 0.25
 """An effect of this many times the floor is worth a trial."""
+SHOWN = 0.02
+"""An effect that is a smaller share of what the numbers differ by was made up for elsewhere."""
 GONE = 0.5
 """What is left of an effect, at most, when its reason is taken away."""
 
@@ -94,9 +96,11 @@ def suspected(
         effect, event = max(seen, key=lambda pair: pair[0])
         if effect < SEEN:
             continue
-        tensors, settings = tuple(_tensors(ours, theirs, row.page, called)), tuple(_settings_apart(ours, theirs))
-        if tensors or settings:
-            here = event.beside or event.found
+        tensors = tuple(_tensors(ours, theirs, row.page, called))
+        # One kind at a time: a setting that makes up for other weights must not go with them.
+        settings = () if tensors else tuple(_settings_apart(ours, theirs))
+        here = event.beside or event.found
+        if settings or (tensors and _size(here) > SHOWN * max(_error(*pair) for pair in tensors)):
             found.append(Apart(page=row.page, tensors=tensors, settings=settings, place=event.key, effect=here))
     return found
 
@@ -155,6 +159,11 @@ def _effect(event: Event, floors: Mapping[Key, Contrast], least: float) -> float
     )
 
 
+def _error(mine: torch.Tensor, right: torch.Tensor) -> float:
+    found = contrast(right.detach().to(mine.dtype), mine.detach())
+    return 0.0 if found is None else found.error
+
+
 def _size(found: Contrast) -> float:
     return max(found.error, found.row, found.column)
 
@@ -186,9 +195,9 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _settings_apart(ours: nn.Module, theirs: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
+    """Numbers with a point, as a scale or an epsilon is. A switch or a size may only choose another honest kernel."""
     right = vars(ours)
     for name, value in vars(theirs).items():
-        known = name in right and not name.startswith("_") and name != "training"
-        numbers = known and isinstance(value, (bool, int, float)) and isinstance(right[name], (bool, int, float))
-        if numbers and right[name] != value:
-            yield theirs, name, right[name]
+        wanted = right.get(name)
+        if isinstance(value, float) and isinstance(wanted, float) and value != wanted and not name.startswith("_"):
+            yield theirs, name, wanted

@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from torch import nn
 
-from layertap.fault.alike import MANY, quantised_modules, systematic
-from layertap.fault.book import Book, Key, Place, Played
+from layertap.fault.alike import quantised_modules, stand_out, systematic
+from layertap.fault.book import Book, Key, Played
 from layertap.fault.cancelled import Free, Probe, Sorted, sort_out
 from layertap.fault.contrast import Contrast
-from layertap.fault.drill import Departure, OpLog, depart
+from layertap.fault.culprit import Scene, accuse, is_under
 from layertap.fault.exchange import exchanged, proven, suspected
 from layertap.fault.judge import (
     LIMIT,
@@ -27,21 +26,15 @@ from layertap.fault.judge import (
     seen_at,
     unlike_others,
 )
-from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import APART, Search
-from layertap.fault.shelf import Slot
 from layertap.fault.side import Side
 from layertap.fault.unjudged import judged_pages, suspects
-from layertap.fault.watchers import Lowered, Stage
-from layertap.fault.why import Absent, Clues, below, explain
+from layertap.fault.watchers import Lowered
+from layertap.fault.why import Absent, below
 
-LAZY = {"xla", "lazy"}
-"""Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
 NAMED = 6
 """So many modules are named in one note."""
-CLOSELY = 4
-"""So many guilty modules are looked into; the others are named."""
 
 
 class HeldSearch(Search):
@@ -53,6 +46,8 @@ class HeldSearch(Search):
         free = self.free(book)
         self.progress("measuring what rounding does")
         coarse = quantised_modules(self.pairing)
+        odd = stand_out(coarse)  # their weights are no standard to judge by
+        coarse = {page: one for page, one in coarse.items() if page not in odd}
         low, modules = self.lowered(
             self.follow_autocast(book, free), {page: one.values for page, one in coarse.items()}
         )
@@ -80,7 +75,7 @@ class HeldSearch(Search):
         self._doubt_inputs(held, floors)
         self._doubt_draws(floors)
         self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
-        faint = self._proven(table, held, floors, book, lowered) | unlike_others(table, beside or {})
+        faint = unlike_others(table, beside or {}) | self._proven(table, held, floors, book, lowered)
         guilty, masks = self._makers([row for row in table if row.ratio > LIMIT or row.page in faint], held)
         guilty = self._consequential(guilty, judged)
         if guilty and low is not self.ours:  # inputs nudged everywhere move more than the dtype alone does
@@ -90,7 +85,7 @@ class HeldSearch(Search):
         if guilty and guilty[0].page not in {mask.page for mask in masks}:
             self._doubt_unjudged(guilty[0], book, held)
         absent = [*masks, *self._absent(book, held)]
-        idle = [one for one in absent if not self._under(one.page, guilty)]
+        idle = [one for one in absent if not is_under(one.page, guilty)]
         self.notes += [f"without effect: {one.cause}: {one.text}" for one in idle]
         if not held.events:
             self.doubts.append(
@@ -105,9 +100,22 @@ class HeldSearch(Search):
             return self._innocent(table, shared, total, rounding, exact)
         self.progress("looking into what stands out")
         standard = lowered.slots if lowered is not None and coarse else {}
-        standard = {key: slot for key, slot in standard.items() if key[0] in coarse}
-        found = self._guilty(guilty, table, book, absent, total, rounding, low, modules, told.probe, held, standard)
-        return replace(found, evidence=(*found.evidence, *(faint[page] for page in [guilty[0].page] if page in faint)))
+        scene = Scene(
+            search=self,
+            book=book,
+            held=held,
+            low=low,
+            modules=modules,
+            table=table,
+            absent=tuple(absent),
+            total=total,
+            rounding=rounding,
+            standard={key: slot for key, slot in standard.items() if key[0] in coarse},
+            weights=odd,
+            reasons=faint,
+            probe=told.probe,
+        )
+        return accuse(guilty, scene)
 
     def _proven(
         self, table: list[ModuleRow], held: Played, floors: dict[Key, Contrast], book: Book, lowered: Lowered | None
@@ -241,138 +249,6 @@ class HeldSearch(Search):
             notes=tuple(self.notes),
         )
 
-    def _guilty(
-        self,
-        guilty: list[ModuleRow],
-        table: list[ModuleRow],
-        book: Book,
-        absent: list[Absent],
-        total: float,
-        rounding: float,
-        low: Side,
-        modules: dict[str, nn.Module],
-        probe: Probe | None,
-        held: Played,
-        standard: dict[Key, Slot],
-    ) -> Finding:
-        """`standard` are values to judge by in the place of the reference's: those that its weights make, quantised."""
-        closely = guilty[:CLOSELY]
-        keep = frozenset(key for row in closely for key in (row.place, (row.page, row.call, "exit", "")))
-        calls = frozenset((row.page, row.call) for row in closely if not row.place[2].endswith(("grad", "input")))
-        lazy = {side.device.type for side in (self.ours, self.theirs)} & LAZY
-        if lazy:
-            calls = frozenset()
-            self.notes.append(f"operators were not looked into: {', '.join(lazy)} loses writes in place while they are")
-        kept, theirs = self._logged(self.theirs, self.pairing.candidate, book, calls, keep)
-        _, ours = self._logged(self.ours, self.pairing.reference, book, calls)
-        floor = ours if low is self.ours else self._logged(low, modules, book, calls)[1]
-        least = least_of(self.dtype)
-        self.ours.rest()  # what a run writes, as running statistics are, is no difference of the models
-        self.theirs.rest()
-        found = []
-        for row in closely:
-            place = (row.page, row.call)
-            log = floor if row.place in standard else ours
-            departure = depart(log[place], theirs[place], floor[place], least) if place in calls else None
-            below = tuple(one for one in absent if one.page == row.page or self._under(one.page, [row]))
-            slot = standard.get(row.place, book.slots.get(row.place))
-            clues = Clues(
-                row=row,
-                book=book,
-                right=slot.get() if slot is not None else None,
-                found=kept.kept.get(row.place),
-                departure=departure,
-                absent=below,
-            )
-            found.append(self._accused(row, clues, departure, kept, book, judged_pages(held)))
-        found += [
-            Finding(verdict="fault", site=row.path, cause="unknown", local=row.local, floor=row.floor, ratio=row.ratio)
-            for row in guilty[CLOSELY:]
-        ]
-        first = found[0]
-        page = guilty[0].page
-        ends = frozenset({(page, "exit"), (page, "grad_input")})
-        if probe is None or probe.ends != ends:
-            patched = self.play(self.theirs, self.pairing.candidate, book, hold=False, put_back=ends)
-            after = self.total(book, patched, skip=page)
-        else:
-            after = probe.total
-        return replace(
-            first,
-            evidence=(*first.evidence, *_alike(guilty, table)),
-            explained=math.nan
-            if guilty[0].found.shape or guilty[0].found.absent
-            else _explained(total, after, rounding),
-            total=total,
-            others=tuple(found[1:]),
-            table=tuple(table),
-            notes=tuple(self.notes),
-        )
-
-    def _accused(
-        self,
-        row: ModuleRow,
-        clues: Clues,
-        departure: Departure | None,
-        kept: Played,
-        book: Book,
-        judged: set[str],
-    ) -> Finding:
-        ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
-        cause, evidence = explain(clues, ours, theirs)
-        lost = any(one.lost for one in clues.absent)
-        inner = below(ours, theirs, row.page, judged) if ours and theirs and not lost else None
-        site = row.path
-        if inner is not None:
-            (page, (cause, evidence)) = inner
-            how = "and it could not be judged by itself" if kept.calls[page] else "reads it without calling it"
-            evidence = (
-                *evidence,
-                f"{row.path or 'the model'} {'calls it, ' if kept.calls[page] else ''}{how}",
-                f"seen at {row.where} there",
-            )
-            site = self.pairing.name(page)
-        witness = Witness(
-            row=row,
-            reference=ours,
-            candidate=theirs,
-            arguments=kept.arguments.get(row.page),
-            right=book.at(row.page, row.call, "exit"),
-            cause=cause,
-            evidence=evidence,
-        )
-        return Finding(
-            verdict="fault",
-            site=site,
-            op=str(departure.op) if departure is not None else "",
-            cause=cause,
-            evidence=evidence,
-            local=row.local,
-            floor=row.floor,
-            ratio=row.ratio,
-            write_repro=writer(witness),
-        )
-
-    def _logged(
-        self,
-        side: Side,
-        modules: dict[str, nn.Module],
-        book: Book,
-        calls: frozenset[Place],
-        keep: frozenset[Key] = frozenset(),
-    ) -> tuple[Played, dict[Place, Any]]:
-        """A held run whose operators inside some calls are written down."""
-        if not calls:
-            return self.play(side, modules, book, hold=True, keep=keep, judge=False), {}
-        logs: list[OpLog] = []
-
-        def within(stage: Stage) -> OpLog:
-            logs.append(OpLog(stage, calls, self.shelf))
-            return logs[0]
-
-        played = self.play(side, modules, book, hold=True, keep=keep, within=within, judge=False)
-        return played, logs[0].ops
-
     def _absent(self, book: Book, held: Played) -> list[Absent]:
         """Modules that ran more often in the reference, although the module above them ran as often."""
         found = []
@@ -390,10 +266,6 @@ class HeldSearch(Search):
                 text = f"{self.pairing.name(page)} is called {seen} ×, in the reference {calls} ×"
                 found.append(Absent(page, "structure", text, lost=False))
         return found
-
-    @staticmethod
-    def _under(page: str, rows: list[ModuleRow]) -> bool:
-        return any(not row.page or page.startswith(f"{row.page}.") for row in rows)
 
 
 def _counted_otherwise(row: ModuleRow, floors: dict[Key, Contrast]) -> bool:
@@ -422,23 +294,3 @@ def _above(page: str, book: Book) -> str | None:
         if page in book.calls:
             return page
     return None
-
-
-def _alike(guilty: list[ModuleRow], table: list[ModuleRow]) -> tuple[str, ...]:
-    """Whether the first is one of many: then what they share is to blame, not one of them alone."""
-    kind = guilty[0].kind
-    alike, out = ([row for row in rows if row.kind == kind] for rows in (table, guilty))
-    if len(out) < MANY or len(out) <= len(alike) / 2:
-        return ()
-    return (f"the first of {len(out)} of {len(alike)} modules of kind {kind} that are out of line",)
-
-
-def _explained(before: float, after: float, rounding: float) -> float:
-    """The share of the error, beyond rounding, that is gone; independent errors add as squares."""
-    if math.isnan(before) or math.isnan(after):
-        return math.nan
-    if not math.isfinite(before):
-        return 1.0 if math.isfinite(after) else 0.0
-    rounding = min(rounding, after)
-    excess, left = before**2 - rounding**2, max(after**2 - rounding**2, 0.0)
-    return 1 - math.sqrt(min(left / excess, 1.0)) if excess > 0 else 0.0

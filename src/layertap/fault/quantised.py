@@ -69,10 +69,32 @@ def _groups(right: torch.Tensor, values: torch.Tensor, size: int) -> tuple[torch
     return r[::every], c[::every]
 
 
+@torch.no_grad()
+def moved_on_grid(right: torch.Tensor, values: torch.Tensor) -> float | None:
+    """How many steps of their own grid values are off, as a root mean square: 0.29 where each went to its nearest.
+
+    None where no grid of equal steps is seen, in rows or in columns.
+    """
+    right, values = right.flatten(1).double(), values.flatten(1).double()
+    for ours, theirs in ((right, values), (right.T.contiguous(), values.T.contiguous())):
+        r, c = _groups(ours, theirs, GROUP)
+        step = _step_of(r, c)
+        if step is not None and _most(step > 0):
+            known = step[:, 0] > 0
+            return float(((c - r)[known] / step[known]).square().mean().sqrt())
+    return None
+
+
 def _steps(r: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether each group is made of whole multiples of one step: its largest value is such a multiple itself."""
+    """Whether each group is made of whole multiples of one step, and went no further than rounding goes."""
+    step = _step_of(r, c)
+    return step is not None and _most(step > 0) and _most((c - r).square().mean(1, keepdim=True).sqrt() <= STEPS * step)
+
+
+def _step_of(r: torch.Tensor, c: torch.Tensor) -> torch.Tensor | None:
+    """The step that all values of a group are multiples of, 0 where there is none: the largest is one itself."""
     if r.shape[1] < 8 or not len(r):
-        return False
+        return None
     top, lost = c.abs().amax(1, keepdim=True), _lost(c)
     step = torch.zeros_like(top)
     for count in range(1, 64 if _is_coarse(c) else 256):  # of more steps, those are not seen that bfloat16 has lost
@@ -80,8 +102,7 @@ def _steps(r: torch.Tensor, c: torch.Tensor) -> bool:
         multiple = c / one
         fits = ((multiple - multiple.round()).abs() <= 0.02 + lost * multiple.abs()).all(1, keepdim=True)
         step = torch.where((step == 0) & fits, one, step)
-    moved = (c - r).square().mean(1, keepdim=True).sqrt()
-    return _most(step > 0) and _most(moved <= STEPS * step)
+    return step
 
 
 def _lost(values: torch.Tensor) -> float:

@@ -48,6 +48,10 @@ class Clues:
     departure: Departure | None
     absent: tuple[Absent, ...]
     """What it should have called and did not."""
+    weights: str = ""
+    """What is wrong with its weights, which are quantised."""
+    by_its_weights: bool = False
+    """Whether what is right is made with the candidate's weights, which are quantised: then they are not to blame."""
 
 
 def explain(clues: Clues, reference: nn.Module | None, candidate: nn.Module | None) -> Explanation:
@@ -107,14 +111,13 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
             return absent.cause, (absent.text,)
     if row.found.absent:
         return _no_gradient(row, theirs, ours)
+    if clues.weights:
+        return "weights", (f"weight: {clues.weights}",)
     told = None
-    if row.sign == "grid":
-        told = (
-            weights_apart(theirs, ours, row.page, set(book.calls)) if theirs is not None and ours is not None else None
-        )
-        return told or ("precision", ("its values have four bits, as those of an eight-bit float",))
-    if ours is not None and theirs is not None:
+    if ours is not None and theirs is not None and not clues.by_its_weights:
         told = weights_apart(theirs, ours, row.page, set(book.calls))
+    if row.sign == "grid":
+        return told or ("precision", ("its values have four bits, as those of an eight-bit float",))
     if told is None and row.found.shape:
         told = config_apart(theirs, ours) if ours is not None and theirs is not None else None
         return told or ("structure", ("what it returns has another size than the reference's",))

@@ -1,0 +1,217 @@
+"""A closer look at the modules that are at fault: their operators, their causes, what putting values back removes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from layertap.fault.alike import MANY
+from layertap.fault.book import Book, Key, Place, Played
+from layertap.fault.cancelled import Probe
+from layertap.fault.drill import Departure, OpLog, depart
+from layertap.fault.judge import least_of
+from layertap.fault.repro import Witness, writer
+from layertap.fault.result import Finding, ModuleRow
+from layertap.fault.search import Search
+from layertap.fault.shelf import Slot
+from layertap.fault.side import Side
+from layertap.fault.unjudged import judged_pages
+from layertap.fault.watchers import Stage
+from layertap.fault.why import Absent, Clues, below, explain
+
+LAZY = {"xla", "lazy"}
+"""Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
+CLOSELY = 4
+"""So many modules are looked into; the others are named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a search knows when some modules are out of line."""
+
+    search: Search
+    book: Book
+    held: Played
+    low: Side
+    """The reference in the candidate's dtype, and its modules."""
+    modules: dict[str, nn.Module]
+    table: list[ModuleRow]
+    absent: tuple[Absent, ...]
+    total: float
+    rounding: float
+    standard: Mapping[Key, Slot]
+    """Values to judge by in the place of the reference's: those that its weights make, quantised."""
+    weights: Mapping[str, str]
+    """By page, what is wrong with weights that are quantised."""
+    reasons: Mapping[str, str]
+    """By page, why a module is at fault that is within its floor."""
+    probe: Probe | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Logs:
+    """Held runs of both sides, and the operators inside the calls that are looked into."""
+
+    calls: frozenset[Place]
+    kept: Played
+    """The candidate's run."""
+    theirs: dict[Place, Any]
+    ours: dict[Place, Any]
+    low: dict[Place, Any]
+
+
+def accuse(guilty: list[ModuleRow], scene: Scene) -> Finding:
+    """The finding on the first of them, with the others in it."""
+    search = scene.search
+    logs = _logs(guilty[:CLOSELY], scene)
+    search.ours.rest()  # what a run writes, as running statistics are, is no difference of the models
+    search.theirs.rest()
+    found = [_accused(row, logs, scene) for row in guilty[:CLOSELY]]
+    found += [
+        Finding(verdict="fault", site=row.path, cause="unknown", local=row.local, floor=row.floor, ratio=row.ratio)
+        for row in guilty[CLOSELY:]
+    ]
+    first = guilty[0]
+    nothing = first.found.shape or first.found.absent
+    return replace(
+        found[0],
+        evidence=(*found[0].evidence, *_among_its_kind(guilty, scene.table)),
+        explained=math.nan if nothing else _explained(scene.total, _after(first, scene), scene.rounding),
+        total=scene.total,
+        others=tuple(found[1:]),
+        table=tuple(scene.table),
+        notes=tuple(search.notes),
+    )
+
+
+def is_under(page: str, rows: list[ModuleRow]) -> bool:
+    """Whether a module lies inside one of these."""
+    return any(not row.page or page.startswith(f"{row.page}.") for row in rows)
+
+
+def _after(first: ModuleRow, scene: Scene) -> float:
+    """The error of the output with the reference's values put back at a module."""
+    search, page = scene.search, first.page
+    ends = frozenset({(page, "exit"), (page, "grad_input")})
+    if scene.probe is not None and scene.probe.ends == ends:
+        return scene.probe.total
+    patched = search.play(search.theirs, search.pairing.candidate, scene.book, hold=False, put_back=ends)
+    return search.total(scene.book, patched, skip=page)
+
+
+def _logs(rows: list[ModuleRow], scene: Scene) -> _Logs:
+    search = scene.search
+    keep = frozenset(key for row in rows for key in (row.place, (row.page, row.call, "exit", "")))
+    calls = frozenset((row.page, row.call) for row in rows if not row.place[2].endswith(("grad", "input")))
+    lazy = {side.device.type for side in (search.ours, search.theirs)} & LAZY
+    if lazy:
+        calls = frozenset()
+        search.notes.append(f"operators were not looked into: {', '.join(lazy)} loses writes in place while they are")
+    kept, theirs = _logged(scene, search.theirs, search.pairing.candidate, calls, keep)
+    _, ours = _logged(scene, search.ours, search.pairing.reference, calls)
+    low = ours if scene.low is search.ours else _logged(scene, scene.low, scene.modules, calls)[1]
+    return _Logs(calls, kept, theirs, ours, low)
+
+
+def _logged(
+    scene: Scene,
+    side: Side,
+    modules: dict[str, nn.Module],
+    calls: frozenset[Place],
+    keep: frozenset[Key] = frozenset(),
+) -> tuple[Played, dict[Place, Any]]:
+    """A held run whose operators inside some calls are written down."""
+    search = scene.search
+    if not calls:
+        return search.play(side, modules, scene.book, hold=True, keep=keep, judge=False), {}
+    logs: list[OpLog] = []
+
+    def within(stage: Stage) -> OpLog:
+        logs.append(OpLog(stage, calls, search.shelf))
+        return logs[0]
+
+    played = search.play(side, modules, scene.book, hold=True, keep=keep, within=within, judge=False)
+    return played, logs[0].ops
+
+
+def _accused(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
+    pairing, book = scene.search.pairing, scene.book
+    ours, theirs = pairing.reference.get(row.page), pairing.candidate.get(row.page)
+    departure = _departure(row, logs, scene)
+    slot = scene.standard.get(row.place, book.slots.get(row.place))
+    clues = Clues(
+        row=row,
+        book=book,
+        right=slot.get() if slot is not None else None,
+        found=logs.kept.kept.get(row.place),
+        departure=departure,
+        absent=tuple(one for one in scene.absent if one.page == row.page or is_under(one.page, [row])),
+        weights=scene.weights.get(row.page, ""),
+        by_its_weights=row.place in scene.standard,
+    )
+    cause, evidence = explain(clues, ours, theirs)
+    evidence = (*evidence, *(reason for page, reason in scene.reasons.items() if page == row.page))
+    lost = any(one.lost for one in clues.absent)
+    inner = below(ours, theirs, row.page, judged_pages(scene.held)) if ours and theirs and not lost else None
+    site = row.path
+    if inner is not None:
+        (page, (cause, evidence)) = inner
+        how = "and it could not be judged by itself" if logs.kept.calls[page] else "reads it without calling it"
+        evidence = (
+            *evidence,
+            f"{row.path or 'the model'} {'calls it, ' if logs.kept.calls[page] else ''}{how}",
+            f"seen at {row.where} there",
+        )
+        site = pairing.name(page)
+    witness = Witness(
+        row=row,
+        reference=ours,
+        candidate=theirs,
+        arguments=logs.kept.arguments.get(row.page),
+        right=book.at(row.page, row.call, "exit"),
+        cause=cause,
+        evidence=evidence,
+    )
+    return Finding(
+        verdict="fault",
+        site=site,
+        op=str(departure.op) if departure is not None else "",
+        cause=cause,
+        evidence=evidence,
+        local=row.local,
+        floor=row.floor,
+        ratio=row.ratio,
+        write_repro=writer(witness),
+    )
+
+
+def _departure(row: ModuleRow, logs: _Logs, scene: Scene) -> Departure | None:
+    place = (row.page, row.call)
+    if place not in logs.calls:
+        return None
+    right = logs.low if row.place in scene.standard else logs.ours
+    return depart(right[place], logs.theirs[place], logs.low[place], least_of(scene.search.dtype))
+
+
+def _among_its_kind(guilty: list[ModuleRow], table: list[ModuleRow]) -> tuple[str, ...]:
+    """Whether the first is one of many: then what they share is to blame, not one of them alone."""
+    kind = guilty[0].kind
+    alike, out = ([row for row in rows if row.kind == kind] for rows in (table, guilty))
+    if len(out) < MANY or len(out) <= len(alike) / 2:
+        return ()
+    return (f"the first of {len(out)} of {len(alike)} modules of kind {kind} that are out of line",)
+
+
+def _explained(before: float, after: float, rounding: float) -> float:
+    """The share of the error, beyond rounding, that is gone; independent errors add as squares."""
+    if math.isnan(before) or math.isnan(after):
+        return math.nan
+    if not math.isfinite(before):
+        return 1.0 if math.isfinite(after) else 0.0
+    rounding = min(rounding, after)
+    excess, left = before**2 - rounding**2, max(after**2 - rounding**2, 0.0)
+    return 1 - math.sqrt(min(left / excess, 1.0)) if excess > 0 else 0.0
