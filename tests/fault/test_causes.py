@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from layertap.fault import find_fault
-from layertap.fault.why import _coarse, _few, _shift, _whole
+from layertap.fault.cause import _coarse, _few, _shift, _whole
 
 SLOW = torch.linspace(1, 2, 400).sin()[:, None].expand(400, 8).double()
 

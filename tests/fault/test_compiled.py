@@ -1,4 +1,4 @@
-"""Candidates that a compiler has made: the model under them is held, what the compiler did is seen as a total."""
+"""Candidates that a compiler has made: the model under them is forced, what the compiler did is seen as a total."""
 
 import copy
 import math

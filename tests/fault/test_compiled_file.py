@@ -1,4 +1,4 @@
-"""`find_fault` with a compiled file as the candidate, whose weights its own runtime may hold."""
+"""`find_fault` with a compiled file as the candidate, whose weights its own runtime may force."""
 
 from dataclasses import replace
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from layertap.fault import find_fault
-from layertap.fault.alike import Coarse, stand_out
+from layertap.fault.quantised_kinds import Coarse, stand_out
 from layertap.fault.exchange import is_rounded
 from layertap.fault.quantised import moved_on_grid
 
@@ -21,7 +21,7 @@ from benchmarks.faultbench.quantised import SCHEMES  # noqa: E402
 
 
 class Norm(nn.Module):
-    """One of the two ways in use to hold the weight of a norm: as it is, or without the 1 that is added to it."""
+    """One of the two ways in use to force the weight of a norm: as it is, or without the 1 that is added to it."""
 
     def __init__(self, width, plus=0.0):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A training step: gradients are held and judged as values are."""
+"""A training step: gradients are forced and judged as values are."""
 
 import copy
 

@@ -104,7 +104,7 @@ def test_weights_that_hardly_differ_are_not_called_disordered(x):
 
 
 class Counting(nn.Module):
-    """Writes into a buffer, and exchanges another, in every call."""
+    """InplaceWrites into a buffer, and exchanges another, in every call."""
 
     def __init__(self):
         super().__init__()

@@ -9,19 +9,19 @@ from typing import Any
 
 from torch import nn
 
-from layertap.fault.alike import MANY
-from layertap.fault.book import Book, Key, Place, Played
-from layertap.fault.cancelled import Probe
+from layertap.fault.quantised_kinds import MANY
+from layertap.fault.reference_trace import ReferenceTrace, Key, ModuleCall, ReplayResult
+from layertap.fault.cancelling import Probe
 from layertap.fault.drill import Departure, OpLog, depart
 from layertap.fault.judge import least_of
 from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import Search
-from layertap.fault.shelf import Slot
-from layertap.fault.side import Side
+from layertap.fault.tensor_cache import CachedTensor
+from layertap.fault.model_runner import ModelRunner
 from layertap.fault.unjudged import judged_pages
-from layertap.fault.watchers import Stage
-from layertap.fault.why import Absent, Clues, below, explain
+from layertap.fault.replay_taps import CallStack
+from layertap.fault.cause import Absent, Clues, below, explain
 
 LAZY = {"xla", "lazy"}
 """Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
@@ -34,16 +34,16 @@ class Scene:
     """What a search knows when some modules are out of line."""
 
     search: Search
-    book: Book
-    held: Played
-    low: Side
+    trace: ReferenceTrace
+    forced: ReplayResult
+    low: ModelRunner
     """The reference in the candidate's dtype, and its modules."""
     modules: dict[str, nn.Module]
     table: list[ModuleRow]
     absent: tuple[Absent, ...]
     total: float
     rounding: float
-    standard: Mapping[Key, Slot]
+    standard: Mapping[Key, CachedTensor]
     """Values to judge by in the place of the reference's: those that its weights make, quantised."""
     weights: Mapping[str, str]
     """By page, what is wrong with weights that are quantised."""
@@ -56,30 +56,30 @@ class Scene:
 class _Logs:
     """Held runs of both sides, and the operators inside the calls that are looked into."""
 
-    calls: frozenset[Place]
-    kept: Played
+    calls: frozenset[ModuleCall]
+    kept: ReplayResult
     """The candidate's run."""
-    theirs: dict[Place, Any]
-    ours: dict[Place, Any]
-    low: dict[Place, Any]
+    theirs: dict[ModuleCall, Any]
+    ours: dict[ModuleCall, Any]
+    low: dict[ModuleCall, Any]
 
 
-def accuse(guilty: list[ModuleRow], scene: Scene) -> Finding:
+def accuse(faulty: list[ModuleRow], scene: Scene) -> Finding:
     """The finding on the first of them, with the others in it."""
     search = scene.search
-    logs = _logs(guilty[:CLOSELY], scene)
+    logs = _logs(faulty[:CLOSELY], scene)
     search.ours.rest()  # what a run writes, as running statistics are, is no difference of the models
     search.theirs.rest()
-    found = [_accused(row, logs, scene) for row in guilty[:CLOSELY]]
+    found = [_examined(row, logs, scene) for row in faulty[:CLOSELY]]
     found += [
         Finding(verdict="fault", site=row.path, cause="unknown", local=row.local, floor=row.floor, ratio=row.ratio)
-        for row in guilty[CLOSELY:]
+        for row in faulty[CLOSELY:]
     ]
-    first = guilty[0]
+    first = faulty[0]
     nothing = first.found.shape or first.found.absent
     return replace(
         found[0],
-        evidence=(*found[0].evidence, *_among_its_kind(guilty, scene.table)),
+        evidence=(*found[0].evidence, *_among_its_kind(faulty, scene.table)),
         explained=math.nan if nothing else _explained(scene.total, _after(first, scene), scene.rounding),
         total=scene.total,
         others=tuple(found[1:]),
@@ -99,8 +99,8 @@ def _after(first: ModuleRow, scene: Scene) -> float:
     ends = frozenset({(page, "exit"), (page, "grad_input")})
     if scene.probe is not None and scene.probe.ends == ends:
         return scene.probe.total
-    patched = search.play(search.theirs, search.pairing.candidate, scene.book, hold=False, put_back=ends)
-    return search.total(scene.book, patched, skip=page)
+    patched = search.play(search.theirs, search.pairing.candidate, scene.trace, force=False, put_back=ends)
+    return search.total(scene.trace, patched, skip=page)
 
 
 def _logs(rows: list[ModuleRow], scene: Scene) -> _Logs:
@@ -119,33 +119,33 @@ def _logs(rows: list[ModuleRow], scene: Scene) -> _Logs:
 
 def _logged(
     scene: Scene,
-    side: Side,
+    side: ModelRunner,
     modules: dict[str, nn.Module],
-    calls: frozenset[Place],
+    calls: frozenset[ModuleCall],
     keep: frozenset[Key] = frozenset(),
-) -> tuple[Played, dict[Place, Any]]:
-    """A held run whose operators inside some calls are written down."""
+) -> tuple[ReplayResult, dict[ModuleCall, Any]]:
+    """A forced run whose operators inside some calls are written down."""
     search = scene.search
     if not calls:
-        return search.play(side, modules, scene.book, hold=True, keep=keep, judge=False), {}
+        return search.play(side, modules, scene.trace, force=True, keep=keep, judge=False), {}
     logs: list[OpLog] = []
 
-    def within(stage: Stage) -> OpLog:
-        logs.append(OpLog(stage, calls, search.shelf))
+    def within(stack: CallStack) -> OpLog:
+        logs.append(OpLog(stack, calls, search.cache))
         return logs[0]
 
-    played = search.play(side, modules, scene.book, hold=True, keep=keep, within=within, judge=False)
-    return played, logs[0].ops
+    replayed = search.play(side, modules, scene.trace, force=True, keep=keep, within=within, judge=False)
+    return replayed, logs[0].ops
 
 
-def _accused(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
-    pairing, book = scene.search.pairing, scene.book
+def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
+    pairing, trace = scene.search.pairing, scene.trace
     ours, theirs = pairing.reference.get(row.page), pairing.candidate.get(row.page)
     departure = _departure(row, logs, scene)
-    slot = scene.standard.get(row.place, book.slots.get(row.place))
+    slot = scene.standard.get(row.place, trace.slots.get(row.place))
     clues = Clues(
         row=row,
-        book=book,
+        trace=trace,
         right=slot.get() if slot is not None else None,
         found=logs.kept.kept.get(row.place),
         departure=departure,
@@ -156,7 +156,7 @@ def _accused(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
     cause, evidence = explain(clues, ours, theirs)
     evidence = (*evidence, *(reason for page, reason in scene.reasons.items() if page == row.page))
     lost = any(one.lost for one in clues.absent)
-    inner = below(ours, theirs, row.page, judged_pages(scene.held)) if ours and theirs and not lost else None
+    inner = below(ours, theirs, row.page, judged_pages(scene.forced)) if ours and theirs and not lost else None
     site = row.path
     if inner is not None:
         (page, (cause, evidence)) = inner
@@ -172,7 +172,7 @@ def _accused(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
         reference=ours,
         candidate=theirs,
         arguments=logs.kept.arguments.get(row.page),
-        right=book.at(row.page, row.call, "exit"),
+        right=trace.at(row.page, row.call, "exit"),
         cause=cause,
         evidence=evidence,
     )
@@ -197,10 +197,10 @@ def _departure(row: ModuleRow, logs: _Logs, scene: Scene) -> Departure | None:
     return depart(right[place], logs.theirs[place], logs.low[place], least_of(scene.search.dtype))
 
 
-def _among_its_kind(guilty: list[ModuleRow], table: list[ModuleRow]) -> tuple[str, ...]:
+def _among_its_kind(faulty: list[ModuleRow], table: list[ModuleRow]) -> tuple[str, ...]:
     """Whether the first is one of many: then what they share is to blame, not one of them alone."""
-    kind = guilty[0].kind
-    alike, out = ([row for row in rows if row.kind == kind] for rows in (table, guilty))
+    kind = faulty[0].kind
+    alike, out = ([row for row in rows if row.kind == kind] for rows in (table, faulty))
     if len(out) < MANY or len(out) <= len(alike) / 2:
         return ()
     return (f"the first of {len(out)} of {len(alike)} modules of kind {kind} that are out of line",)

@@ -1,6 +1,6 @@
 """What differs between two modules and no rounding explains, proved by putting the reference's in its place.
 
-In a narrow dtype a wrong weight or setting may hide below the rounding of what it makes. But the two modules hold other
+In a narrow dtype a wrong weight or setting may hide below the rounding of what it makes. But the two modules force other
 numbers, and that is certain. Whether it is to blame is tried: with the reference's numbers in its place, the candidate
 computes what the reference computes in that dtype, or comes much nearer to it. Where code makes up for other numbers (a
 norm that adds 1 to its weight), it does not, and there is nothing to be said.
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.fault.book import Event, Key, Played
+from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.contrast import Contrast, contrast, on_one_device
 from layertap.fault.judge import LIMIT
 from layertap.fault.pairing import Pairing
@@ -32,7 +32,7 @@ GONE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apart:
-    """Two modules that hold other numbers or settings."""
+    """Two modules that force other numbers or settings."""
 
     page: str
     tensors: tuple[tuple[torch.Tensor, torch.Tensor], ...]
@@ -74,15 +74,15 @@ def _truncated(values: torch.Tensor) -> torch.Tensor:
 
 def suspected(
     pairing: Pairing,
-    played: Played,
+    replayed: ReplayResult,
     floors: Mapping[Key, Contrast],
     least: float,
     called: Collection[str],
     rows: Iterable[ModuleRow],
 ) -> list[Apart]:
-    """The modules that are within their floor, and hold something else than the reference's."""
+    """The modules that are within their floor, and force something else than the reference's."""
     owned: dict[str, list[Event]] = {}
-    for event in played.events:
+    for event in replayed.events:
         if event.owner is not None:
             owned.setdefault(event.owner[0], []).append(event)
     found = []
@@ -105,7 +105,7 @@ def suspected(
     return found
 
 
-def proven(suspects: Iterable[Apart], trial: Played) -> dict[str, str]:
+def proven(suspects: Iterable[Apart], trial: ReplayResult) -> dict[str, str]:
     """By page, the modules whose effect went away with what was exchanged; with evidence."""
     after = {event.key: event.beside or event.found for event in trial.events}
     found = {}

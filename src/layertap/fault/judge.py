@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from layertap.compare.floor import ROUNDOFF
-from layertap.fault.book import Event, Key, Played
+from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.contrast import Contrast
 from layertap.fault.pairing import Pairing
 from layertap.fault.result import ModuleRow
 
 LIMIT = 6.0
-"""A module whose error is this many times its floor is guilty; clean pairs in other precisions stay below 3."""
+"""A module whose error is this many times its floor is faulty; clean pairs in other precisions stay below 3."""
 LIMIT_AMONG_EQUALS = 2.2
 """The same where nearly all other modules are equal bit for bit: one that honestly runs another kernel (attention
 written out, a sum in halves, a fused norm) stays below 1.8 in six families and two precisions, scores cast to eight
@@ -37,11 +37,11 @@ class Judged:
     floor: float
 
 
-def floors_of(runs: Iterable[Played]) -> dict[Key, Contrast]:
+def floors_of(runs: Iterable[ReplayResult]) -> dict[Key, Contrast]:
     """The largest of what clean runs showed at each place."""
     floors: dict[Key, Contrast] = {}
-    for played in runs:
-        for event in played.events:
+    for replayed in runs:
+        for event in replayed.events:
             floors[event.key] = event.found.worst(floors.get(event.key, Contrast()))
     return floors
 
@@ -52,22 +52,22 @@ def least_of(dtype: str) -> float:
     return roundoff if roundoff > 1e-6 else 2 * roundoff  # sums in float32 and float64 go in other orders
 
 
-def judge_events(played: Played, floors: Mapping[Key, Contrast], dtype: str) -> list[Judged]:
+def judge_events(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: str) -> list[Judged]:
     """The ratio of every measurement to its floor."""
     least = least_of(dtype)
     judged = []
-    for event in played.events:
+    for event in replayed.events:
         floor = floors.get(event.key, Contrast())
         ratio, sign = ratio_of(event.found, floor, least)
         judged.append(Judged(event=event, ratio=ratio, sign=sign, floor=max(floor.error, least)))
     return judged
 
 
-def judge_beside(played: Played, floors: Mapping[Key, Contrast], dtype: str) -> dict[str, Judged]:
+def judge_beside(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: str) -> dict[str, Judged]:
     """By page, where a module is furthest from the lowered reference, against what moved inputs do to that."""
     least = least_of(dtype)
     found: dict[str, Judged] = {}
-    for event in played.events:
+    for event in replayed.events:
         if event.owner is None or event.beside is None:
             continue
         floor = floors.get(event.key, Contrast())
@@ -129,7 +129,7 @@ def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str
     return signs[sign], sign
 
 
-def by_module(judged: Sequence[Judged], free: Played, pairing: Pairing) -> list[ModuleRow]:
+def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) -> list[ModuleRow]:
     """Each module by its worst measurement, in order of execution."""
     owned: defaultdict[str, list[tuple[int, Judged]]] = defaultdict(list)
     arrives: dict[str, float] = {}

@@ -24,7 +24,7 @@ CAUSES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
-    """One module of the candidate, held to the reference."""
+    """One module of the candidate, forced to the reference."""
 
     path: str
     """The candidate's name for it."""
@@ -63,7 +63,7 @@ class Finding:
 
     verdict: Verdict
     site: str = ""
-    """The path of the smallest guilty module."""
+    """The path of the smallest faulty module."""
     op: str = ""
     """The operator inside it where the two part, with its source line; empty where that was not found."""
     cause: str = ""
@@ -95,7 +95,7 @@ class Finding:
         return EXIT_CODES[self.verdict]
 
     def repro(self, path: str | os.PathLike[str]) -> Path:
-        """Writes a folder with the culprit on both sides, its inputs, both outputs, and a script that shows it."""
+        """InplaceWrites a folder with the culprit on both sides, its inputs, both outputs, and a script that shows it."""
         if self.write_repro is None:
             raise LayertapError(f"nothing to reproduce: the verdict is {self.verdict}, and no module is accused")
         return self.write_repro(Path(path))

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from layertap.fault.pairing import Pairing
-from layertap.fault.side import Side
+from layertap.fault.model_runner import ModelRunner
 
 
 def lowered(
     reference: nn.Module,
     pairing: Pairing,
-    theirs: Side,
+    theirs: ModelRunner,
     dtype: torch.dtype | None = None,
     weights: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> nn.Module | None:
@@ -25,7 +25,7 @@ def lowered(
     """
     try:
         model = copy.deepcopy(reference)
-    except Exception:  # noqa: BLE001  models hold what they like; without a copy there is one floor less, which is said
+    except Exception:  # noqa: BLE001  models force what they like; without a copy there is one floor less, which is said
         return None
     _cast(model, pairing, theirs, dtype)
     with torch.no_grad():
@@ -35,7 +35,7 @@ def lowered(
     return model
 
 
-def _cast(model: nn.Module, pairing: Pairing, theirs: Side, forced: torch.dtype | None) -> None:
+def _cast(model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None) -> None:
     """As the candidate holds them: parameters that it keeps in a wider dtype stay in that."""
     dtypes: dict[int, torch.dtype] = {}
     for page, module in model.named_modules():
@@ -53,7 +53,7 @@ def _cast(model: nn.Module, pairing: Pairing, theirs: Side, forced: torch.dtype 
     model._apply(lambda tensor: tensor.to(theirs.device, dtypes.get(id(tensor), tensor.dtype)))
 
 
-def _dtype_for(tensor: torch.Tensor, wanted: torch.Tensor | None, theirs: Side) -> torch.dtype:
+def _dtype_for(tensor: torch.Tensor, wanted: torch.Tensor | None, theirs: ModelRunner) -> torch.dtype:
     if not tensor.is_floating_point() or theirs.dtype is None:
         return tensor.dtype
     plain = wanted is not None and wanted.is_floating_point() and wanted.dtype.itemsize > theirs.dtype.itemsize

@@ -1,4 +1,4 @@
-"""The taps of a replay: one writes the book, one measures a module against it and exchanges what it is told to."""
+"""The taps of a replay: one writes the trace, one measures a module against it and exchanges what it is told to."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors
-from layertap.fault.book import Book, Event, Key, Place, Played
+from layertap.fault.reference_trace import ReferenceTrace, Event, Key, ModuleCall, ReplayResult
 from layertap.fault.contrast import Contrast, Pending, begin, form_of, settle
-from layertap.fault.forms import masklike, plain
+from layertap.fault.value_layouts import masklike, plain
 from layertap.fault.masks import Masks
-from layertap.fault.shelf import Shelf, Slot
-from layertap.fault.side import autocast_now, seed, version
-from layertap.fault.writes import Writes
+from layertap.fault.tensor_cache import TensorCache, CachedTensor
+from layertap.fault.model_runner import autocast_now, seed, version
+from layertap.fault.inplace_writes import InplaceWrites
 
 Nudge = Callable[[torch.Tensor], torch.Tensor]
 Swaps = dict[int, tuple[torch.Tensor, torch.Tensor]]
 """By its identity, a tensor and what stands in for it."""
 
 
-class Stage:
+class CallStack:
     """Who is inside whom, and how often each was called."""
 
     def __init__(self, seeded: bool) -> None:
-        self.inside: list[Place] = []
+        self.inside: list[ModuleCall] = []
         self.calls: Counter[str] = Counter()
         self.measuring = False
         """Whether what is computed now is ours, and not the model's."""
@@ -58,7 +58,7 @@ class Stage:
             seed(zlib.crc32(f"{page}@{call}/{end}".encode()))
 
     @property
-    def caller(self) -> Place | None:
+    def caller(self) -> ModuleCall | None:
         return self.inside[-2] if len(self.inside) > 1 else None
 
 
@@ -84,23 +84,23 @@ class _Passage:
 _BACK = {"entry": "grad_input", "exit": "grad_output"}
 
 
-class Scribe:
-    def __init__(self, stage: Stage, book: Book, page: str, names: tuple[str, ...]) -> None:
-        self._stage, self._book, self._page = stage, book, page
+class RecordTap:
+    def __init__(self, stack: CallStack, trace: ReferenceTrace, page: str, names: tuple[str, ...]) -> None:
+        self._stack, self._trace, self._page = stack, trace, page
         self._names = names
 
     def enter(self, args: taps.Args, kwargs: taps.Kwargs, direct: bool) -> tuple[taps.Args, taps.Kwargs, Any]:
-        call, again = self._stage.enter(self._page)
+        call, again = self._stack.enter(self._page)
         if not again:
-            self._book.calls[self._page] += 1
-            self._book.casts[self._page] = autocast_now()
+            self._trace.calls[self._page] += 1
+            self._trace.casts[self._page] = autocast_now()
         swaps = self._write(call, again, "entry", _arriving(self._names, args, kwargs))
         args, kwargs = _swap((args, kwargs), swaps)
         return args, kwargs, (call, again, args, kwargs)
 
     def leave(self, token: tuple[int, bool, taps.Args, taps.Kwargs], output: Any) -> Any:
         call, again, args, kwargs = token
-        self._stage.leave(self._page, call)
+        self._stack.leave(self._page, call)
         self._write(call, again, "after", _in_objects(self._names, args, kwargs))
         return _swap(output, self._write(call, again, "exit", leaves(output)))
 
@@ -110,14 +110,14 @@ class Scribe:
             if leaf.tensor is None:
                 continue
             if not again:
-                self._book.slots[self._page, call, end, leaf.path] = self._book.shelf.put(leaf.tensor)
+                self._trace.slots[self._page, call, end, leaf.path] = self._trace.cache.put(leaf.tensor)
             if _flows(leaf.tensor) and end in _BACK:
                 swaps[id(leaf.tensor)] = leaf.tensor, _gate(leaf.tensor, None, self._back(call, end, leaf.path))
         return swaps
 
     def _back(self, call: int, end: str, leaf: str) -> Nudge:
         def back(grad: torch.Tensor) -> torch.Tensor:
-            self._book.slots[self._page, call, _BACK[end], leaf] = self._book.shelf.put(grad)
+            self._trace.slots[self._page, call, _BACK[end], leaf] = self._trace.cache.put(grad)
             return grad
 
         return back
@@ -127,19 +127,19 @@ class Scribe:
 class Lowered:
     """What the reference computes in the candidate's dtype and with its quantised weights, from the right values."""
 
-    slots: dict[Key, Slot] = field(default_factory=dict)
+    slots: dict[Key, CachedTensor] = field(default_factory=dict)
     filling: bool = True
     """Whether the run that it is given to is that of the reference itself."""
 
 
 @dataclass(slots=True)
-class Task:
+class Replay:
     """What all taps of one run share."""
 
-    stage: Stage
-    played: Played
-    book: Book
-    hold: bool
+    stack: CallStack
+    replayed: ReplayResult
+    trace: ReferenceTrace
+    force: bool
     nudge: Nudge | None
     keep: frozenset[Key]
     judge: bool = True
@@ -147,31 +147,31 @@ class Task:
     put_back: frozenset[tuple[str, str]] = frozenset()
     """In a free run, the pages and ends whose values are exchanged for the reference's all the same."""
     lowered: Lowered | None = None
-    begun: list[tuple[Key, Place | None, Pending | Contrast]] = field(default_factory=list)
+    begun: list[tuple[Key, ModuleCall | None, Pending | Contrast]] = field(default_factory=list)
     beside: dict[int, Pending | Contrast] = field(default_factory=dict)
     """By the number of the measurement, the same value against the lowered reference's."""
     masks: Masks = field(default_factory=Masks)
-    writes: Writes = field(default_factory=Writes)
-    misgiven: set[Place] = field(default_factory=set)
+    writes: InplaceWrites = field(default_factory=InplaceWrites)
+    misgiven: set[ModuleCall] = field(default_factory=set)
     """Calls that were given a value of another size."""
     flowing: set[Key] = field(default_factory=set)
     """Values through which a gradient can go back."""
 
     def forces(self, key: Key) -> bool:
         """Whether what is here is exchanged for the reference's."""
-        return self.hold or (key[0], key[2]) in self.put_back
+        return self.force or (key[0], key[2]) in self.put_back
 
-    def measure(self, key: Key, caller: Place | None, found: torch.Tensor) -> torch.Tensor | None:
+    def measure(self, key: Key, caller: ModuleCall | None, found: torch.Tensor) -> torch.Tensor | None:
         """Measures one value; returns the right one, in the form that it has here, if it has a right one."""
-        slot = self.book.slots.get(key)
+        slot = self.trace.slots.get(key)
         if slot is None:
-            self.played.unforced.append(key)
+            self.replayed.unforced.append(key)
             return None
-        if self.hold and self.book.shelf.slot_of(found) is slot:
+        if self.force and self.trace.cache.slot_of(found) is slot:
             self.begun.append((key, caller, Contrast(exact=True, count=found.numel())))  # it was put there by us
             return found
         if key[2] == "exit" and key[:2] in self.misgiven:
-            self.played.unforced.append(key)  # what it makes of other values is neither right nor wrong
+            self.replayed.unforced.append(key)  # what it makes of other values is neither right nor wrong
             return None
         right, mine = slot.get(found.device), found
         layout = None
@@ -182,7 +182,7 @@ class Task:
         elif form is None or form.shape:
             dense = plain(right)
             nested = found.is_nested or right.is_nested or dense is None
-            layout = None if nested or dense is None else self.book.layouts.between(dense, found)
+            layout = None if nested or dense is None else self.trace.layouts.between(dense, found)
             if layout is not None:
                 found = layout.here(found, right.shape)
             elif not nested and form is not None and self._sized_otherwise(key, right, found):
@@ -190,17 +190,17 @@ class Task:
             form = None
         begun = None if form is None and layout is None else self._begin(right, found)
         if begun is None:
-            self.played.unforced.append(key)
+            self.replayed.unforced.append(key)
             return None
         self._lay_beside(key, found)
         self.begun.append((key, caller, begun))
         if key in self.keep:
-            self.played.kept[key] = found.detach().clone()
+            self.replayed.kept[key] = found.detach().clone()
         if layout is not None:
             right = layout.there(right, mine.shape)
         given = as_given(right, mine)
-        if self.hold and given is not None:
-            self.book.shelf.remember(given, slot)
+        if self.force and given is not None:
+            self.trace.cache.remember(given, slot)
         return given
 
     def _lay_beside(self, key: Key, found: torch.Tensor) -> None:
@@ -208,7 +208,7 @@ class Task:
         if lowered is None or not self.judge or not found.is_floating_point():
             return
         if lowered.filling:
-            lowered.slots[key] = self.book.shelf.put(found)
+            lowered.slots[key] = self.trace.cache.put(found)
         elif key in lowered.slots:
             begun = self._begin(lowered.slots[key].get(found.device), found)
             if begun is not None:
@@ -223,19 +223,21 @@ class Task:
     def _begin(self, wanted: torch.Tensor, found: torch.Tensor) -> Pending | Contrast | None:
         if not self.judge:
             return form_of(wanted, found)
-        void = self.book.void_in(found)
+        void = self.trace.void_in(found)
         if void is not None and wanted.shape == found.shape and found.is_floating_point():
             found = torch.where(void & torch.isfinite(found), wanted.to(found.dtype), found)
         return begin(wanted, found)
 
     def note_lost_gradients(self, modules: Mapping[str, nn.Module]) -> None:
         """Gradients that one side has and the other has not, where they get lost."""
-        seen = {key for key, _, _ in self.begun} | set(self.played.unforced)
-        missing = [key for key in self.book.slots if key[2] in ("param_grad", "grad_input") and key not in seen]
+        seen = {key for key, _, _ in self.begun} | set(self.replayed.unforced)
+        missing = [key for key in self.trace.slots if key[2] in ("param_grad", "grad_input") and key not in seen]
         extra = [
-            key for key in self.played.unforced if key[2] == "param_grad" and (key[0], key[3]) in self.book.parameters
+            key
+            for key in self.replayed.unforced
+            if key[2] == "param_grad" and (key[0], key[3]) in self.trace.parameters
         ]
-        if not any(key[2] == "param_grad" for key in self.book.slots):
+        if not any(key[2] == "param_grad" for key in self.trace.slots):
             return
         owned = [(key, modules[key[0]]._parameters.get(key[3])) for key in missing if key[0] in modules]
         frozen = [key for key, own in owned if key[2] == "param_grad" and own is not None and not own.requires_grad]
@@ -245,9 +247,9 @@ class Task:
             self.begun.append((key, key[:2], Contrast(error=1.0, absent=True, count=1)))
 
     @property
-    def into(self) -> Shelf | None:
-        """Objects are written into only in a held run: elsewhere a nudge would be added to a nudge."""
-        return self.book.shelf if self.hold else None
+    def into(self) -> TensorCache | None:
+        """Objects are written into only in a forced run: elsewhere a nudge would be added to a nudge."""
+        return self.trace.cache if self.force else None
 
     def settled(self) -> list[Event]:
         waiting = [one for _, _, one in self.begun if isinstance(one, Pending)]
@@ -262,49 +264,49 @@ class Task:
         ]
 
 
-_Token = tuple[int, bool, Place | None]
+_Token = tuple[int, bool, ModuleCall | None]
 
 
-class Player:
-    def __init__(self, task: Task, page: str, names: tuple[str, ...], module: nn.Module) -> None:
+class ForceTap:
+    def __init__(self, task: Replay, page: str, names: tuple[str, ...], module: nn.Module) -> None:
         self._task, self._page, self._names, self._module = task, page, names, module
 
     def enter(self, args: taps.Args, kwargs: taps.Kwargs, direct: bool) -> tuple[taps.Args, taps.Kwargs, Any]:
-        stage = self._task.stage
-        call, again = stage.enter(self._page)
-        token = call, again, stage.caller
-        stage.measuring = True
-        self._task.played.casts[self._page] = autocast_now()
-        if self._page in self._task.book.calls:
+        stack = self._task.stack
+        call, again = stack.enter(self._page)
+        token = call, again, stack.caller
+        stack.measuring = True
+        self._task.replayed.casts[self._page] = autocast_now()
+        if self._page in self._task.trace.calls:
             self._look_at_masks(token, args, kwargs)
             swaps = self._compare(token, "entry", _arriving(self._names, args, kwargs))
             args, kwargs = _swap((args, kwargs), swaps, self._task.into)
         if any(key[:2] == (self._page, call) for key in self._task.keep):
-            self._task.played.arguments[self._page] = _copied((args, kwargs))
-        stage.measuring = False
+            self._task.replayed.arguments[self._page] = _copied((args, kwargs))
+        stack.measuring = False
         given = [(tensor, version(tensor)) for tensor in _tensors((args, kwargs))]
         return args, kwargs, (token, args, kwargs, given)
 
     def leave(self, token: tuple[_Token, taps.Args, taps.Kwargs, list[tuple[torch.Tensor, int]]], output: Any) -> Any:
         begun, args, kwargs, given = token
-        stage = self._task.stage
-        stage.measuring = True
+        stack = self._task.stack
+        stack.measuring = True
         self._task.writes.note(given, (self._page, begun[0]))
-        if self._page in self._task.book.calls:
+        if self._page in self._task.trace.calls:
             swaps = self._compare(begun, "after", _in_objects(self._names, args, kwargs))
             _swap((args, kwargs), swaps, self._task.into)
             output = _swap(output, self._compare(begun, "exit", leaves(output)), self._task.into)
-        stage.leave(self._page, begun[0])
-        stage.measuring = False
+        stack.leave(self._page, begun[0])
+        stack.measuring = False
         return output
 
     def _look_at_masks(self, token: _Token, args: taps.Args, kwargs: taps.Kwargs) -> None:
         call, again, caller = token
-        if again or not self._task.hold or not self._task.judge:
+        if again or not self._task.force or not self._task.judge:
             return
-        book = self._task.book
+        trace = self._task.trace
         found = {leaf.path: leaf.tensor for leaf in _arriving(self._names, args, kwargs) if _mask(leaf.tensor)}
-        slots = {name: book.slots[self._page, call, "entry", name] for name in book.leaves(self._page, call, "entry")}
+        slots = {name: trace.slots[self._page, call, "entry", name] for name in trace.leaves(self._page, call, "entry")}
         right = {name: slot.get() for name, slot in slots.items() if slot.ndim > 1}
         right = {name: tensor for name, tensor in right.items() if _mask(tensor)}
         names = self._names_of(call, "entry", list(found), list(right))
@@ -338,15 +340,15 @@ class Player:
 
     def _names_of(self, call: int, end: str, paths: list[str], theirs: list[str] | None = None) -> dict[str, str]:
         """Of a value that has no namesake: where each side has one such, whatever it is wrapped in, they are paired."""
-        theirs = self._task.book.leaves(self._page, call, end) if theirs is None else theirs
+        theirs = self._task.trace.leaves(self._page, call, end) if theirs is None else theirs
         left, right = [path for path in paths if path not in theirs], [name for name in theirs if name not in paths]
         return {left[0]: right[0]} if len(left) == len(right) == 1 else {}
 
     def _again(self, key: Key, found: torch.Tensor) -> torch.Tensor | None:
-        slot = self._task.book.slots.get(key)
+        slot = self._task.trace.slots.get(key)
         return None if slot is None else as_given(slot.get(), found)
 
-    def _back(self, call: int, end: str, leaf: str, caller: Place | None) -> Nudge:
+    def _back(self, call: int, end: str, leaf: str, caller: ModuleCall | None) -> Nudge:
         def back(grad: torch.Tensor) -> torch.Tensor:
             right = self._task.measure((self._page, call, _BACK[end], leaf), caller, grad)
             if right is None or not self._task.forces((self._page, call, _BACK[end], leaf)):
@@ -417,10 +419,10 @@ def _gate(found: torch.Tensor, right: torch.Tensor | None, back: Nudge) -> torch
     return passed
 
 
-def _swap(value: Any, swaps: Swaps, shelf: Shelf | None = None) -> Any:
+def _swap(value: Any, swaps: Swaps, cache: TensorCache | None = None) -> Any:
     """The same value with other tensors in it.
 
-    A tensor that lies in an object, a cache, cannot be exchanged; with a `shelf` it is written into instead.
+    A tensor that lies in an object, a cache, cannot be exchanged; with a `cache` it is written into instead.
     """
     if not swaps:
         return value
@@ -431,11 +433,11 @@ def _swap(value: Any, swaps: Swaps, shelf: Shelf | None = None) -> Any:
         return swaps[id(tensor)][1] if id(tensor) in swaps else tensor
 
     changed = map_tensors(value, exchange)
-    for old, new in (swaps[key] for key in swaps.keys() - met if shelf is not None):
+    for old, new in (swaps[key] for key in swaps.keys() - met if cache is not None):
         if not _flows(old):
             with torch.no_grad():
                 old.copy_(new)
-            slot = shelf.slot_of(new) if shelf is not None else None
-            if shelf is not None and slot is not None:
-                shelf.remember(old, slot)
+            slot = cache.slot_of(new) if cache is not None else None
+            if cache is not None and slot is not None:
+                cache.remember(old, slot)
     return changed

@@ -1,7 +1,7 @@
-"""Models that cannot be held: compiled ones, and files of compilers. What is seen of them is the total error.
+"""Models that cannot be forced: compiled ones, and files of compilers. What is seen of them is the total error.
 
 Inside a compiled graph nothing can be exchanged, so an error travels, and the first module that shows it need not be
-the one that made it. What torch.compile was applied to is therefore tried uncompiled first, and held.
+the one that made it. What torch.compile was applied to is therefore tried uncompiled first, and forced.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
 from layertap.compare.floor import PER_LAYER, ROUNDOFF
 from layertap.errors import NothingCaptured
-from layertap.fault.book import Book, Event, Key, Played
+from layertap.fault.reference_trace import ReferenceTrace, Event, Key, ReplayResult
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.judge import LIMIT, floors_of, least_of, ratio_of
 from layertap.fault.pairing import Pairing, clean_path
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.search import APART, Search
-from layertap.fault.why import weights_apart
+from layertap.fault.cause import weights_apart
 from layertap.result import Verdict
 
 
-def can_be_held(model: nn.Module) -> bool:
+def can_be_forced(model: nn.Module) -> bool:
     """Whether its modules are called by Python, one by one."""
     return not is_compiled(model) and not hasattr(model, "layertap_lost")
 
@@ -42,61 +42,61 @@ def eagerly() -> Any:
     return torch.compiler.set_stance("force_eager")
 
 
-class UnheldSearch(Search):
+class FreeRunSearch(Search):
     """The candidate runs as it is; each module's output is laid beside the reference's."""
 
     def finding(self) -> Finding:
-        book, widened = self.preflight()
+        trace, widened = self.preflight()
         self.progress("running the candidate")
-        seen = self._watch(book)
+        seen = self._watch(trace)
         self.progress("measuring what rounding does")
         low, modules = self.lowered()
-        drifts = [self.play(low, modules, book, hold=False, nudge=nudge) for nudge in (None, one_ulp)]
-        total, rounding = self.total(book, seen), max(self.total(book, drift) for drift in drifts)
+        drifts = [self.play(low, modules, trace, force=False, nudge=nudge) for nudge in (None, one_ulp)]
+        total, rounding = self.total(trace, seen), max(self.total(trace, drift) for drift in drifts)
         self.doubt_watching(rounding)
         table = judge_totals(seen, floors_of([*widened, *drifts]), self.pairing, self.dtype, rounding)
-        guilty = [row for row in table if row.ratio > LIMIT]
+        faulty = [row for row in table if row.ratio > LIMIT]
         self.notes.append("compiled: nothing in it can be exchanged, so errors are total, and may come from further up")
         if not seen.events:
             self.notes.append("nothing inside it could be seen; lt.bake before compiling shows it")
         if self.doubts:
             return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
-        if total <= LIMIT * max(rounding, least_of(self.dtype)) and not guilty:
+        if total <= LIMIT * max(rounding, least_of(self.dtype)) and not faulty:
             exact = total == 0 and all(event.found.exact for event in seen.events)
             return self._told("identical" if exact else "noise", table, total, rounding)
-        site = guilty[0].path if guilty else ""
+        site = faulty[0].path if faulty else ""
         said = self._said()
         if said:
             told = f"the candidate's runtime says that it computes in {said}"
             dtype = getattr(torch, said)
             if dtype.is_floating_point:
-                beyond, reach, _ = self._in_dtype(dtype, seen, book)
+                beyond, reach, _ = self._in_dtype(dtype, seen, trace)
             else:
                 reach = PER_LAYER * ROUNDOFF[said] * math.sqrt(1 + len(table))
                 # What is cut off at the ends of a range has a direction, which rounding of floats has not.
                 line = Contrast(error=reach / 4, row=2 * reach, column=2 * reach, slope=reach / 4, offset=reach / 4)
                 beyond = judge_totals(seen, {event.key: line for event in seen.events}, self.pairing, said, reach)
-            guilty = [row for row in beyond if row.ratio > LIMIT]
-            if not guilty and total <= LIMIT * max(reach, least_of(said)):
+            faulty = [row for row in beyond if row.ratio > LIMIT]
+            if not faulty and total <= LIMIT * max(reach, least_of(said)):
                 why = (told, f"no error is larger than that makes, although the parameters are {self.dtype}")
                 if not dtype.is_floating_point:  # a file of integers does not hide it
                     return self._told("noise", beyond, total, reach, cause="quantization", evidence=why[:1])
                 return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=why)
             self.notes.append(f"precision: {told}: rounding is taken to be that dtype's")
             table, rounding = beyond, max(rounding, reach)
-        coarse = "" if said else self._coarser(seen, book, total)
+        coarse = "" if said else self._coarser(seen, trace, total)
         if coarse:
             text = f"every error is what {coarse} arithmetic makes, although the parameters are {self.dtype}"
             return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=(text,))
-        if not guilty:
+        if not faulty:
             further = "the output is further off than rounding explains, and no module that can be seen is"
             self.doubts.append(APART if math.isnan(total) else further)
             return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
-        row = guilty[0]
+        row = faulty[0]
         cause = "nonfinite" if row.found.nonfinite else "structure" if row.found.shape else "unknown"
         first = f"relative error {row.total:.3g}, the first in order of execution that rounding does not explain"
         ours, theirs = self.pairing.reference[row.page], self.pairing.candidate[row.page]
-        differs = weights_apart(ours, theirs, row.page, set(book.calls))
+        differs = weights_apart(ours, theirs, row.page, set(trace.calls))
         cause, evidence = (cause, ()) if differs is None else differs
         return self._told(
             "fault", table, total, rounding, site=row.path, cause=cause, evidence=(*evidence, first), ratio=row.ratio
@@ -106,25 +106,25 @@ class UnheldSearch(Search):
         told = {"table": tuple(table), "notes": tuple(self.notes), "floor": rounding, **more}
         return Finding(verdict=verdict, total=total, local=math.nan, explained=math.nan, **told)
 
-    def _watch(self, book: Book) -> Played:
-        """A free run, recorded: every module's output that can be seen, against the book."""
-        played = Played()
+    def _watch(self, trace: ReferenceTrace) -> ReplayResult:
+        """A free run, recorded: every module's output that can be seen, against the trace."""
+        replayed = ReplayResult()
         pages = {".".join(clean_path(path)): page for page, path in self.pairing.names.items()}
         with TemporaryDirectory(prefix="layertap-") as folder:
             try:
                 with record(self.theirs.model, Path(folder) / "run", sites="**", keep="tensor") as recording:
-                    played.output = self.theirs.run()
+                    replayed.output = self.theirs.run()
             except NothingCaptured:
-                return played
+                return replayed
             run = recording.run
             for site in run.sites:
                 page = pages.get(site.path)
-                slot = book.slots.get((page, site.call, "exit", site.leaf)) if page is not None else None
+                slot = trace.slots.get((page, site.call, "exit", site.leaf)) if page is not None else None
                 found = contrast(slot.get(), run[site].tensor()) if slot is not None else None
                 if page is not None and found is not None:
                     key = (page, site.call, "exit", site.leaf)
-                    played.events.append(Event(key=key, caller=None, found=found))
-        return played
+                    replayed.events.append(Event(key=key, caller=None, found=found))
+        return replayed
 
     def _said(self) -> str:
         """The coarsest dtype in which the candidate's runtime says that it computes, if coarser than the parameters."""
@@ -132,19 +132,21 @@ class UnheldSearch(Search):
         said = max(told, key=lambda name: ROUNDOFF[name], default="")
         return said if said and ROUNDOFF[said] > ROUNDOFF.get(self.dtype, 0.0) else ""
 
-    def _coarser(self, seen: Played, book: Book, total: float) -> str:
+    def _coarser(self, seen: ReplayResult, trace: ReferenceTrace, total: float) -> str:
         """A dtype in which the reference is as far off everywhere as the candidate is."""
         for dtype in (torch.bfloat16, torch.float16):
             if dtype == self.theirs.dtype:
                 continue
-            rows, reach, measured = self._in_dtype(dtype, seen, book)
+            rows, reach, measured = self._in_dtype(dtype, seen, trace)
             alike = [row.total / row.floor for row in rows if row.floor > 0 and row.total > 0]
             within = all(row.ratio <= LIMIT for row in rows) and total <= LIMIT * reach
             if measured and within and alike and statistics.median(alike) > 0.2:
                 return str(dtype).removeprefix("torch.")
         return ""
 
-    def _in_dtype(self, dtype: torch.dtype, seen: Played, book: Book) -> tuple[list[ModuleRow], float, bool]:
+    def _in_dtype(
+        self, dtype: torch.dtype, seen: ReplayResult, trace: ReferenceTrace
+    ) -> tuple[list[ModuleRow], float, bool]:
         """What was seen against the reference in another dtype: the rows, what that does to the output, and whether
         the reference could be copied to measure it; else one rounding of the dtype is the floor of all."""
         name = str(dtype).removeprefix("torch.")
@@ -152,21 +154,21 @@ class UnheldSearch(Search):
         if model is None:
             return judge_totals(seen, {}, self.pairing, name, least_of(name)), least_of(name), False
         side = self.ours.like(model)
-        drift = self.play(side, dict(model.named_modules()), book, hold=False)
+        drift = self.play(side, dict(model.named_modules()), trace, force=False)
         self.more += side.forwards
-        reach = self.total(book, drift)
+        reach = self.total(trace, drift)
         return judge_totals(seen, floors_of([drift]), self.pairing, name, reach), reach, True
 
 
 def judge_totals(
-    played: Played, floors: Mapping[Key, Contrast], pairing: Pairing, dtype: str, reach: float
+    replayed: ReplayResult, floors: Mapping[Key, Contrast], pairing: Pairing, dtype: str, reach: float
 ) -> list[ModuleRow]:
     """Each module's total error against what rounding, carried through the same model, does there.
 
     `reach` is what rounding does to the model's output: a module's own floor may be small by luck.
     """
     rows: dict[str, ModuleRow] = {}
-    for order, event in enumerate(played.events):
+    for order, event in enumerate(replayed.events):
         page, _, _, leaf = event.key
         floor = floors.get(event.key, Contrast())
         ratio, sign = ratio_of(event.found, floor, max(least_of(dtype), reach / 4))

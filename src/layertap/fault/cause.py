@@ -13,10 +13,10 @@ from torch import nn
 
 from layertap.capture.sharding import same_part
 from layertap.compare.floor import ROUNDOFF
-from layertap.fault.book import Book
+from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.drill import Departure
-from layertap.fault.forms import closed, masklike, plain
+from layertap.fault.value_layouts import closed, masklike, plain
 from layertap.fault.operators import by_operator
 from layertap.fault.quantised import quantisation_error
 from layertap.fault.result import ModuleRow
@@ -37,10 +37,10 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clues:
-    """What is known of one guilty module."""
+    """What is known of one faulty module."""
 
     row: ModuleRow
-    book: Book
+    trace: ReferenceTrace
     right: torch.Tensor | None
     """The value that is right at the place of the worst measurement."""
     found: torch.Tensor | None
@@ -56,13 +56,13 @@ class Clues:
 
 def explain(clues: Clues, reference: nn.Module | None, candidate: nn.Module | None) -> Explanation:
     """Names the cause of one module's error, with evidence; the cheapest and surest proofs first."""
-    row, book = clues.row, clues.book
-    seen = f"seen at {row.where}{_line(row, book)}"
+    row, trace = clues.row, clues.trace
+    seen = f"seen at {row.where}{_line(row, trace)}"
     cause, evidence = _cause(clues, reference, candidate) or ("", ())
     if cause:
         return cause, (*evidence, *_slope(row, evidence), seen)
     error = f"relative error {row.local:.3g}" if row.local else _SENSES.get(row.sign, row.sign)
-    if any(page.startswith(f"{row.page}." if row.page else "") and page != row.page for page in book.calls):
+    if any(page.startswith(f"{row.page}." if row.page else "") and page != row.page for page in trace.calls):
         return "structure", (f"its children are right, what it makes of them is not: {error}", seen)
     return "unknown", (error, seen)
 
@@ -75,9 +75,9 @@ _SENSES = {
 """What is wrong where the relative error says nothing."""
 
 
-def _line(row: ModuleRow, book: Book) -> str:
+def _line(row: ModuleRow, trace: ReferenceTrace) -> str:
     """The token or channel that gave it away, as an index."""
-    slot = book.slots.get(row.place)
+    slot = trace.slots.get(row.place)
     if slot is None or row.sign not in ("row", "column"):
         return ""
     if row.sign == "column":
@@ -104,7 +104,7 @@ def _subject(row: ModuleRow) -> str:
 
 
 def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Explanation | None:
-    row, book = clues.row, clues.book
+    row, trace = clues.row, clues.trace
     page, call, end, _ = row.place
     for absent in clues.absent:
         if absent.lost:
@@ -115,7 +115,7 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
         return "weights", (f"weight: {clues.weights}",)
     told = None
     if ours is not None and theirs is not None and not clues.by_its_weights:
-        told = weights_apart(theirs, ours, row.page, set(book.calls))
+        told = weights_apart(theirs, ours, row.page, set(trace.calls))
     if row.sign == "grid":
         return told or ("precision", ("its values have four bits, as those of an eight-bit float",))
     if told is None and row.found.shape:
@@ -133,7 +133,7 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
             return told
         both = closed(right) & closed(found)
         right, found = right.masked_fill(both, 0.0), found.masked_fill(both, 0.0)
-    given = book.at(page, call, "entry").values() if end == "exit" else ()
+    given = trace.at(page, call, "entry").values() if end == "exit" else ()
     numbers = [values.to(found.device) for value in given if (values := _numbers(value)) is not None]
     told = _certain(right, found, numbers)
     if told is None and ours is not None and theirs is not None:
@@ -143,7 +143,7 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
     departure = clues.departure
     if told is None and departure is not None:
         told = by_operator(departure, sure=True)
-    told = told or _cache(row, book) or _form(right, found, _around(row, book, found.device), row)
+    told = told or _cache(row, trace) or _form(right, found, _around(row, trace, found.device), row)
     if told is None and departure is not None:
         told = by_operator(departure, sure=False)
     return told or _faint(right, found, row.floor) or _called(clues)
@@ -180,20 +180,20 @@ def _no_gradient(row: ModuleRow, theirs: nn.Module | None, ours: nn.Module | Non
     return "structure", (f"{name} gets no gradient on one side, and gets one on the other",)
 
 
-def _cache(row: ModuleRow, book: Book) -> Explanation | None:
+def _cache(row: ModuleRow, trace: ReferenceTrace) -> Explanation | None:
     """Right when it was called first, wrong when it is called with what was kept from then."""
-    held = any(
-        key[:3] == (row.page, row.call, "after") for key in book.slots
+    forced = any(
+        key[:3] == (row.page, row.call, "after") for key in trace.slots
     )  # an object with tensors among its arguments
-    if not row.call or not held:
+    if not row.call or not forced:
         return None
     return "cache", (f"right in its first call, wrong in call {row.call}, which reads the cache",)
 
 
-def _around(row: ModuleRow, book: Book, device: torch.device) -> dict[str, torch.Tensor]:
+def _around(row: ModuleRow, trace: ReferenceTrace, device: torch.device) -> dict[str, torch.Tensor]:
     """What a module had at hand: its input, and what its children returned."""
     found: dict[str, torch.Tensor] = {}
-    for (page, call, end, leaf), slot in book.slots.items():
+    for (page, call, end, leaf), slot in trace.slots.items():
         if end == "entry" and (page, call) == (row.page, row.call):
             found[f"its input {leaf}".strip()] = slot.get(device)
         elif end == "exit" and call == 0 and page and page.rpartition(".")[0] == row.page:

@@ -50,7 +50,7 @@ def masklike(tensor: torch.Tensor) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ValueLayout:
     """How a value of the reference lies in the candidate: its axes in another order, then another shape."""
 
     axes: tuple[int, ...]
@@ -70,12 +70,12 @@ class Layout:
 
 
 @dataclass(slots=True)
-class Layouts:
+class ValueLayouts:
     """The layouts that were found in one pair of models."""
 
-    known: list[Layout] = field(default_factory=list)
+    known: list[ValueLayout] = field(default_factory=list)
 
-    def between(self, right: torch.Tensor, found: torch.Tensor) -> Layout | None:
+    def between(self, right: torch.Tensor, found: torch.Tensor) -> ValueLayout | None:
         """How the two go together; None where nothing shows that they do."""
         if right.numel() != found.numel() or not right.numel() or right.ndim > AXES:
             return None
@@ -87,19 +87,19 @@ class Layouts:
         fitting = [one for one in self.known if len(one.axes) == right.ndim and one.fits(right.shape, found.shape)]
         return fitting[0] if len(fitting) == 1 else None
 
-    def _possible(self, right: torch.Tensor, found: torch.Tensor) -> Iterator[Layout]:
+    def _possible(self, right: torch.Tensor, found: torch.Tensor) -> Iterator[ValueLayout]:
         for axes in itertools.permutations(range(right.ndim)):
-            one = Layout(axes)
+            one = ValueLayout(axes)
             if one.fits(right.shape, found.shape):
                 yield one
 
 
-def _first(pair: tuple[float, Layout]) -> float:
+def _first(pair: tuple[float, ValueLayout]) -> float:
     return pair[0]
 
 
 @torch.no_grad()
-def _apart(right: torch.Tensor, found: torch.Tensor, layout: Layout) -> float:
+def _apart(right: torch.Tensor, found: torch.Tensor, layout: ValueLayout) -> float:
     ours = layout.here(found, right.shape).double()
     right = right.to(found.device).double()
     finite = torch.isfinite(right) & torch.isfinite(ours)

@@ -25,7 +25,7 @@ SEED = 20_240_229
 """Both sides draw the same random numbers."""
 
 
-class Side:
+class ModelRunner:
     """A model, what it is run on, and how often it was run."""
 
     def __init__(self, model: nn.Module, inputs: Inputs) -> None:
@@ -68,9 +68,9 @@ class Side:
                 self.draws |= not torch.equal(cuda, torch.cuda.get_rng_state(self.device))
         return output
 
-    def like(self, model: nn.Module) -> Side:
+    def like(self, model: nn.Module) -> ModelRunner:
         """Another model, run on the same inputs."""
-        return Side(model, self._inputs)
+        return ModelRunner(model, self._inputs)
 
     def rest(self) -> None:
         """Parameters and buffers as they were before the runs."""

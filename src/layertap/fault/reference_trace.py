@@ -1,4 +1,4 @@
-"""The nouns of a replay: the reference's book, and what a run against it showed."""
+"""The nouns of a replay: the reference's trace, and what a run against it showed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from layertap.fault.contrast import Contrast
-from layertap.fault.forms import Layouts, closed, masklike
-from layertap.fault.shelf import Shelf, Slot
+from layertap.fault.value_layouts import ValueLayouts, closed, masklike
+from layertap.fault.tensor_cache import TensorCache, CachedTensor
 
 Key = tuple[str, int, str, str]
 """Where a tensor was: the module's page, which call of it, which end, and the leaf there.
@@ -18,16 +18,16 @@ Key = tuple[str, int, str, str]
 The ends are `entry`, `exit`, `after` (what a call leaves in objects that it was given, a cache), `grad_output`,
 `grad_input` and `param_grad`.
 """
-Place = tuple[str, int]
+ModuleCall = tuple[str, int]
 """A module's page, and which call of it."""
 
 
 @dataclass(slots=True)
-class Book:
+class ReferenceTrace:
     """All that went in and out of the reference's modules, forward and back."""
 
-    shelf: Shelf
-    slots: dict[Key, Slot] = field(default_factory=dict)
+    cache: TensorCache
+    slots: dict[Key, CachedTensor] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     parameters: set[tuple[str, str]] = field(default_factory=set)
     """The reference's, each by its module's page and its name."""
@@ -37,7 +37,7 @@ class Book:
     void: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
     """By batch and length, the tokens that see no key: a softmax over nothing has no right value."""
 
-    layouts: Layouts = field(default_factory=Layouts)
+    layouts: ValueLayouts = field(default_factory=ValueLayouts)
     """How values of the reference lie in the candidate, where that was found."""
     _leaves: dict[tuple[str, int, str], list[str]] = field(default_factory=dict)
 
@@ -73,10 +73,10 @@ class Book:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One measurement of a run against the book."""
+    """One measurement of a run against the trace."""
 
     key: Key
-    caller: Place | None
+    caller: ModuleCall | None
     """The call of a module that this one was made from; None for the user's own."""
     found: Contrast
     beside: Contrast | None = None
@@ -84,14 +84,14 @@ class Event:
     that dtype. Equal arithmetic on equal weights gives equal bits."""
 
     @property
-    def owner(self) -> Place | None:
+    def owner(self) -> ModuleCall | None:
         """Whose doing it is: a value that arrives is the caller's, one that leaves is the module's own."""
         return self.caller if self.key[2] in ("entry", "grad_output") else self.key[:2]
 
 
 @dataclass(slots=True)
-class Played:
-    """A run against the book: what was measured, and what could not be."""
+class ReplayResult:
+    """A run against the trace: what was measured, and what could not be."""
 
     output: Any = None
     events: list[Event] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Played:
     """Values that differ in form: not forced, not judged."""
     calls: Counter[str] = field(default_factory=Counter)
     casts: dict[str, torch.dtype | None] = field(default_factory=dict)
-    masks: dict[Place, tuple[Place, str]] = field(default_factory=dict)
+    masks: dict[ModuleCall, tuple[ModuleCall, str]] = field(default_factory=dict)
     """Calls of attention whose mask says something else than the reference's, with its maker, and how much."""
     kept: dict[Key, torch.Tensor] = field(default_factory=dict)
     """The run's own tensors at the places that were asked for."""

@@ -1,4 +1,4 @@
-"""A candidate that can be held to the reference: which modules are guilty of what, forward and back."""
+"""A candidate that can be forced to the reference: which modules are faulty of what, forward and back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import partial
 
 from torch import nn
 
-from layertap.fault.alike import quantised_modules, stand_out, systematic
-from layertap.fault.book import Book, Key, Played
-from layertap.fault.cancelled import Free, Probe, Sorted, sort_out
+from layertap.fault.quantised_kinds import quantised_modules, stand_out, systematic
+from layertap.fault.reference_trace import ReferenceTrace, Key, ReplayResult
+from layertap.fault.cancelling import Free, Probe, Sorted, sort_out
 from layertap.fault.contrast import Contrast
 from layertap.fault.culprit import Scene, accuse, is_under
 from layertap.fault.exchange import exchanged, proven, suspected
@@ -28,82 +28,82 @@ from layertap.fault.judge import (
 )
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import APART, Search
-from layertap.fault.side import Side
+from layertap.fault.model_runner import ModelRunner
 from layertap.fault.unjudged import judged_pages, suspects
-from layertap.fault.watchers import Lowered
-from layertap.fault.why import Absent, below
+from layertap.fault.replay_taps import Lowered
+from layertap.fault.cause import Absent, below
 
 NAMED = 6
 """So many modules are named in one note."""
 
 
-class HeldSearch(Search):
+class TeacherForcedSearch(Search):
     """The candidate runs teacher-forced, and is judged by what each module does with right values."""
 
     def finding(self) -> Finding:
-        book, widened = self.preflight()
+        trace, widened = self.preflight()
         self.progress("running the candidate")
-        free = self.free(book)
+        free = self.free(trace)
         self.progress("measuring what rounding does")
         coarse = quantised_modules(self.pairing)
         odd = stand_out(coarse)  # their weights are no standard to judge by
         coarse = {page: one for page, one in coarse.items() if page not in odd}
         low, modules = self.lowered(
-            self.follow_autocast(book, free), {page: one.values for page, one in coarse.items()}
+            self.follow_autocast(trace, free), {page: one.values for page, one in coarse.items()}
         )
         lowered = Lowered() if low is not self.ours else None
         clean = widened
         if lowered is not None:
-            clean = [*clean, self.play(low, modules, book, hold=True, lowered=lowered)]
+            clean = [*clean, self.play(low, modules, trace, force=True, lowered=lowered)]
             lowered.filling = False
-        nudged = self.play(low, modules, book, hold=True, nudge=self.nudge, lowered=lowered)
+        nudged = self.play(low, modules, trace, force=True, nudge=self.nudge, lowered=lowered)
         clean = [*clean, nudged]
         self.progress("judging the candidate")
-        held = self.play(self.theirs, self.pairing.candidate, book, hold=True, lowered=lowered)
-        drift = self.play(low, modules, book, hold=False, nudge=self.nudge)
+        forced = self.play(self.theirs, self.pairing.candidate, trace, force=True, lowered=lowered)
+        drift = self.play(low, modules, trace, force=False, nudge=self.nudge)
         floors = floors_of(clean)
-        total, rounding = self.total(book, free), self.total(book, drift)
-        judged = judge_events(held, floors, self.dtype)
+        total, rounding = self.total(trace, free), self.total(trace, drift)
+        judged = judge_events(forced, floors, self.dtype)
         table = by_module(judged, free, self.pairing)
         beside = None
         if lowered is not None:
             moved = {event.key: event.beside for event in nudged.events if event.beside is not None}
-            apart = judge_beside(held, moved, self.dtype)
+            apart = judge_beside(forced, moved, self.dtype)
             beside = {row.page: seen_at(row, apart[row.page], self.pairing) for row in table if row.page in apart}
         table, shared = systematic(table, coarse, beside)
         self.doubt_watching(rounding)
-        self._doubt_inputs(held, floors)
+        self._doubt_inputs(forced, floors)
         self._doubt_draws(floors)
-        self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(held.unforced)]
-        faint = unlike_others(table, beside or {}) | self._proven(table, held, floors, book, lowered)
-        guilty, masks = self._makers([row for row in table if row.ratio > LIMIT or row.page in faint], held)
-        guilty = self._consequential(guilty, judged)
-        if guilty and low is not self.ours:  # inputs nudged everywhere move more than the dtype alone does
-            drift = self.play(low, modules, book, hold=False)
-        told = self._sorted(guilty, book, free, floors_of([drift]), total, self.total(book, drift))
-        guilty = told.faults
-        if guilty and guilty[0].page not in {mask.page for mask in masks}:
-            self._doubt_unjudged(guilty[0], book, held)
-        absent = [*masks, *self._absent(book, held)]
-        idle = [one for one in absent if not is_under(one.page, guilty)]
+        self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(forced.unforced)]
+        faint = unlike_others(table, beside or {}) | self._proven(table, forced, floors, trace, lowered)
+        faulty, masks = self._makers([row for row in table if row.ratio > LIMIT or row.page in faint], forced)
+        faulty = self._consequential(faulty, judged)
+        if faulty and low is not self.ours:  # inputs nudged everywhere move more than the dtype alone does
+            drift = self.play(low, modules, trace, force=False)
+        told = self._sorted(faulty, trace, free, floors_of([drift]), total, self.total(trace, drift))
+        faulty = told.faults
+        if faulty and faulty[0].page not in {mask.page for mask in masks}:
+            self._doubt_unjudged(faulty[0], trace, forced)
+        absent = [*masks, *self._absent(trace, forced)]
+        idle = [one for one in absent if not is_under(one.page, faulty)]
         self.notes += [f"without effect: {one.cause}: {one.text}" for one in idle]
-        if not held.events:
+        if not forced.events:
             self.doubts.append(
                 "no module of the candidate could be paired with one that ran in the reference; give mapping="
             )
-        if not guilty and not shared and total > LIMIT * max(rounding, least_of(self.dtype)):
-            rounding = max(rounding, *self._drifts(book, low, modules))
+        if not faulty and not shared and total > LIMIT * max(rounding, least_of(self.dtype)):
+            rounding = max(rounding, *self._drifts(trace, low, modules))
             if total > LIMIT * max(rounding, least_of(self.dtype)):
-                guilty = [row for row in table if _counted_otherwise(row, floors)]
-        if self.doubts or not guilty:
+                faulty = [row for row in table if _counted_otherwise(row, floors)]
+        if self.doubts or not faulty:
             exact = total == 0 and all(one.event.found.exact for one in judged)
-            return self._innocent(table, shared, total, rounding, exact)
+            return self._without_fault(table, shared, total, rounding, exact)
         self.progress("looking into what stands out")
         standard = lowered.slots if lowered is not None and coarse else {}
         scene = Scene(
             search=self,
-            book=book,
-            held=held,
+            trace=trace,
+            forced=forced,
             low=low,
             modules=modules,
             table=table,
@@ -115,33 +115,38 @@ class HeldSearch(Search):
             reasons=faint,
             probe=told.probe,
         )
-        return accuse(guilty, scene)
+        return accuse(faulty, scene)
 
     def _proven(
-        self, table: list[ModuleRow], held: Played, floors: dict[Key, Contrast], book: Book, lowered: Lowered | None
+        self,
+        table: list[ModuleRow],
+        forced: ReplayResult,
+        floors: dict[Key, Contrast],
+        trace: ReferenceTrace,
+        lowered: Lowered | None,
     ) -> dict[str, str]:
-        """The modules within their floor that hold other numbers than the reference's, and are off because of them."""
-        suspects = suspected(self.pairing, held, floors, least_of(self.dtype), book.calls, table)
+        """The modules within their floor that force other numbers than the reference's, and are off because of them."""
+        suspects = suspected(self.pairing, forced, floors, least_of(self.dtype), trace.calls, table)
         if not suspects:
             return {}
         trial = self.play(
             self.theirs,
             self.pairing.candidate,
-            book,
-            hold=True,
+            trace,
+            force=True,
             lowered=lowered,
-            within=lambda stage: exchanged(suspects),
+            within=lambda stack: exchanged(suspects),
         )
         return proven(suspects, trial)
 
-    def _consequential(self, guilty: list[ModuleRow], judged: list[Judged]) -> list[ModuleRow]:
+    def _consequential(self, faulty: list[ModuleRow], judged: list[Judged]) -> list[ModuleRow]:
         """Without those that return another size, where what calls them comes out right all the same."""
         exits: dict[str, float] = {}
         for one in judged:
             if one.event.key[2] == "exit":
                 exits[one.event.key[0]] = max(exits.get(one.event.key[0], 0.0), one.ratio)
         idle = []
-        for row in guilty:
+        for row in faulty:
             above = row.page
             while above and row.found.shape and (above := above.rpartition(".")[0]) not in exits and above:
                 pass
@@ -149,13 +154,13 @@ class HeldSearch(Search):
                 idle.append(row)
         if idle:
             self.notes.append(f"of another size, without effect: {_listed(idle)}")
-        return [row for row in guilty if row not in idle]
+        return [row for row in faulty if row not in idle]
 
-    def _doubt_unjudged(self, row: ModuleRow, book: Book, held: Played) -> None:
+    def _doubt_unjudged(self, row: ModuleRow, trace: ReferenceTrace, forced: ReplayResult) -> None:
         ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
-        if ours is None or theirs is None or below(ours, theirs, row.page, judged_pages(held)):
+        if ours is None or theirs is None or below(ours, theirs, row.page, judged_pages(forced)):
             return
-        if left := suspects(row, self.pairing, book, held):
+        if left := suspects(row, self.pairing, trace, forced):
             names = ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "")
             self.doubts.append(
                 f"{row.path or 'the model'} is out of line (seen at {row.where}), and {names} inside it could not be "
@@ -163,20 +168,26 @@ class HeldSearch(Search):
             )
 
     def _sorted(
-        self, guilty: list[ModuleRow], book: Book, free: Played, drifts: dict[Key, Contrast], total: float, floor: float
+        self,
+        faulty: list[ModuleRow],
+        trace: ReferenceTrace,
+        free: ReplayResult,
+        drifts: dict[Key, Contrast],
+        total: float,
+        floor: float,
     ) -> Sorted:
         """Which of them are faults; the others cancel, which is said."""
         least = least_of(self.dtype)
 
         def probe(ends: frozenset[tuple[str, str]]) -> Probe:
-            played = self.play(self.theirs, self.pairing.candidate, book, hold=False, put_back=ends)
-            return Probe(ends, played, self.total(book, played, skip=next(iter(ends))[0]))
+            replayed = self.play(self.theirs, self.pairing.candidate, trace, force=False, put_back=ends)
+            return Probe(ends, replayed, self.total(trace, replayed, skip=next(iter(ends))[0]))
 
         def hollow(row: ModuleRow) -> bool:
             module = self.pairing.candidate.get(row.page)
             return module is not None and next(module.parameters(), None) is None
 
-        told = sort_out(guilty, Free(book, free, drifts, least), total, max(floor, least), probe, hollow)
+        told = sort_out(faulty, Free(trace, free, drifts, least), total, max(floor, least), probe, hollow)
         if told.cancelled:
             self.notes.append(f"wrong one by one, right together: {_listed(told.cancelled)}")
         if told.unclear and not told.faults:
@@ -185,12 +196,12 @@ class HeldSearch(Search):
             )
         return told
 
-    def _makers(self, guilty: list[ModuleRow], held: Played) -> tuple[list[ModuleRow], list[Absent]]:
+    def _makers(self, faulty: list[ModuleRow], forced: ReplayResult) -> tuple[list[ModuleRow], list[Absent]]:
         """In the place of attention that was given another mask, those who made it; and what to say of them."""
         rows: dict[str, ModuleRow] = {}
         told: dict[str, Absent] = {}
-        for row in guilty:
-            maker, text = held.masks.get((row.page, row.call), (None, ""))
+        for row in faulty:
+            maker, text = forced.masks.get((row.page, row.call), (None, ""))
             if maker is not None:
                 where = f"the mask of {row.path}"
                 told.setdefault(maker[0], Absent(maker[0], "mask", text))
@@ -198,13 +209,13 @@ class HeldSearch(Search):
             rows.setdefault(row.page, row)
         return list(rows.values()), list(told.values())
 
-    def _drifts(self, book: Book, low: Side, modules: dict[str, nn.Module]) -> Iterator[float]:
+    def _drifts(self, trace: ReferenceTrace, low: ModelRunner, modules: dict[str, nn.Module]) -> Iterator[float]:
         """What rounding does to the output in two more runs: where a router flips, one does not show it."""
         for nudge in (None if low is not self.ours else partial(self.nudge, seed=1), partial(self.nudge, seed=2)):
-            yield self.total(book, self.play(low, modules, book, hold=False, nudge=nudge))
+            yield self.total(trace, self.play(low, modules, trace, force=False, nudge=nudge))
 
-    def _doubt_inputs(self, held: Played, floors: dict[Key, Contrast]) -> None:
-        for event in held.events:
+    def _doubt_inputs(self, forced: ReplayResult, floors: dict[Key, Contrast]) -> None:
+        for event in forced.events:
             page, call, end, leaf = event.key
             if event.caller is None and end == "entry" and call == 0:
                 floor = floors.get(event.key, Contrast())
@@ -221,7 +232,7 @@ class HeldSearch(Search):
                 f"random numbers differ between the two sides ({self.told(apart[0])}): use eval() or one dtype"
             )
 
-    def _innocent(
+    def _without_fault(
         self, table: list[ModuleRow], shared: tuple[str, ...], total: float, rounding: float, exact: bool
     ) -> Finding:
         cause, alike = "quantization" if shared else "", []
@@ -249,13 +260,13 @@ class HeldSearch(Search):
             notes=tuple(self.notes),
         )
 
-    def _absent(self, book: Book, held: Played) -> list[Absent]:
+    def _absent(self, trace: ReferenceTrace, forced: ReplayResult) -> list[Absent]:
         """Modules that ran more often in the reference, although the module above them ran as often."""
         found = []
-        for page, calls in book.calls.items():
-            seen = held.calls[page]
-            above = _above(page, book)
-            if seen == calls or (above is not None and held.calls[above] != book.calls[above]):
+        for page, calls in trace.calls.items():
+            seen = forced.calls[page]
+            above = _above(page, trace)
+            if seen == calls or (above is not None and forced.calls[above] != trace.calls[above]):
                 continue
             if page not in self.pairing.names:
                 found.append(Absent(page, "structure", f"the candidate has no {page}"))
@@ -287,10 +298,10 @@ def _once(keys: list[Key]) -> list[Key]:
     return list(dict.fromkeys(keys))
 
 
-def _above(page: str, book: Book) -> str | None:
+def _above(page: str, trace: ReferenceTrace) -> str | None:
     """The nearest module above that was called at all."""
     while page:
         page = page.rpartition(".")[0]
-        if page in book.calls:
+        if page in trace.calls:
             return page
     return None

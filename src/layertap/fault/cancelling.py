@@ -1,7 +1,7 @@
 """Modules that are wrong one by one and right together: their errors cancel, so they are no fault.
 
 A normalisation folded into what reads it, heads or experts or hidden units in another order, a batch that is sorted:
-held to the reference, each such module is far off, and the free run is right all the same. That is shown in two ways.
+forced to the reference, each such module is far off, and the free run is right all the same. That is shown in two ways.
 A module far off by itself whose output in the free run is right undoes an error of its input. And where the
 reference's value is put back at a module, a fault gets better, while what was right after a rearranged module gets
 wrong.
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from layertap.fault.book import Book, Key, Played
+from layertap.fault.reference_trace import ReferenceTrace, Key, ReplayResult
 from layertap.fault.contrast import Contrast
 from layertap.fault.judge import LIMIT
 from layertap.fault.outputs import size_of
@@ -35,7 +35,7 @@ class Probe:
     """A free run of the candidate with the reference's values put back at one place."""
 
     ends: Ends
-    played: Played
+    replayed: ReplayResult
     total: float
 
 
@@ -54,7 +54,7 @@ class Sorted:
 class Free:
     """The free run of the candidate: what is right in it, as far as rounding lets one see."""
 
-    def __init__(self, book: Book, free: Played, drifts: Mapping[Key, Contrast], least: float) -> None:
+    def __init__(self, trace: ReferenceTrace, free: ReplayResult, drifts: Mapping[Key, Contrast], least: float) -> None:
         self._drifts, self._least = drifts, least
         self.found = {event.key: event.found for event in free.events}
         self.order = {event.key: number for number, event in enumerate(free.events)}
@@ -62,10 +62,10 @@ class Free:
         for key in self.found:
             self._ends.setdefault(key[:3], []).append(key)
         self._readers: dict[int, list[Key]] = {}
-        for key, slot in book.slots.items():
+        for key, slot in trace.slots.items():
             if key[2] == "entry":
                 self._readers.setdefault(id(slot), []).append(key)
-        self._slots = book.slots
+        self._slots = trace.slots
 
     def floor(self, key: Key) -> float:
         return max(self._drifts.get(key, Contrast()).error, self._least)
@@ -116,9 +116,9 @@ class Free:
         slots = {id(self._slots[key]) for key in self._ends.get((page, call, "exit"), []) if key in self._slots}
         return any(reader[:2] == second.place[:2] for slot in slots for reader in self._readers.get(slot, []))
 
-    def around(self, row: ModuleRow, played: Played) -> tuple[float, float] | None:
+    def around(self, row: ModuleRow, replayed: ReplayResult) -> tuple[float, float] | None:
         """The error of the nearest module around it, before and after."""
-        after = {event.key: event.found for event in played.events}
+        after = {event.key: event.found for event in replayed.events}
         page = row.place[0]
         while page:
             page = page.rpartition(".")[0]
@@ -127,10 +127,10 @@ class Free:
                 return max(size_of(self.found[key]) for key in keys), max(size_of(after[key]) for key in keys)
         return None
 
-    def spoilt(self, played: Played) -> list[Key]:
+    def spoilt(self, replayed: ReplayResult) -> list[Key]:
         """Places that are right here and wrong in another run, up to the first whole number that differs there."""
         keys = []
-        for event in played.events:
+        for event in replayed.events:
             before = self.found.get(event.key)
             if before is None or event.key[2] not in ("entry", "exit") or not self.is_right(event.key, before):
                 continue
@@ -142,7 +142,7 @@ class Free:
 
 
 def sort_out(
-    guilty: list[ModuleRow],
+    faulty: list[ModuleRow],
     free: Free,
     total: float,
     rounding: float,
@@ -156,9 +156,9 @@ def sort_out(
     told = Sorted()
     right = not math.isnan(total) and total <= LIMIT * rounding
     kinds: set[tuple[str, str]] = set()
-    undoing = {_kind(row) for row in guilty if free.undoes(row)}
+    undoing = {_kind(row) for row in faulty if free.undoes(row)}
     probes = PROBES
-    for row in guilty:
+    for row in faulty:
         kind = _kind(row)
         if row.place[2] not in ("exit", "entry"):
             told.faults.append(row)
@@ -206,13 +206,13 @@ def ends_of(row: ModuleRow) -> Ends:
 
 
 def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: float, right: bool) -> str:
-    if free.spoilt(tried.played):
+    if free.spoilt(tried.replayed):
         return "cancelled"
     if right:
         worse = tried.total > LIMIT * rounding and tried.total > 3 * total
         hidden = row.found.error > VAST * free.floor(row.place) and free.closes(row) and tried.total >= BETTER * total
         return "cancelled" if worse or hidden else "fault"
-    near = free.around(row, tried.played)
+    near = free.around(row, tried.replayed)
     if near is not None and near[1] < BETTER * near[0]:
         return "fault"
     worse = tried.total > WORSE * total or (near is not None and near[1] > WORSE * near[0])

@@ -19,7 +19,7 @@ from layertap.fault.judge import FINER
 from layertap.fault.pairing import Pairing
 from layertap.fault.quantised import moved_on_grid, quantisation_error, weights_in_effect
 from layertap.fault.result import ModuleRow
-from layertap.fault.why import QUANTISED, plain_values
+from layertap.fault.cause import QUANTISED, plain_values
 
 MANY = 4
 """Modules of one kind that it takes to speak of a system."""
@@ -32,7 +32,7 @@ def systematic(
 
     Where the reference could be given the same weights, the floors have that error in them, and `beside` says, as a row
     of its own, how far each module is from what those weights make of right values: then only what stands out from its
-    kind is guilty, since activations may be quantised as well. Where it could not, the median of those of a kind is
+    kind is faulty, since activations may be quantised as well. Where it could not, the median of those of a kind is
     their floor, or the error of their own weights where that is more.
 
     What is above its floor alike for any other reason (a setting, code, other weights) is a fault of each of them, and
@@ -163,7 +163,7 @@ def quantised(reference: nn.Module, candidate: nn.Module) -> Coarse | None:
 def stand_out(coarse: Mapping[str, Coarse]) -> dict[str, str]:
     """By page, modules whose weights are further off than their own grid explains, or scaled, among many that are not.
 
-    Each is held against the others, as some ways to quantise do not take the nearest value; what it is told is why.
+    Each is forced against the others, as some ways to quantise do not take the nearest value; what it is told is why.
     """
     found: dict[str, str] = {}
     slopes = {page: (one.slope, one.slope_noise) for page, one in coarse.items()}
