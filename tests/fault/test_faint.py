@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from layertap.fault import find_fault
-from layertap.fault.quantised_kinds import Coarse, stand_out
 from layertap.fault.exchange import is_rounded
 from layertap.fault.quantised import moved_on_grid
+from layertap.fault.quantised_kinds import Coarse, stand_out
 
 ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:

@@ -14,10 +14,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from layertap.fault.reference_trace import ReferenceTrace, Key, ReplayResult
 from layertap.fault.contrast import Contrast
 from layertap.fault.judge import LIMIT
 from layertap.fault.outputs import size_of
+from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
 from layertap.fault.result import ModuleRow
 
 PROBES = 5

@@ -13,13 +13,13 @@ from torch import nn
 
 from layertap.capture.sharding import same_part
 from layertap.compare.floor import ROUNDOFF
-from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.drill import Departure
-from layertap.fault.value_layouts import closed, masklike, plain
 from layertap.fault.operators import by_operator
 from layertap.fault.quantised import quantisation_error
+from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.result import ModuleRow
+from layertap.fault.value_layouts import closed, masklike, plain
 
 Explanation = tuple[str, tuple[str, ...]]
 

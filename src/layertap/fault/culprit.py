@@ -9,19 +9,19 @@ from typing import Any
 
 from torch import nn
 
-from layertap.fault.quantised_kinds import MANY
-from layertap.fault.reference_trace import ReferenceTrace, Key, ModuleCall, ReplayResult
 from layertap.fault.cancelling import Probe
+from layertap.fault.cause import Absent, Clues, below, explain
 from layertap.fault.drill import Departure, OpLog, depart
 from layertap.fault.judge import least_of
+from layertap.fault.model_runner import ModelRunner
+from layertap.fault.quantised_kinds import MANY
+from layertap.fault.reference_trace import Key, ModuleCall, ReferenceTrace, ReplayResult
+from layertap.fault.replay_taps import CallStack
 from layertap.fault.repro import Witness, writer
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import Search
 from layertap.fault.tensor_cache import CachedTensor
-from layertap.fault.model_runner import ModelRunner
 from layertap.fault.unjudged import judged_pages
-from layertap.fault.replay_taps import CallStack
-from layertap.fault.cause import Absent, Clues, below, explain
 
 LAZY = {"xla", "lazy"}
 """Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""

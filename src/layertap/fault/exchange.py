@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.contrast import Contrast, contrast, on_one_device
 from layertap.fault.judge import LIMIT
 from layertap.fault.pairing import Pairing
+from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.result import ModuleRow
 
 SEEN = 0.25

@@ -10,13 +10,13 @@ from typing import Any
 from torch import nn
 
 from layertap.errors import BadArgument
-from layertap.fault.teacher_forced import TeacherForcedSearch
+from layertap.fault.free_run import FreeRunSearch, can_be_forced, eagerly
+from layertap.fault.model_runner import Inputs, ModelRunner
 from layertap.fault.pairing import Mapped, Pairing
 from layertap.fault.result import Finding
 from layertap.fault.search import Progress, Search
+from layertap.fault.teacher_forced import TeacherForcedSearch
 from layertap.fault.tensor_cache import TensorCache, describe
-from layertap.fault.model_runner import Inputs, ModelRunner
-from layertap.fault.free_run import FreeRunSearch, can_be_forced, eagerly
 from layertap.files import parse_bytes
 
 

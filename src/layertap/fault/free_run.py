@@ -21,14 +21,14 @@ from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
 from layertap.compare.floor import PER_LAYER, ROUNDOFF
 from layertap.errors import NothingCaptured
-from layertap.fault.reference_trace import ReferenceTrace, Event, Key, ReplayResult
+from layertap.fault.cause import weights_apart
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.judge import LIMIT, floors_of, least_of, ratio_of
 from layertap.fault.pairing import Pairing, clean_path
+from layertap.fault.reference_trace import Event, Key, ReferenceTrace, ReplayResult
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.search import APART, Search
-from layertap.fault.cause import weights_apart
 from layertap.result import Verdict
 
 

@@ -6,8 +6,8 @@ import weakref
 
 import torch
 
-from layertap.fault.reference_trace import ModuleCall
 from layertap.fault.model_runner import version
+from layertap.fault.reference_trace import ModuleCall
 
 
 class InplaceWrites:

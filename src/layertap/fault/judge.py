@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from layertap.compare.floor import ROUNDOFF
-from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.contrast import Contrast
 from layertap.fault.pairing import Pairing
+from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.result import ModuleRow
 
 LIMIT = 6.0

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from layertap.capture.leaves import leaves, map_tensors
-from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.contrast import Contrast, contrast
+from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.value_layouts import plain
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.fault.reference_trace import ReferenceTrace, Key, ReplayResult
-from layertap.fault.tensor_cache import TensorCache
 from layertap.fault.model_runner import ModelRunner
-from layertap.fault.replay_taps import Lowered, Nudge, ForceTap, RecordTap, CallStack, Replay
+from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
+from layertap.fault.replay_taps import CallStack, ForceTap, Lowered, Nudge, RecordTap, Replay
+from layertap.fault.tensor_cache import TensorCache
 
 
 def write_down(

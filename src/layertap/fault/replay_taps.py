@@ -14,13 +14,13 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors
-from layertap.fault.reference_trace import ReferenceTrace, Event, Key, ModuleCall, ReplayResult
 from layertap.fault.contrast import Contrast, Pending, begin, form_of, settle
-from layertap.fault.value_layouts import masklike, plain
-from layertap.fault.masks import Masks
-from layertap.fault.tensor_cache import TensorCache, CachedTensor
-from layertap.fault.model_runner import autocast_now, seed, version
 from layertap.fault.inplace_writes import InplaceWrites
+from layertap.fault.masks import Masks
+from layertap.fault.model_runner import autocast_now, seed, version
+from layertap.fault.reference_trace import Event, Key, ModuleCall, ReferenceTrace, ReplayResult
+from layertap.fault.tensor_cache import CachedTensor, TensorCache
+from layertap.fault.value_layouts import masklike, plain
 
 Nudge = Callable[[torch.Tensor], torch.Tensor]
 Swaps = dict[int, tuple[torch.Tensor, torch.Tensor]]

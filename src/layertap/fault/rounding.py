@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from layertap.fault.pairing import Pairing
 from layertap.fault.model_runner import ModelRunner
+from layertap.fault.pairing import Pairing
 
 
 def lowered(

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.fault.reference_trace import ReferenceTrace, Key, ReplayResult
 from layertap.fault.judge import least_of
+from layertap.fault.model_runner import ModelRunner
 from layertap.fault.outputs import output_error, same, size_of
 from layertap.fault.pairing import Pairing
+from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
 from layertap.fault.replay import parameter_names, play, write_down
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.tensor_cache import TensorCache
-from layertap.fault.model_runner import ModelRunner
 
 Progress = Callable[[str], None]
 APART = "the outputs of the two sides have no tensor of one name or one shape, so their error is not known"

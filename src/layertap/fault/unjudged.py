@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
-from layertap.fault.pairing import Pairing
-from layertap.fault.result import ModuleRow
 from layertap.fault.cause import config_apart, weights_apart
+from layertap.fault.pairing import Pairing
+from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
+from layertap.fault.result import ModuleRow
 
 
 def judged_pages(forced: ReplayResult) -> set[str]:
