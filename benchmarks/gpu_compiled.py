@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python3 benchmarks/gpu_compiled.py
 
-ModelRunner by side in one run, the card never idle: compiled bare, with statistics, with tensors; how many graphs were made,
+Side by side in one run, the card never idle: compiled bare, with statistics, with tensors; how many graphs were made,
 how often the calling thread waited for the card, what a CUDA graph does to the values; and the ratio on the CPU, on a
 small model. Exits 1 if a target is missed. Without a card only the CPU's part is run.
 """

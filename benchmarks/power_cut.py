@@ -58,7 +58,7 @@ def content(step: int) -> np.ndarray:
 
 
 def child(folder: Path, durability: str) -> None:
-    """InplaceWrites one run after another until it is killed; a line for each commit and each close that has returned."""
+    """Writes one run after another until it is killed; a line for each commit and each close that has returned."""
     for number in range(10**6):
         path = folder / f"run{number:03d}"
         writer = RunWriter(path, info={}, durability=durability)  # type: ignore[arg-type]

@@ -92,7 +92,7 @@ def _double_bias(model: nn.Module, path: str, size: float, generator: torch.Gene
 
 
 def _spoils_input(model: nn.Module, path: str, size: float, generator: torch.Generator) -> None:
-    """InplaceWrites into what it was given, after it has used it: its neighbours get that."""
+    """Writes into what it was given, after it has used it: its neighbours get that."""
 
     def around(self: nn.Module, forward: Around, x: torch.Tensor) -> torch.Tensor:
         output = forward(x)

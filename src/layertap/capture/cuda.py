@@ -18,7 +18,7 @@ import torch
 
 from layertap.capture.buffers import Buffers
 from layertap.capture.keep import STATS, Level
-from layertap.capture.parcel import Draft, Parcel
+from layertap.capture.pending_record import Draft, PendingRecord
 from layertap.measure import kernel, measure, native
 from layertap.measure.result import Measurement
 from layertap.measure.slab import SLAB_BYTES, decode
@@ -32,7 +32,7 @@ CHUNK = 32 * 1024 * 1024
 class CudaLane:
     """Measures and copies CUDA tensors for one sink."""
 
-    def __init__(self, send: Callable[[Parcel], None], buffers: Buffers) -> None:
+    def __init__(self, send: Callable[[PendingRecord], None], buffers: Buffers) -> None:
         self._send = send
         self._buffers = buffers
         self._courier = _Courier()
@@ -73,7 +73,7 @@ class CudaLane:
                 # Together: they cross over in one copy, and a CUDA graph may write to its own again.
                 batch = _Batch(torch.stack([slab for _, slab in here]), torch.cuda.current_stream(), self._courier)
                 for index, (draft, _) in enumerate(here):
-                    batch.waiting.append(Parcel(draft, STATS, batch.reader(index, math.prod(draft.shape))))
+                    batch.waiting.append(PendingRecord(draft, STATS, batch.reader(index, math.prod(draft.shape))))
                 batch.ready = batch.stream.record_event()
             for parcel in batch.waiting:
                 self._send(parcel)
@@ -99,7 +99,7 @@ class CudaLane:
                 batch = self._batches[place] = _Batch(slabs, stream, self._courier)
             index = len(batch.waiting)
             kernel.launch(real, batch.slabs[index])
-            batch.waiting.append(Parcel(draft, level, batch.reader(index, count)))
+            batch.waiting.append(PendingRecord(draft, level, batch.reader(index, count)))
         if index + 1 == BATCH:
             self.seal()
 
@@ -108,7 +108,7 @@ class CudaLane:
             host = self._fetch_kept(copy, done)
             return measure(host), host
 
-        self._send(Parcel(draft, level, arrive, nbytes))
+        self._send(PendingRecord(draft, level, arrive, nbytes))
 
     def _carry(self, draft: Draft, real: torch.Tensor, kept: torch.Tensor, level: Level, nbytes: int) -> None:
         slab = torch.empty(SLAB_BYTES, dtype=torch.uint8, device=real.device)
@@ -119,7 +119,7 @@ class CudaLane:
         def arrive() -> tuple[Measurement, torch.Tensor]:
             return decode(self._courier.fetch(slab, done).numpy(), count), self._fetch_kept(copy, done)
 
-        self._send(Parcel(draft, level, arrive, nbytes))
+        self._send(PendingRecord(draft, level, arrive, nbytes))
 
     def _fetch_kept(self, copy: torch.Tensor, done: torch.cuda.Event) -> torch.Tensor:
         return self._courier.fetch(copy, done, self._buffers.empty(tuple(copy.shape), copy.dtype))
@@ -134,7 +134,7 @@ class CudaLane:
             measured = measure(self._courier.fetch(whole, done))
             return measured, None if part is None else self._fetch_kept(part, done)
 
-        self._send(Parcel(draft, level, arrive, nbytes))
+        self._send(PendingRecord(draft, level, arrive, nbytes))
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class _Batch:
     slabs: torch.Tensor
     stream: torch.cuda.Stream
     courier: _Courier
-    waiting: list[Parcel] = field(default_factory=list)
+    waiting: list[PendingRecord] = field(default_factory=list)
     ready: torch.cuda.Event | None = None
     host: npt.NDArray[np.uint8] | None = None
 

@@ -24,7 +24,7 @@ from layertap.capture.buffers import Buffers
 from layertap.capture.cuda import CudaLane
 from layertap.capture.headroom import allowance
 from layertap.capture.keep import STATS, TENSOR, Level
-from layertap.capture.parcel import Draft, Parcel
+from layertap.capture.pending_record import Draft, PendingRecord
 from layertap.measure import Measurement, measure
 from layertap.measure.slab import decode
 from layertap.site import Receipt, Record
@@ -74,7 +74,7 @@ class Sink:
         self._retains = retains
         self._used = 0
         self._room = threading.Condition()
-        self._queue: queue.Queue[Parcel | Callable[[], None] | object] = queue.Queue()
+        self._queue: queue.Queue[PendingRecord | Callable[[], None] | object] = queue.Queue()
         self._buffers = Buffers(budget)
         self._cuda = CudaLane(self._send, self._buffers)
         self._thread = threading.Thread(target=self._work, name="layertap-writer", daemon=True)
@@ -130,10 +130,10 @@ class Sink:
                 level, nbytes = STATS, 0
             if level is TENSOR and copy is not None:
                 whole = copy
-                self._send(Parcel(draft, level, lambda: (measure(whole), whole), nbytes))
+                self._send(PendingRecord(draft, level, lambda: (measure(whole), whole), nbytes))
             else:
                 measured = measure(tensor)
-                self._send(Parcel(draft, level, lambda: (measured, copy), nbytes))
+                self._send(PendingRecord(draft, level, lambda: (measured, copy), nbytes))
         except BaseException:
             self._release(nbytes)
             raise
@@ -147,7 +147,7 @@ class Sink:
             self._cuda.put_slabs(on_device)
         for draft, slab in measured:
             if not slab.is_cuda:
-                self._send(Parcel(draft, STATS, _read(slab, math.prod(draft.shape))))
+                self._send(PendingRecord(draft, STATS, _read(slab, math.prod(draft.shape))))
 
     @property
     def under_way(self) -> int:
@@ -175,7 +175,7 @@ class Sink:
         self._queue.put(_END)
         self._thread.join()
 
-    def _send(self, parcel: Parcel) -> None:
+    def _send(self, parcel: PendingRecord) -> None:
         with self._room:
             self.taken += 1
         self._queue.put(parcel)
@@ -235,7 +235,7 @@ class Sink:
                 item = self._queue.get(timeout=IDLE)
             except queue.Empty:
                 item = _IDLE
-            if isinstance(item, Parcel):
+            if isinstance(item, PendingRecord):
                 self._try(self._write, item)
                 self._release(item.nbytes)
             elif callable(item):
@@ -248,7 +248,7 @@ class Sink:
                 return
             del item  # or its tensor would live until the next one comes
 
-    def _write(self, parcel: Parcel) -> None:
+    def _write(self, parcel: PendingRecord) -> None:
         measured, host = parcel.arrive()
         record = parcel.draft.record(measured, parcel.level, host)
         try:
@@ -257,7 +257,7 @@ class Sink:
             if host is not None and not self._retains:
                 self._buffers.take_back(host)
 
-    def _try(self, action: Callable[..., None], *given: Parcel) -> None:
+    def _try(self, action: Callable[..., None], *given: PendingRecord) -> None:
         # This thread must outlive any error: a producer may be waiting for room that only it can make.
         try:
             action(*given)

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from layertap.capture.sharding import same_part
-from layertap.compare.floor import ROUNDOFF
 from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.drill import Departure
 from layertap.fault.operators import by_operator
@@ -20,6 +19,8 @@ from layertap.fault.quantised import quantisation_error
 from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.result import ModuleRow
 from layertap.fault.value_layouts import closed, masklike, plain
+from layertap.measure.floats import ROUNDOFF
+from layertap.result import Note, code_of
 
 Explanation = tuple[str, tuple[str, ...]]
 
@@ -48,7 +49,7 @@ class Clues:
     departure: Departure | None
     absent: tuple[Absent, ...]
     """What it should have called and did not."""
-    weights: str = ""
+    weights: Note | None = None
     """What is wrong with its weights, which are quantised."""
     by_its_weights: bool = False
     """Whether what is right is made with the candidate's weights, which are quantised: then they are not to blame."""
@@ -57,21 +58,23 @@ class Clues:
 def explain(clues: Clues, reference: nn.Module | None, candidate: nn.Module | None) -> Explanation:
     """Names the cause of one module's error, with evidence; the cheapest and surest proofs first."""
     row, trace = clues.row, clues.trace
-    seen = f"seen at {row.where}{_line(row, trace)}"
+    seen = Note("cause.seen_at", where=row.where, line=_line(row, trace))
     cause, evidence = _cause(clues, reference, candidate) or ("", ())
     if cause:
         return cause, (*evidence, *_slope(row, evidence), seen)
-    error = f"relative error {row.local:.3g}" if row.local else _SENSES.get(row.sign, row.sign)
+    error = (
+        Note("cause.relative_error", local=row.local)
+        if row.local
+        else Note(f"cause.sense_{row.sign}")
+        if row.sign in _SENSES
+        else row.sign
+    )
     if any(page.startswith(f"{row.page}." if row.page else "") and page != row.page for page in trace.calls):
-        return "structure", (f"its children are right, what it makes of them is not: {error}", seen)
+        return "structure", (Note("cause.children_right", error=error), seen)
     return "unknown", (error, seen)
 
 
-_SENSES = {
-    "nonfinite": "some values are finite on one side only",
-    "slope": "the error is a multiple of the value",
-    "offset": "the same is added everywhere",
-}
+_SENSES = ("nonfinite", "slope", "offset")
 """What is wrong where the relative error says nothing."""
 
 
@@ -81,26 +84,29 @@ def _line(row: ModuleRow, trace: ReferenceTrace) -> str:
     if slot is None or row.sign not in ("row", "column"):
         return ""
     if row.sign == "column":
-        return f", most of all in [..., {row.found.column_index}]"
+        return Note("cause.most_in_column", column_index=row.found.column_index)
     values = _numbers(slot.get())
     if values is None:
         return ""
     place = np.unravel_index(row.found.row_index, values.shape[:-1])
-    return f", most of all in [{', '.join(str(int(index)) for index in place)}]" if place else ""
+    return Note("cause.most_in_row", place=", ".join(str(int(index)) for index in place)) if place else ""
 
 
 def _slope(row: ModuleRow, told: tuple[str, ...]) -> tuple[str, ...]:
     """Where the error is a multiple of what is right, that says it best."""
     found = row.found
-    if not 0.99 * found.error < abs(found.slope) < math.inf or any("what it should be" in text for text in told):
+    if not 0.99 * found.error < abs(found.slope) < math.inf or any(code_of(text) == "cause.times" for text in told):
         return ()
     rest = math.sqrt(max(found.error**2 - found.slope**2, 0.0))
     margin = max(rest, row.floor) / math.sqrt(max(found.count, 1))
-    return (f"{_subject(row)} is {1 + found.slope:.4g} × what it should be (slope ± {margin:.1g})",)
+    return (Note("cause.times_with_margin", subject=_subject(row), value=1 + found.slope, margin=margin),)
 
 
 def _subject(row: ModuleRow) -> str:
-    return row.where.split(" (")[0].split(",")[0]
+    where = row.where
+    while isinstance(where, Note) and where.code in ("where.leaf", "where.call"):
+        where = where.values["where"]
+    return where
 
 
 def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Explanation | None:
@@ -112,15 +118,15 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
     if row.found.absent:
         return _no_gradient(row, theirs, ours)
     if clues.weights:
-        return "weights", (f"weight: {clues.weights}",)
+        return "weights", (Note("cause.weight", name="weight", how=clues.weights),)
     told = None
     if ours is not None and theirs is not None and not clues.by_its_weights:
         told = weights_apart(theirs, ours, row.page, set(trace.calls))
     if row.sign == "grid":
-        return told or ("precision", ("its values have four bits, as those of an eight-bit float",))
+        return told or ("precision", (Note("cause.four_bits"),))
     if told is None and row.found.shape:
         told = config_apart(theirs, ours) if ours is not None and theirs is not None else None
-        return told or ("structure", ("what it returns has another size than the reference's",))
+        return told or ("structure", (Note("cause.other_size"),))
     if told is not None or clues.found is None or clues.right is None:
         return told or _called(clues)
     ours_at, theirs_at = _numbers(clues.right), _numbers(clues.found)
@@ -166,18 +172,20 @@ def _closed_otherwise(right: torch.Tensor, found: torch.Tensor) -> Explanation |
     usual = torch.isfinite(right).all() and torch.isfinite(found).all()
     if not apart or not (usual or masklike(right)):
         return None
-    return "mask", (f"{apart} of {right.numel()} places are closed on one side and open on the other",)
+    return "mask", (Note("cause.mask_places", apart=apart, numel=right.numel()),)
 
 
 def _no_gradient(row: ModuleRow, theirs: nn.Module | None, ours: nn.Module | None) -> Explanation:
     """A gradient that one side lacks."""
     name, end = row.place[3], row.place[2]
     if end != "param_grad":
-        return "structure", ("no gradient goes back through it, in the reference one does",)
+        return "structure", (Note("cause.no_gradient"),)
     right, own = (module._parameters.get(name) if module is not None else None for module in (theirs, ours))
     if right is not None and own is not None and right.requires_grad != own.requires_grad:
-        return "config", (f"{name}: requires_grad is {own.requires_grad}, expected {right.requires_grad}",)
-    return "structure", (f"{name} gets no gradient on one side, and gets one on the other",)
+        return "config", (
+            Note("cause.requires_grad", name=name, requires_grad=own.requires_grad, requires_grad2=right.requires_grad),
+        )
+    return "structure", (Note("cause.one_gradient", name=name),)
 
 
 def _cache(row: ModuleRow, trace: ReferenceTrace) -> Explanation | None:
@@ -187,7 +195,7 @@ def _cache(row: ModuleRow, trace: ReferenceTrace) -> Explanation | None:
     )  # an object with tensors among its arguments
     if not row.call or not forced:
         return None
-    return "cache", (f"right in its first call, wrong in call {row.call}, which reads the cache",)
+    return "cache", (Note("cause.reads_cache", call=row.call),)
 
 
 def _around(row: ModuleRow, trace: ReferenceTrace, device: torch.device) -> dict[str, torch.Tensor]:
@@ -195,9 +203,9 @@ def _around(row: ModuleRow, trace: ReferenceTrace, device: torch.device) -> dict
     found: dict[str, torch.Tensor] = {}
     for (page, call, end, leaf), slot in trace.slots.items():
         if end == "entry" and (page, call) == (row.page, row.call):
-            found[f"its input {leaf}".strip()] = slot.get(device)
+            found[Note("cause.its_input", leaf=leaf).strip()] = slot.get(device)
         elif end == "exit" and call == 0 and page and page.rpartition(".")[0] == row.page:
-            found[f"{page}'s output {leaf}".strip()] = slot.get(device)
+            found[Note("cause.output_of", page=page, leaf=leaf).strip()] = slot.get(device)
     return {name: values for name, value in found.items() if (values := _numbers(value)) is not None}
 
 
@@ -217,9 +225,11 @@ def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called:
             continue
         wanted = right.get(name)
         if wanted is None:
-            return "weights", (f"{name} is in the candidate alone",)
+            return "weights", (Note("cause.candidate_only", name=name),)
         if wanted.shape != tensor.shape:
-            return "weights", (f"{name} has shape {tuple(tensor.shape)}, expected {tuple(wanted.shape)}",)
+            return "weights", (
+                Note("cause.weight_shape", name=name, shape=tuple(tensor.shape), shape2=tuple(wanted.shape)),
+            )
         here = same_part(wanted, tensor)
         values, quantised = (None, False) if here is None else plain_values(here[1])
         if here is None or values is None:
@@ -230,9 +240,9 @@ def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called:
             continue
         grid = quantisation_error(wanted, values)
         if grid is not None and grid > 2 * ROUNDOFF["bfloat16"]:
-            return "quantization", (f"{name} lies on the grid of a quantised type, {grid:.3g} off",)
+            return "quantization", (Note("cause.on_grid", name=name, grid=grid),)
         how = _how(wanted, values, found.error)
-        return "weights", (f"{name}: {how}",)
+        return "weights", (Note("cause.weight", name=name, how=how),)
     return None
 
 
@@ -251,26 +261,27 @@ def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
     r, c = wanted.double(), found.double()
     slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
     if not torch.isfinite(r).all() and torch.isfinite(c).all():
-        return f"{int((~torch.isfinite(r)).sum())} values are finite, where the reference's are not"
+        return Note("cause.finite_where", sum=int((~torch.isfinite(r)).sum()))
     if not torch.isfinite(c).all():
-        return f"{int((~torch.isfinite(c)).sum())} values are not finite"
+        return Note("cause.not_finite", sum=int((~torch.isfinite(c)).sum()))
     if (c - slope * r).norm() <= 0.02 * c.norm() and abs(slope - 1) > 0.02 and c.any():
-        return f"scaled by {slope:.4g}"
+        return Note("cause.scaled", slope=slope)
     apart = error > 0.02
     if apart and r.ndim == 2 and r.shape[0] == r.shape[1] and torch.allclose(r.t(), c, rtol=1e-2, atol=1e-6):
-        return "transposed"
+        return Note("cause.transposed")
     wrong = (c - r).abs() > 3e-2 * r.abs().clamp_min(r.abs().mean())
     if r.ndim == 2:
         rows = wrong.any(1).nonzero().flatten().tolist()
         zero = [row for row in rows if not c[row].any()]
         if zero or (rows and len(rows) <= len(r) // 2):
-            rows, what = (zero, "are zero") if zero else (rows, "differ")
-            return f"{len(rows)} of {len(r)} rows {what} (first: {rows[0]})"
+            code = "cause.rows_zero" if zero else "cause.rows_differ"
+            rows = zero or rows
+            return Note(code, count=len(rows), total=len(r), first=rows[0])
     if apart and torch.allclose(r.flatten().sort().values, c.flatten().sort().values, rtol=1e-2, atol=1e-6):
-        return "the same values in another order"
+        return Note("cause.other_order")
     if not r.any():
-        return f"{int((c != 0).sum())} values are not zero, where all of the reference's are"
-    return f"relative error {error:.3g}"
+        return Note("cause.not_zero", sum=int((c != 0).sum()))
+    return Note("cause.relative_error_of", error=error)
 
 
 def below(
@@ -306,11 +317,11 @@ def _ways(name: str) -> Iterator[str]:
 def config_apart(reference: nn.Module, candidate: nn.Module) -> Explanation | None:
     """Which setting of a module differs, or its class where it has no parameters to tell."""
     if type(reference).__name__ != type(candidate).__name__ and not list(reference.parameters()):
-        return "config", (f"is a {type(candidate).__name__}, expected a {type(reference).__name__}",)
+        return "config", (Note("cause.class", name=type(candidate).__name__, name2=type(reference).__name__),)
     right = dict(_settings(reference))
     for name, value in _settings(candidate):
         if name in right and right[name] != value:
-            return "config", (f"{name} is {value!r}, expected {right[name]!r}",)
+            return "config", (Note("cause.setting", name=name, value=value, right=right[name]),)
     return None
 
 
@@ -327,16 +338,16 @@ def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:
 def _certain(right: torch.Tensor, found: torch.Tensor, given: list[torch.Tensor]) -> Explanation | None:
     """Forms that leave no doubt."""
     if right.shape != found.shape:
-        return "structure", (f"shape {tuple(found.shape)}, expected {tuple(right.shape)}",)
+        return "structure", (Note("cause.shape", shape=tuple(found.shape), shape2=tuple(right.shape)),)
     if not found.is_floating_point():
         return None
     broken = ~torch.isfinite(found) & torch.isfinite(right)
     if broken.any():
-        return "nonfinite", (f"{int(broken.sum())} values are not finite, where the reference's are",)
+        return "nonfinite", (Note("cause.not_finite_where", sum=int(broken.sum())),)
     if any(value.shape == found.shape and _near(value.double(), found.double()) for value in given):
-        return "skipped", ("returns its input unchanged",)
+        return "skipped", (Note("cause.returns_input"),)
     if not found.any():
-        return "skipped", ("returns zeros",)
+        return "skipped", (Note("cause.returns_zeros"),)
     return None
 
 
@@ -351,19 +362,19 @@ def _form(
     noise = math.hypot(0.05 * size, 2 * floor * r.norm().item())
     for name, value in around.items():
         if value.shape == d.shape and value.is_floating_point():
-            for sign, cause, verb in ((1, "skipped", "is missing"), (-1, "structure", "is added once too often")):
+            for sign, cause, code in ((1, "skipped", "cause.missing"), (-1, "structure", "cause.added_twice")):
                 if (d + sign * value.double()).norm().item() < noise < 0.5 * size:
-                    return cause, (f"{name} {verb}",)
+                    return cause, (Note(code, name=name),)
     slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
     if (c - slope * r).norm().item() < noise and abs(slope - 1) > 4 * floor / math.sqrt(r.numel()):
-        return ("sign" if slope < 0 else "scale"), (f"{_subject(row)} is {slope:.4g} × what it should be",)
+        return ("sign" if slope < 0 else "scale"), (Note("cause.times", subject=_subject(row), slope=slope),)
     mean = d.mean().item()
     if (d - mean).norm().item() < noise < 0.7 * size:
-        return "offset", (f"{mean:+.4g} is added to every value",)
+        return "offset", (Note("cause.added", mean=mean),)
     if d.ndim > 1 and (d - d.reshape(-1, d.shape[-1]).mean(0)).norm().item() < noise < 0.7 * size:
-        return "offset", ("the same vector is added to every row",)
+        return "offset", (Note("cause.added_vector"),)
     if d.ndim == 4 and (d - d.mean((0, 2, 3), keepdim=True)).norm().item() < noise < 0.7 * size:
-        return "offset", ("one number a channel is added to every place",)
+        return "offset", (Note("cause.added_channel"),)
     return _shift(r, c) or _clipping(r, c, d) or _few(d, r) or _order(r, c, error)
 
 
@@ -377,17 +388,17 @@ def _faint(right: torch.Tensor, found: torch.Tensor, floor: float) -> Explanatio
 def _whole(right: torch.Tensor, found: torch.Tensor) -> Explanation | None:
     """Whole numbers: positions, ids, masks."""
     if found.dtype == torch.bool:
-        return "mask", (f"{int((found != right).sum())} of {found.numel()} places differ",)
+        return "mask", (Note("cause.places_differ", sum=int((found != right).sum()), numel=found.numel()),)
     apart = (found.long() - right.long()).flatten()
     if not apart.any():
         return None
     if bool((apart == apart[0]).all()):
-        return "shift", (f"every number is {int(apart[0]):+d} off",)
+        return "shift", (Note("cause.numbers_off", apart=int(apart[0])),)
     off = apart[apart != 0]
     if len(off) and bool((off == off[0]).all()):
-        return "shift", (f"{len(off)} of {len(apart)} numbers are {int(off[0]):+d} off",)
+        return "shift", (Note("cause.some_numbers_off", count=len(off), count2=len(apart), off=int(off[0])),)
     if torch.equal(found.flatten().sort().values, right.flatten().sort().values.to(found)):
-        return "permutation", ("the same numbers in another order",)
+        return "permutation", (Note("cause.numbers_order"),)
     return _shift(right.double(), found.double())
 
 
@@ -396,7 +407,7 @@ def _clipping(r: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> Explanation 
     at = c.abs() >= limit * (1 - 1e-3)
     before = (r.abs() >= limit * (1 - 1e-3)).double().mean()
     if at.sum() > 3 and at.double().mean() > 2 * before / 3 and d[~at].norm() < 0.05 * d.norm():
-        return "clipping", (f"values are cut off at {limit:.4g}",)
+        return "clipping", (Note("cause.clipped", limit=limit),)
     return None
 
 
@@ -404,18 +415,18 @@ def _order(r: torch.Tensor, c: torch.Tensor, error: float) -> Explanation | None
     if error < 0.1:
         return None
     if r.ndim >= 2 and r.shape[-1] == r.shape[-2] and _near(r.transpose(-1, -2), c):
-        return "transpose", ("its last two axes are swapped",)
+        return "transpose", (Note("cause.axes_swapped"),)
     if _near(r.flatten().sort().values, c.flatten().sort().values):
-        return "permutation", ("the same values in another order",)
+        return "permutation", (Note("cause.other_order"),)
     return None
 
 
 def _coarse(r: torch.Tensor, c: torch.Tensor, error: float, slope: float) -> Explanation | None:
     unique = torch.unique(c).numel()
     if unique <= 256 < c.numel() and torch.unique(r).numel() > 4 * unique:
-        return "quantization", (f"only {unique} different values",)
+        return "quantization", (Note("cause.unique_values", unique=unique),)
     if error < 0.02 and abs(slope - 1) < error / 4:
-        return "precision", (f"incoherent error of {error:.2g}, as lower precision makes",)
+        return "precision", (Note("cause.incoherent", error=error),)
     return None
 
 
@@ -430,7 +441,7 @@ def _shift(r: torch.Tensor, c: torch.Tensor) -> Explanation | None:
             unmoved = r.narrow(axis, max(by, 0), size - 1)
             # What changes little along an axis is near its neighbour without being shifted.
             if size > 3 and _near(moved, there) and (there - moved).norm() <= 0.1 * (there - unmoved).norm():
-                return "shift", (f"axis {axis} is shifted by {by}",)
+                return "shift", (Note("cause.axis_shifted", axis=axis, by=by),)
     return None
 
 
@@ -448,7 +459,7 @@ def _partly_shifted(r: torch.Tensor, c: torch.Tensor, axis: int) -> Explanation 
         moved = right.roll(by, 0)
         taken = (found - moved).norm(dim=1) <= NEAR * moved.norm(dim=1)
         if int(there.sum()) >= 2 and bool(taken[there].all()) and not bool(wrong.all()):
-            return "shift", (f"{int(wrong.sum())} of {size} places along axis {axis} are shifted by {by}",)
+            return "shift", (Note("cause.partly_shifted", count=int(wrong.sum()), total=size, axis=axis, by=by),)
     return None
 
 
@@ -461,7 +472,7 @@ def _few(d: torch.Tensor, r: torch.Tensor) -> Explanation | None:
     if d.ndim < 2:
         return None
     flat, sizes = (value.reshape(-1, d.shape[-1]).square() for value in (d, r))
-    for name, axis in (("rows", 1), ("channels", 0)):
+    for code, axis in (("cause.few_rows", 1), ("cause.few_channels", 0)):
         line, size = flat.sum(axis), sizes.sum(axis)
         order = line.sort(descending=True)
         few = max(1, len(line) // 4)
@@ -469,7 +480,7 @@ def _few(d: torch.Tensor, r: torch.Tensor) -> Explanation | None:
         # Where the reference has its energy in the same few, the error is no larger there than elsewhere.
         if len(line) >= 4 and wrong > 0.98 and wrong * (1 - whole) > 49 * whole * (1 - wrong):
             count = int((line > 0.01 * order.values[0]).sum())
-            return "mask", (f"{count} of {len(line)} {name} carry the error (first: {int(order.indices[0])})",)
+            return "mask", (Note(code, count=count, total=len(line), first=int(order.indices[0])),)
     return None
 
 
@@ -485,7 +496,7 @@ def _untouched(d: torch.Tensor, r: torch.Tensor, floor: float) -> Explanation | 
     clean = relative <= 2 * floor
     first = torch.arange(len(clean), device=clean.device) % max(r.shape[-2], 1) == 0
     if (clean & ~first).any() and (relative > 20 * floor).any():
-        return "mask", (f"{int(clean.sum())} of {len(clean)} rows are right, the others are not",)
+        return "mask", (Note("cause.rows_right", sum=int(clean.sum()), count=len(clean)),)
     return None
 
 

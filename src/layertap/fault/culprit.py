@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,11 +18,12 @@ from layertap.fault.model_runner import ModelRunner
 from layertap.fault.quantised_kinds import MANY
 from layertap.fault.reference_trace import Key, ModuleCall, ReferenceTrace, ReplayResult
 from layertap.fault.replay_taps import CallStack
-from layertap.fault.repro import Witness, writer
+from layertap.fault.repro import ReproWriter, Witness
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import Search
 from layertap.fault.tensor_cache import CachedTensor
 from layertap.fault.unjudged import judged_pages
+from layertap.result import Note
 
 LAZY = {"xla", "lazy"}
 """Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
@@ -45,9 +47,9 @@ class Scene:
     rounding: float
     standard: Mapping[Key, CachedTensor]
     """Values to judge by in the place of the reference's: those that its weights make, quantised."""
-    weights: Mapping[str, str]
+    weights: Mapping[str, Note]
     """By page, what is wrong with weights that are quantised."""
-    reasons: Mapping[str, str]
+    reasons: Mapping[str, Note]
     """By page, why a module is at fault that is within its floor."""
     probe: Probe | None
 
@@ -110,7 +112,7 @@ def _logs(rows: list[ModuleRow], scene: Scene) -> _Logs:
     lazy = {side.device.type for side in (search.ours, search.theirs)} & LAZY
     if lazy:
         calls = frozenset()
-        search.notes.append(f"operators were not looked into: {', '.join(lazy)} loses writes in place while they are")
+        search.notes.append(Note("fault.operators_skipped", lazy=", ".join(lazy)))
     kept, theirs = _logged(scene, search.theirs, search.pairing.candidate, calls, keep)
     _, ours = _logged(scene, search.ours, search.pairing.reference, calls)
     low = ours if scene.low is search.ours else _logged(scene, scene.low, scene.modules, calls)[1]
@@ -150,7 +152,7 @@ def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
         found=logs.kept.kept.get(row.place),
         departure=departure,
         absent=tuple(one for one in scene.absent if one.page == row.page or is_under(one.page, [row])),
-        weights=scene.weights.get(row.page, ""),
+        weights=scene.weights.get(row.page),
         by_its_weights=row.place in scene.standard,
     )
     cause, evidence = explain(clues, ours, theirs)
@@ -160,17 +162,14 @@ def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
     site = row.path
     if inner is not None:
         (page, (cause, evidence)) = inner
-        how = "and it could not be judged by itself" if logs.kept.calls[page] else "reads it without calling it"
-        evidence = (
-            *evidence,
-            f"{row.path or 'the model'} {'calls it, ' if logs.kept.calls[page] else ''}{how}",
-            f"seen at {row.where} there",
-        )
+        caller = row.path or Note("fault.model")
+        called = "fault.calls_it" if logs.kept.calls[page] else "fault.reads_it"
+        evidence = (*evidence, Note(called, caller=caller), Note("cause.seen_there", where=row.where))
         site = pairing.name(page)
     witness = Witness(
         row=row,
-        reference=ours,
-        candidate=theirs,
+        reference=None if ours is None else weakref.ref(ours),
+        candidate=None if theirs is None else weakref.ref(theirs),
         arguments=logs.kept.arguments.get(row.page),
         right=trace.at(row.page, row.call, "exit"),
         cause=cause,
@@ -185,7 +184,7 @@ def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
         local=row.local,
         floor=row.floor,
         ratio=row.ratio,
-        write_repro=writer(witness),
+        write_repro=ReproWriter(witness),
     )
 
 
@@ -203,7 +202,7 @@ def _among_its_kind(faulty: list[ModuleRow], table: list[ModuleRow]) -> tuple[st
     alike, out = ([row for row in rows if row.kind == kind] for rows in (table, faulty))
     if len(out) < MANY or len(out) <= len(alike) / 2:
         return ()
-    return (f"the first of {len(out)} of {len(alike)} modules of kind {kind} that are out of line",)
+    return (Note("fault.first_of_kind", count=len(out), count2=len(alike), kind=kind),)
 
 
 def _explained(before: float, after: float, rounding: float) -> float:

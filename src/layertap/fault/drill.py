@@ -61,7 +61,7 @@ class Departure:
 
 
 class OpLog(TorchDispatchMode):
-    """InplaceWrites down the operators of some module calls while it is on."""
+    """Writes down the operators of some module calls while it is on."""
 
     def __init__(self, stack: CallStack, wanted: Iterable[ModuleCall], cache: TensorCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
 """What differs between two modules and no rounding explains, proved by putting the reference's in its place.
 
-In a narrow dtype a wrong weight or setting may hide below the rounding of what it makes. But the two modules force other
+In a narrow dtype a wrong weight or setting may hide below the rounding of what it makes. But the two modules hold other
 numbers, and that is certain. Whether it is to blame is tried: with the reference's numbers in its place, the candidate
 computes what the reference computes in that dtype, or comes much nearer to it. Where code makes up for other numbers (a
 norm that adds 1 to its weight), it does not, and there is nothing to be said.
@@ -21,6 +21,7 @@ from layertap.fault.judge import LIMIT
 from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.result import ModuleRow
+from layertap.result import Note
 
 SEEN = 0.25
 """An effect of this many times the floor is worth a trial."""
@@ -105,17 +106,15 @@ def suspected(
     return found
 
 
-def proven(suspects: Iterable[Apart], trial: ReplayResult) -> dict[str, str]:
+def proven(suspects: Iterable[Apart], trial: ReplayResult) -> dict[str, Note]:
     """By page, the modules whose effect went away with what was exchanged; with evidence."""
     after = {event.key: event.beside or event.found for event in trial.events}
-    found = {}
+    found: dict[str, Note] = {}
     for one in suspects:
         if one.place in after and _size(after[one.place]) < GONE * _size(one.effect):
-            what = " and ".join([*(["weights"] if one.tensors else []), *(name for _, name, _ in one.settings)])
-            found[one.page] = (
-                f"with the reference's {what} in place, its distance from the reference in this dtype falls from "
-                f"{_size(one.effect):.2g} to {_size(after[one.place]):.2g}"
-            )
+            what = ", ".join(name for _, name, _ in one.settings) or Note("fault.weights")
+            before, left = _size(one.effect), _size(after[one.place])
+            found[one.page] = Note("fault.by_exchange", what=what, before=before, after=left)
     return found
 
 

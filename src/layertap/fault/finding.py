@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from layertap.capture.artefact import artefact_of
 from layertap.errors import BadArgument
 from layertap.fault.free_run import FreeRunSearch, can_be_forced, eagerly
 from layertap.fault.model_runner import Inputs, ModelRunner
@@ -18,6 +19,8 @@ from layertap.fault.search import Progress, Search
 from layertap.fault.teacher_forced import TeacherForcedSearch
 from layertap.fault.tensor_cache import TensorCache, describe
 from layertap.files import parse_bytes
+from layertap.messages import tr
+from layertap.result import Note
 
 
 def find_fault(
@@ -38,7 +41,7 @@ def find_fault(
     """
     reference, candidate = _model(reference, "reference"), _model(candidate, "candidate")
     if not can_be_forced(reference):
-        raise BadArgument("the reference is compiled; give the model that it was compiled from")
+        raise BadArgument(tr("fault.reference_compiled"))
     pairing = Pairing(reference, candidate, mapping)
     room = None if budget is None else parse_bytes(budget)
 
@@ -54,12 +57,12 @@ def find_fault(
 
     if can_be_forced(candidate):
         return search(TeacherForcedSearch)
-    if hasattr(candidate, "layertap_lost"):  # a compiler's file: there is nothing under it
+    if artefact_of(candidate) is not None:  # a compiler's file: there is nothing under it
         return search(FreeRunSearch)
     with eagerly():
         found = search(TeacherForcedSearch)
     if found.verdict == "fault":
-        return replace(found, notes=("found in the model as it was written, run without torch.compile", *found.notes))
+        return replace(found, notes=(Note("fault.without_compile"), *found.notes))
     unheld = search(FreeRunSearch)
     spent = {side: found.forwards[side] + count for side, count in unheld.forwards.items()}
     return replace(unheld, forwards=spent)
@@ -86,7 +89,7 @@ def _cache(room: int | None) -> Iterator[TensorCache]:
 def _model(given: Any, side: str) -> nn.Module:
     model = getattr(given, "model", given) if not isinstance(given, nn.Module) else given
     if not isinstance(model, nn.Module):
-        raise BadArgument(f"the {side} is a {type(given).__name__}; expected an nn.Module or a target that holds one")
+        raise BadArgument(tr("fault.expected_module", side=side, name=type(given).__name__))
     return model
 
 

@@ -17,9 +17,10 @@ import torch
 from torch import nn
 
 from layertap.capture import record
+from layertap.capture.artefact import artefact_of
 from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
-from layertap.compare.floor import PER_LAYER, ROUNDOFF
+from layertap.compare.floor import PER_LAYER
 from layertap.errors import NothingCaptured
 from layertap.fault.cause import weights_apart
 from layertap.fault.contrast import Contrast, contrast
@@ -29,12 +30,13 @@ from layertap.fault.reference_trace import Event, Key, ReferenceTrace, ReplayRes
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.search import APART, Search
-from layertap.result import Verdict
+from layertap.measure.floats import ROUNDOFF
+from layertap.result import Note, Verdict
 
 
 def can_be_forced(model: nn.Module) -> bool:
     """Whether its modules are called by Python, one by one."""
-    return not is_compiled(model) and not hasattr(model, "layertap_lost")
+    return not is_compiled(model) and artefact_of(model) is None
 
 
 def eagerly() -> Any:
@@ -47,18 +49,18 @@ class FreeRunSearch(Search):
 
     def finding(self) -> Finding:
         trace, widened = self.preflight()
-        self.progress("running the candidate")
+        self.progress(Note("fault.running_candidate"))
         seen = self._watch(trace)
-        self.progress("measuring what rounding does")
+        self.progress(Note("fault.measuring_rounding"))
         low, modules = self.lowered()
         drifts = [self.play(low, modules, trace, force=False, nudge=nudge) for nudge in (None, one_ulp)]
         total, rounding = self.total(trace, seen), max(self.total(trace, drift) for drift in drifts)
         self.doubt_watching(rounding)
         table = judge_totals(seen, floors_of([*widened, *drifts]), self.pairing, self.dtype, rounding)
         faulty = [row for row in table if row.ratio > LIMIT]
-        self.notes.append("compiled: nothing in it can be exchanged, so errors are total, and may come from further up")
+        self.notes.append(Note("fault.compiled"))
         if not seen.events:
-            self.notes.append("nothing inside it could be seen; lt.bake before compiling shows it")
+            self.notes.append(Note("fault.nothing_inside"))
         if self.doubts:
             return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         if total <= LIMIT * max(rounding, least_of(self.dtype)) and not faulty:
@@ -67,7 +69,7 @@ class FreeRunSearch(Search):
         site = faulty[0].path if faulty else ""
         said = self._said()
         if said:
-            told = f"the candidate's runtime says that it computes in {said}"
+            told = Note("fault.runtime_says", said=said)
             dtype = getattr(torch, said)
             if dtype.is_floating_point:
                 beyond, reach, _ = self._in_dtype(dtype, seen, trace)
@@ -78,23 +80,23 @@ class FreeRunSearch(Search):
                 beyond = judge_totals(seen, {event.key: line for event in seen.events}, self.pairing, said, reach)
             faulty = [row for row in beyond if row.ratio > LIMIT]
             if not faulty and total <= LIMIT * max(reach, least_of(said)):
-                why = (told, f"no error is larger than that makes, although the parameters are {self.dtype}")
+                why = (told, Note("fault.no_larger", dtype=self.dtype))
                 if not dtype.is_floating_point:  # a file of integers does not hide it
                     return self._told("noise", beyond, total, reach, cause="quantization", evidence=why[:1])
                 return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=why)
-            self.notes.append(f"precision: {told}: rounding is taken to be that dtype's")
+            self.notes.append(Note("fault.precision_taken", told=told))
             table, rounding = beyond, max(rounding, reach)
         coarse = "" if said else self._coarser(seen, trace, total)
         if coarse:
-            text = f"every error is what {coarse} arithmetic makes, although the parameters are {self.dtype}"
+            text = Note("fault.coarse", coarse=coarse, dtype=self.dtype)
             return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=(text,))
         if not faulty:
-            further = "the output is further off than rounding explains, and no module that can be seen is"
+            further = Note("fault.output_off")
             self.doubts.append(APART if math.isnan(total) else further)
             return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         row = faulty[0]
         cause = "nonfinite" if row.found.nonfinite else "structure" if row.found.shape else "unknown"
-        first = f"relative error {row.total:.3g}, the first in order of execution that rounding does not explain"
+        first = Note("fault.first_above", total=row.total)
         ours, theirs = self.pairing.reference[row.page], self.pairing.candidate[row.page]
         differs = weights_apart(ours, theirs, row.page, set(trace.calls))
         cause, evidence = (cause, ()) if differs is None else differs
@@ -177,7 +179,7 @@ def judge_totals(
             page=page,
             kind=type(pairing.candidate[page]).__name__,
             order=order,
-            where="its output" + (f" ({leaf})" if leaf else ""),
+            where=Note("where.exit") + (f" ({leaf})" if leaf else ""),
             total=event.found.error,
             entry=math.nan,
             exit=math.nan,

@@ -7,11 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from layertap.compare.floor import ROUNDOFF
 from layertap.fault.contrast import Contrast
 from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.result import ModuleRow
+from layertap.measure.floats import ROUNDOFF
+from layertap.result import Note
 
 LIMIT = 6.0
 """A module whose error is this many times its floor is faulty; clean pairs in other precisions stay below 3."""
@@ -80,7 +81,7 @@ def judge_beside(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: 
     return found
 
 
-def unlike_others(table: Sequence[ModuleRow], beside: Mapping[str, ModuleRow]) -> dict[str, str]:
+def unlike_others(table: Sequence[ModuleRow], beside: Mapping[str, ModuleRow]) -> dict[str, Note]:
     """By page, modules that are off among others that compute the very bits of the lowered reference; with evidence.
 
     Then both sides run the same arithmetic, and the room for other kernels that `LIMIT` leaves is not needed.
@@ -88,9 +89,7 @@ def unlike_others(table: Sequence[ModuleRow], beside: Mapping[str, ModuleRow]) -
     equal = sum(row.found.exact for row in beside.values())
     if len(beside) < SEVERAL or equal < EQUAL * len(beside):
         return {}
-    text = (
-        f"{equal} of {len(beside)} modules compute the same bits as the reference in this dtype, and this one does not"
-    )
+    text = Note("fault.among_equals", equal=equal, total=len(beside))
     return {
         row.page: text
         for row in table
@@ -174,16 +173,6 @@ def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) ->
     return sorted(rows, key=lambda row: row.order)
 
 
-_ENDS = {
-    "entry": "the input of {}",
-    "exit": "its output",
-    "after": "what it leaves in its arguments",
-    "grad_output": "the gradient that arrives at {}",
-    "grad_input": "the gradient of its input",
-    "param_grad": "the gradient of its parameter",
-}
-
-
 def seen_at(row: ModuleRow, one: Judged, pairing: Pairing) -> ModuleRow:
     """The same module by another measurement."""
     found = one.event.found
@@ -202,7 +191,8 @@ def seen_at(row: ModuleRow, one: Judged, pairing: Pairing) -> ModuleRow:
 
 def _where(event: Event, pairing: Pairing, several: bool) -> str:
     page, call, end, leaf = event.key
-    text = _ENDS[end].format(pairing.name(page))
+    of = {"module": pairing.name(page)} if end in ("entry", "grad_output") else {}
+    where = Note(f"where.{end}", **of)
     if leaf and (several or end == "param_grad"):
-        text += f" ({leaf})"
-    return text + (f", call {call}" if call else "")
+        where = Note("where.leaf", where=where, leaf=leaf)
+    return Note("where.call", where=where, call=call) if call else where

@@ -13,6 +13,7 @@ from torch import nn
 
 from layertap.fault.reference_trace import ModuleCall
 from layertap.fault.value_layouts import closed
+from layertap.result import Note
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class Masks:
         while caller is not None and caller in self.given:
             caller = self.given[caller]
         if apart and caller is not None:
-            self.other[place] = caller, f"{apart:.1%} of {leaf} is open on one side and closed on the other"
+            self.other[place] = caller, Note("cause.mask_share", apart=apart, leaf=leaf)
 
 
 def _alike(right: torch.Tensor, found: torch.Tensor) -> bool:

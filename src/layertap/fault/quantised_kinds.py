@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from layertap.capture.sharding import same_part
-from layertap.compare.floor import ROUNDOFF
 from layertap.fault.cause import QUANTISED, plain_values
 from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.exchange import is_rounded
@@ -20,6 +19,8 @@ from layertap.fault.judge import FINER
 from layertap.fault.pairing import Pairing
 from layertap.fault.quantised import moved_on_grid, quantisation_error, weights_in_effect
 from layertap.fault.result import ModuleRow
+from layertap.measure.floats import ROUNDOFF
+from layertap.result import Note
 
 MANY = 4
 """Modules of one kind that it takes to speak of a system."""
@@ -160,20 +161,20 @@ def quantised(reference: nn.Module, candidate: nn.Module) -> Coarse | None:
     return Coarse(worst, plain, slope, chance, math.nan if moved is None else moved)
 
 
-def stand_out(coarse: Mapping[str, Coarse]) -> dict[str, str]:
+def stand_out(coarse: Mapping[str, Coarse]) -> dict[str, Note]:
     """By page, modules whose weights are further off than their own grid explains, or scaled, among many that are not.
 
     Each is forced against the others, as some ways to quantise do not take the nearest value; what it is told is why.
     """
-    found: dict[str, str] = {}
+    found: dict[str, Note] = {}
     slopes = {page: (one.slope, one.slope_noise) for page, one in coarse.items()}
     moves = {page: (one.moved, GRID_NOISE * one.moved) for page, one in coarse.items() if not math.isnan(one.moved)}
     for page in _outliers(moves):
         usual = statistics.median(value for value, _ in moves.values())
         if coarse[page].moved > usual:
-            found[page] = f"is {coarse[page].moved:.2g} steps of its own grid off, the others of the model {usual:.2g}"
+            found[page] = Note("cause.steps_off", moved=coarse[page].moved, usual=usual)
     for page in _outliers(slopes):
-        found[page] = f"scaled by {1 + coarse[page].slope:.4g}, and quantised"
+        found[page] = Note("cause.scaled_quantised", slope=1 + coarse[page].slope)
     return found
 
 

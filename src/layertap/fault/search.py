@@ -19,9 +19,10 @@ from layertap.fault.replay import parameter_names, play, write_down
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.tensor_cache import TensorCache
+from layertap.result import Note
 
 Progress = Callable[[str], None]
-APART = "the outputs of the two sides have no tensor of one name or one shape, so their error is not known"
+APART = Note("fault.outputs_apart")
 
 
 class Search:
@@ -56,25 +57,25 @@ class Search:
         raise NotImplementedError
 
     def preflight(self) -> tuple[ReferenceTrace, list[ReplayResult]]:
-        """The trace, and clean runs that widen the floor where the reference does not repeat itself."""
-        self.progress("running the reference")
+        """The trace, and clean runs that widen the floor where the reference is not deterministic."""
+        self.progress(Note("fault.running_reference"))
         bare = self.ours.run()
         self.seeded = self.ours.draws
         trace = write_down(self.ours, self.pairing.reference, self.cache, self.seeded)
         if blind := trace.close_masks():
-            self.notes.append(f"{blind} tokens see no key, as padding does: what is computed there is not judged")
+            self.notes.append(Note("fault.blind_tokens", blind=blind))
         if self.seeded:
-            self.notes.append("the model draws random numbers: both sides were seeded alike, module by module")
+            self.notes.append(Note("fault.random"))
         elif not same(bare, trace.output):
             if same(bare, self.ours.run()):
                 self._watching["reference"] = output_error(bare, trace.output)
             else:
-                self.notes.append("the reference does not repeat itself: the floor is widened by what it does then")
+                self.notes.append(Note("fault.not_repeatable"))
         else:
             return trace, []
         again = [self.play(self.ours, self.pairing.reference, trace, force=True) for _ in range(2)]
         if self.seeded and any(not event.found.exact for event in again[0].events):
-            self.notes.append("the reference does not repeat itself, even when seeded: the floor is widened by that")
+            self.notes.append(Note("fault.not_repeatable_seeded"))
         return trace, again
 
     def free(self, trace: ReferenceTrace) -> ReplayResult:
@@ -85,17 +86,17 @@ class Search:
             if same(bare, again):
                 self._watching["candidate"] = output_error(bare, free.output)
             else:
-                self.notes.append("the candidate does not repeat itself")
+                self.notes.append(Note("fault.candidate_not_repeatable"))
         return free
 
     def doubt_watching(self, rounding: float) -> None:
         """A lazy device fuses otherwise what is looked at; more than rounding must not come of it."""
         for side, drift in self._watching.items():
-            beside = f"its output moves by {drift:.2g}, by rounding {rounding:.2g}"
+            beside = Note("fault.drift", drift=drift, rounding=rounding)
             if drift > max(rounding, least_of(self.dtype)):
-                self.doubts.append(f"the {side} computes something else while it is watched: {beside}")
+                self.doubts.append(Note("fault.observer_changes", side=side, beside=beside))
             else:
-                self.notes.append(f"the {side} rounds otherwise while it is watched: {beside}")
+                self.notes.append(Note("fault.observer_rounds", side=side, beside=beside))
 
     def play(self, side: ModelRunner, modules: dict[str, nn.Module], trace: ReferenceTrace, **how: Any) -> ReplayResult:
         return play(side, modules, trace, self.names, seeded=self.seeded, **how)
@@ -111,7 +112,7 @@ class Search:
         if 2 * len(differ) <= len(free.casts):
             return False
         name = str(dtype).removeprefix("torch.")
-        self.notes.append(f"the candidate computes in {name} by autocast: so does the reference, to measure rounding")
+        self.notes.append(Note("fault.autocast", name=name))
         return True
 
     def lowered(
@@ -128,7 +129,7 @@ class Search:
             return self.low, self.pairing.reference
         model = lowered(ours.model, self.pairing, theirs, weights=weights)
         if model is None:
-            self.notes.append("the reference cannot be copied: floors from nudged inputs alone")
+            self.notes.append(Note("fault.no_copy"))
             self.low = ours
             return ours, self.pairing.reference
         self.low = ours.like(model)
@@ -151,7 +152,7 @@ class Search:
     def told(self, key: Key) -> str:
         page, call, end, leaf = key
         return (
-            f"{self.pairing.name(page) or 'the model'}:{end}"
+            f"{self.pairing.name(page) or Note('finding.model')}:{end}"
             + (f".{leaf}" if leaf else "")
             + (f"@{call}" if call else "")
         )

@@ -32,6 +32,7 @@ from layertap.fault.replay_taps import Lowered
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import APART, Search
 from layertap.fault.unjudged import judged_pages, suspects
+from layertap.result import Note
 
 NAMED = 6
 """So many modules are named in one note."""
@@ -42,9 +43,9 @@ class TeacherForcedSearch(Search):
 
     def finding(self) -> Finding:
         trace, widened = self.preflight()
-        self.progress("running the candidate")
+        self.progress(Note("fault.running_candidate"))
         free = self.free(trace)
-        self.progress("measuring what rounding does")
+        self.progress(Note("fault.measuring_rounding"))
         coarse = quantised_modules(self.pairing)
         odd = stand_out(coarse)  # their weights are no standard to judge by
         coarse = {page: one for page, one in coarse.items() if page not in odd}
@@ -58,7 +59,7 @@ class TeacherForcedSearch(Search):
             lowered.filling = False
         nudged = self.play(low, modules, trace, force=True, nudge=self.nudge, lowered=lowered)
         clean = [*clean, nudged]
-        self.progress("judging the candidate")
+        self.progress(Note("fault.judging_candidate"))
         forced = self.play(self.theirs, self.pairing.candidate, trace, force=True, lowered=lowered)
         drift = self.play(low, modules, trace, force=False, nudge=self.nudge)
         floors = floors_of(clean)
@@ -74,7 +75,7 @@ class TeacherForcedSearch(Search):
         self.doubt_watching(rounding)
         self._doubt_inputs(forced, floors)
         self._doubt_draws(floors)
-        self.notes += [f"differs in form, not forced, not judged: {self.told(key)}" for key in _once(forced.unforced)]
+        self.notes += [Note("fault.other_form", told=self.told(key)) for key in _once(forced.unforced)]
         faint = unlike_others(table, beside or {}) | self._proven(table, forced, floors, trace, lowered)
         faulty, masks = self._makers([row for row in table if row.ratio > LIMIT or row.page in faint], forced)
         faulty = self._consequential(faulty, judged)
@@ -86,11 +87,9 @@ class TeacherForcedSearch(Search):
             self._doubt_unjudged(faulty[0], trace, forced)
         absent = [*masks, *self._absent(trace, forced)]
         idle = [one for one in absent if not is_under(one.page, faulty)]
-        self.notes += [f"without effect: {one.cause}: {one.text}" for one in idle]
+        self.notes += [Note("fault.without_effect", cause=one.cause, text=one.text) for one in idle]
         if not forced.events:
-            self.doubts.append(
-                "no module of the candidate could be paired with one that ran in the reference; give mapping="
-            )
+            self.doubts.append(Note("fault.nothing_paired"))
         if not faulty and not shared and total > LIMIT * max(rounding, least_of(self.dtype)):
             rounding = max(rounding, *self._drifts(trace, low, modules))
             if total > LIMIT * max(rounding, least_of(self.dtype)):
@@ -98,7 +97,7 @@ class TeacherForcedSearch(Search):
         if self.doubts or not faulty:
             exact = total == 0 and all(one.event.found.exact for one in judged)
             return self._without_fault(table, shared, total, rounding, exact)
-        self.progress("looking into what stands out")
+        self.progress(Note("fault.looking_closer"))
         standard = lowered.slots if lowered is not None and coarse else {}
         scene = Scene(
             search=self,
@@ -124,8 +123,8 @@ class TeacherForcedSearch(Search):
         floors: dict[Key, Contrast],
         trace: ReferenceTrace,
         lowered: Lowered | None,
-    ) -> dict[str, str]:
-        """The modules within their floor that force other numbers than the reference's, and are off because of them."""
+    ) -> dict[str, Note]:
+        """The modules within their floor that hold other numbers than the reference's, and are off because of them."""
         suspects = suspected(self.pairing, forced, floors, least_of(self.dtype), trace.calls, table)
         if not suspects:
             return {}
@@ -153,7 +152,7 @@ class TeacherForcedSearch(Search):
             if row.found.shape and above != row.page and exits.get(above, math.inf) <= LIMIT:
                 idle.append(row)
         if idle:
-            self.notes.append(f"of another size, without effect: {_listed(idle)}")
+            self.notes.append(Note("fault.other_size", listed=_listed(idle)))
         return [row for row in faulty if row not in idle]
 
     def _doubt_unjudged(self, row: ModuleRow, trace: ReferenceTrace, forced: ReplayResult) -> None:
@@ -161,10 +160,11 @@ class TeacherForcedSearch(Search):
         if ours is None or theirs is None or below(ours, theirs, row.page, judged_pages(forced)):
             return
         if left := suspects(row, self.pairing, trace, forced):
-            names = ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED} more" if len(left) > NAMED else "")
+            names = ", ".join(left[:NAMED]) + (
+                Note("fault.and_more", count=len(left) - NAMED) if len(left) > NAMED else ""
+            )
             self.doubts.append(
-                f"{row.path or 'the model'} is out of line (seen at {row.where}), and {names} inside it could not be "
-                "judged, having no partner or another form: the error is in one of them; mapping= pairs modules by name"
+                Note("fault.unjudged", path=row.path or Note("fault.model"), where=row.where, names=names)
             )
 
     def _sorted(
@@ -189,11 +189,9 @@ class TeacherForcedSearch(Search):
 
         told = sort_out(faulty, Free(trace, free, drifts, least), total, max(floor, least), probe, hollow)
         if told.cancelled:
-            self.notes.append(f"wrong one by one, right together: {_listed(told.cancelled)}")
+            self.notes.append(Note("fault.cancelled", listed=_listed(told.cancelled)))
         if told.unclear and not told.faults:
-            self.doubts.append(
-                f"values are rearranged, so their error cannot be told from a fault: {_listed(told.unclear)}"
-            )
+            self.doubts.append(Note("fault.rearranged", listed=_listed(told.unclear)))
         return told
 
     def _makers(self, faulty: list[ModuleRow], forced: ReplayResult) -> tuple[list[ModuleRow], list[Absent]]:
@@ -203,7 +201,7 @@ class TeacherForcedSearch(Search):
         for row in faulty:
             maker, text = forced.masks.get((row.page, row.call), (None, ""))
             if maker is not None:
-                where = f"the mask of {row.path}"
+                where = Note("where.mask", path=row.path)
                 told.setdefault(maker[0], Absent(maker[0], "mask", text))
                 row = replace(row, path=self.pairing.name(maker[0]), page=maker[0], call=maker[1], where=where)
             rows.setdefault(row.page, row)
@@ -221,35 +219,33 @@ class TeacherForcedSearch(Search):
                 floor = floors.get(event.key, Contrast())
                 apart = event.found.mismatched > floor.mismatched or event.found.nonfinite
                 if apart or event.found.error > max(floor.error, 4 * least_of(self.dtype)):
-                    self.doubts.append(f"the two sides were given different inputs: {leaf or page or 'the input'}")
+                    self.doubts.append(Note("fault.other_inputs", leaf=leaf or page or Note("where.the_input")))
 
     def _doubt_draws(self, floors: dict[Key, Contrast]) -> None:
         if not self.seeded:
             return
         apart = [key for key, floor in floors.items() if floor.error > 0.3 and key[2] == "exit"]
         if apart:
-            self.doubts.append(
-                f"random numbers differ between the two sides ({self.told(apart[0])}): use eval() or one dtype"
-            )
+            self.doubts.append(Note("fault.draws_differ", told=self.told(apart[0])))
 
     def _without_fault(
         self, table: list[ModuleRow], shared: tuple[str, ...], total: float, rounding: float, exact: bool
     ) -> Finding:
         cause, alike = "quantization" if shared else "", []
         if shared:
-            most = f"most modules of kind {', '.join(shared)}"
-            alike.append(f"{most} are above the floor alike: {cause}, not one of them alone")
+            most = Note("fault.most_of_kind", shared=", ".join(shared))
+            alike.append(Note("fault.shared", most=most, cause=cause))
         verdict = "inconclusive" if self.doubts else "identical" if exact else "noise"
         if exact and not self.doubts:
-            same = "are the same object" if self.ours.model is self.theirs.model else "compute the same bits everywhere"
-            self.notes.append(f"reference and candidate {same}: if you changed something, it did not run")
+            one_object = self.ours.model is self.theirs.model
+            self.notes.append(Note("fault.same_object") if one_object else Note("fault.same_bits"))
         elif math.isnan(total) and not cause:
             verdict = "inconclusive"
             self.doubts.append(APART)
         elif not cause and total > LIMIT * max(rounding, least_of(self.dtype)):
             verdict = "inconclusive"
-            times = f"{total / rounding:.3g} × what rounding explains" if rounding else "what rounding does not make"
-            self.doubts.append(f"the output's error is {times}, and no module is out of line")
+            times = Note("fault.times_rounding", total=total / rounding) if rounding else Note("fault.not_rounding")
+            self.doubts.append(Note("fault.output_unexplained", times=times))
         return Finding(
             verdict=verdict,  # type: ignore[arg-type]
             cause=cause,
@@ -269,12 +265,12 @@ class TeacherForcedSearch(Search):
             if seen == calls or (above is not None and forced.calls[above] != trace.calls[above]):
                 continue
             if page not in self.pairing.names:
-                found.append(Absent(page, "structure", f"the candidate has no {page}"))
+                found.append(Absent(page, "structure", Note("fault.candidate_lacks", page=page)))
             elif not seen:
                 name = self.pairing.name(page)
-                found.append(Absent(page, "skipped", f"{name} is never called, in the reference it is"))
+                found.append(Absent(page, "skipped", Note("fault.never_called", name=name)))
             else:
-                text = f"{self.pairing.name(page)} is called {seen} ×, in the reference {calls} ×"
+                text = Note("fault.called_times", name=self.pairing.name(page), seen=seen, calls=calls)
                 found.append(Absent(page, "structure", text, lost=False))
         return found
 
@@ -289,9 +285,9 @@ def _counted_otherwise(row: ModuleRow, floors: dict[Key, Contrast]) -> bool:
 
 
 def _listed(rows: list[ModuleRow]) -> str:
-    names = [row.path or "the model" for row in rows]
+    names = [row.path or Note("fault.model") for row in rows]
     more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(names[:NAMED]) + (Note("fault.and_more", count=more) if more > 0 else "")
 
 
 def _once(keys: list[Key]) -> list[Key]:

@@ -12,6 +12,7 @@ import torch
 
 from layertap.errors import LayertapError
 from layertap.fault.model_runner import version
+from layertap.messages import tr
 
 
 class CachedTensor:
@@ -94,10 +95,7 @@ class TensorCache:
         try:
             torch.save(tensor.cpu().clone(), file)  # a view would bring its whole storage along
         except (OSError, RuntimeError) as error:
-            raise LayertapError(
-                f"the reference's tensors exceed the budget of {self._memory} bytes and {file.parent} cannot take "
-                f"them ({error}); set TMPDIR to a larger disk, or raise budget="
-            ) from error
+            raise LayertapError(tr("fault.budget", memory=self._memory, parent=file.parent, error=error)) from error
         self.on_disk += size
         return CachedTensor(None, tensor.ndim, file)
 

@@ -20,6 +20,7 @@ import torch
 
 from layertap.measure.definition import BUCKETS, FIRST
 from layertap.measure.result import Measurement
+from layertap.messages import tr
 from layertap.site import Statistics
 
 LIBRARY = Path(__file__).with_name("_onepass.dylib" if sys.platform == "darwin" else "_onepass.so")
@@ -121,7 +122,7 @@ def _library() -> ctypes.CDLL | None:
     library.layertap_merge.restype = None
     library.layertap_result_size.restype = number
     if library.layertap_result_size() != _RESULT.itemsize:
-        raise ImportError(f"{LIBRARY} was built from another onepass.c; run `pip install -e .` again")
+        raise ImportError(tr("measure.rebuild_onepass", LIBRARY=LIBRARY))
     library.layertap_init()
     return library
 

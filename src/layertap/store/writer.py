@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from layertap.durable import make_folder, sync_folder
 from layertap.errors import BadArgument, RunError
 from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record
 from layertap.store.compaction import SMALL_BYTES, SMALL_ROWS, merge
 from layertap.store.dtype import size_of, stored_as
-from layertap.store.durable import make_folder, sync_folder
 from layertap.store.folder import prepare, temporary_name
 from layertap.store.parquetfile import ParquetFile
 from layertap.store.runfile import run_file, write_session
