@@ -75,7 +75,7 @@ def sweep(
             jobs=jobs,
             timeout=timeout,
             fresh=fresh,
-            sensitivity=sensitivity,
+            sensitivity=False if explain is not None and sensitivity is None else sensitivity,
             changes=changes,
             progress=tell,
         )

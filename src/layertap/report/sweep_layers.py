@@ -72,20 +72,21 @@ def layer_lines(sweep: Sweep, *, verbose: bool) -> Iterator[str]:
         yield tr(
             "sweep.ranked", mode=name, output="KL" if ranked.output == "kl" else "error", total=number(ranked.total, 3)
         )
-        for row in ranked.rows if verbose else ranked.rows[:TOP]:
+        rows = [row for row in ranked.rows if row.score > 0]
+        for row in rows if verbose else rows[:TOP]:
             values = {key: number(getattr(row, key), 3) for key in ("weights", "activations", "cache")}
             line = tr(
                 "sweep.ranked_row", path=row.path, share=f"{row.share:.1%}", own=number(row.own_error, 3), **values
             )
             if not math.isnan(row.confirmed):
-                line = tr("sweep.ranked_confirmed", row=line, confirmed=f"{row.confirmed:.1%}")
+                line = tr(f"sweep.ranked_{ranked.graft}", row=line, confirmed=f"{row.confirmed:.1%}")
             yield f"  {line}"
         yield from ignore_lines(name, ranked)
 
 
 def ignore_lines(name: str, ranked: Sensitivity) -> Iterator[str]:
     """The list in the words of torchao and of llm-compressor."""
-    names = ranked.ignore()
+    names = ranked.ignore() if ranked.quantised else ()
     if not names:
         return
     listed = json.dumps(list(names))

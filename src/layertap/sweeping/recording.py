@@ -17,7 +17,7 @@ from layertap.sweeping.ends import resolve_sites
 from layertap.sweeping.evidence import evidence_of
 from layertap.sweeping.identity import identity
 from layertap.sweeping.opening import Opened, open_mode
-from layertap.sweeping.tokens import keep_tokens
+from layertap.sweeping.tokens import ids_of, keep_tokens
 
 
 def record_mode(task: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def record_mode(task: Mapping[str, Any]) -> dict[str, Any]:
     mode = task["mode"]
     output, receipt = _record(opened, task, folder)
     recorded = time.perf_counter()
-    tokens = keep_tokens(output, _ids(opened), folder, task["top_k"])
+    tokens = keep_tokens(output, ids_of(opened.inputs), folder, task["top_k"])
     outputs = {leaf.path: identity(leaf.tensor) for leaf in leaves(output) if leaf.tensor is not None}
     evidence = evidence_of(opened)
     return {
@@ -71,9 +71,3 @@ def _record(opened: Opened, task: Mapping[str, Any], folder: Path) -> tuple[Any,
             recording.step()
     batches.write(recording.run, folder, recording.receipt, options["meta"])
     return batches.joined(outputs), recording.receipt
-
-
-def _ids(opened: Opened) -> torch.Tensor | None:
-    inputs = opened.inputs
-    found = inputs.get("input_ids") if isinstance(inputs, dict) else (inputs[0] if inputs else None)
-    return found if isinstance(found, torch.Tensor) and not found.is_floating_point() and found.ndim == 2 else None

@@ -86,7 +86,8 @@ class LayerScore:
     own_error: float
     """Relative L2, with the reference's inputs."""
     confirmed: float = math.nan
-    """The share of the output's divergence that goes away with the reference put back; NaN where not tried."""
+    """The share of the output's divergence that goes away with the reference put back at this layer, or that its error
+    makes alone in the reference (see `Sensitivity.graft`); NaN where not tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,8 @@ class Sensitivity:
     total: float
     """The output's divergence as it was measured."""
     graft: str = ""
-    """How the reference was put back: `module` (the float module itself) or `error` (its own error taken away)."""
+    """How the worst were confirmed: `module` (the float module put back into the mode) or `injected` (the layer's error
+    put into the reference)."""
     quantised: tuple[str, ...] = ()
 
     def ignore(self, share: float = 0.5, most: float = 0.25) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from layertap.sweeping.environment import clean_environment
 from layertap.sweeping.judging import Finished, conclude
 from layertap.sweeping.processes import Job, remove, run_jobs
 from layertap.sweeping.result import Sweep
+from layertap.sweeping.sensitivity import rank_modes, wanted
 from layertap.sweeping.sharing import Pool, share
 from layertap.sweeping.task import command_words, hash_of, task_of, write_json
 
@@ -60,6 +61,8 @@ def sweep(
         plan = _Plan(defined, folder, jobs)
         finished = _run(plan, chosen, fresh=fresh, tell=tell)
         result = conclude(defined, finished, name=name, folder=folder, jobs=plan.jobs, tell=tell)
+        result = _ranked_before(folder, result)
+        result = rank_modes(plan, result, wanted(defined, result), tell)
         result = replace(result, seconds=time.monotonic() - began)
         result.to_json(folder / RESULT)
     return result
@@ -221,6 +224,22 @@ def _problem(folder: Path) -> str:
     if not any(record.asked for record in run.records()):
         return "nothing was recorded"
     return ""
+
+
+def _ranked_before(folder: Path, result: Sweep) -> Sweep:
+    """The ranking of layers from the last sweep, for modes that have not been run again, nor their reference."""
+    try:
+        before = read_sweep(folder)
+    except LayertapError:
+        return result
+    kept = before.reference == result.reference and result.modes[result.reference].resumed
+    modes = {
+        name: replace(mode, sensitivity=before.modes[name].sensitivity)
+        if kept and mode.resumed and name in before.modes
+        else mode
+        for name, mode in result.modes.items()
+    }
+    return replace(result, modes=modes)
 
 
 def _existing(path: Path) -> str:

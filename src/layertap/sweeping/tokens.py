@@ -18,7 +18,7 @@ LEAST = 16
 def keep_tokens(output: Any, ids: torch.Tensor | None, folder: Path, top: int) -> dict[str, Any]:
     """Writes, for each position, the `top` likeliest tokens with their log-probabilities, the mass of all others, and
     the log-probability of the token that follows; returns what was written, nothing for a model without logits."""
-    logits = _logits(output, ids)
+    logits = logits_of(output, ids)
     if logits is None:
         return {}
     from safetensors.torch import save
@@ -44,6 +44,12 @@ def keep_tokens(output: Any, ids: torch.Tensor | None, folder: Path, top: int) -
     return {"positions": len(tensors["tail"]), "vocabulary": logits.shape[-1], "top": top}
 
 
+def ids_of(inputs: Any) -> torch.Tensor | None:
+    """The token ids among a model's inputs; None where there are none."""
+    found = inputs.get("input_ids") if isinstance(inputs, dict) else (inputs[0] if inputs else None)
+    return found if isinstance(found, torch.Tensor) and not found.is_floating_point() and found.ndim == 2 else None
+
+
 def _following(tokens: torch.Tensor | None, begin: int, count: int) -> torch.Tensor:
     """The token after each position; -1 where there is none."""
     follows = torch.full((count,), -1, dtype=torch.long)
@@ -53,7 +59,7 @@ def _following(tokens: torch.Tensor | None, begin: int, count: int) -> torch.Ten
     return follows
 
 
-def _logits(output: Any, ids: torch.Tensor | None) -> torch.Tensor | None:
+def logits_of(output: Any, ids: torch.Tensor | None = None) -> torch.Tensor | None:
     """[rows, positions, vocabulary]: what is called logits, or the first output of a model of ids."""
     named = getattr(output, "logits", None)
     if named is None and isinstance(output, dict):

@@ -1,7 +1,7 @@
 """The process of one mode: `python -m layertap.sweeping.worker TASK.json`. What it found is in files when it ends.
 
-A task has a `kind`: `record` (the mode's run), `teach`, `sensitivity` and `explain`. The outcome, `outcome.json` beside
-the task, is written last; a process that dies leaves none.
+A task has a `kind`: `record` (the mode's run), `teach`, `sensitivity`, `inject` and `explain`. The outcome,
+`outcome.json` beside the task, is written last; a process that dies leaves none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ KINDS = {
     "record": "layertap.sweeping.recording:record_mode",
     "teach": "layertap.sweeping.teaching:teach",
     "sensitivity": "layertap.sweeping.ranking:rank",
+    "inject": "layertap.sweeping.ranking:inject",
     "explain": "layertap.sweeping.explaining:explain_here",
 }
 

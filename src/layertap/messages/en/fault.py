@@ -34,6 +34,7 @@ MESSAGES = {
     "fault.mapping_hint": " ({nowhere}, which is not in the reference)",
     "fault.mapping_useless": "mapping: no rule leads from a module of the candidate to one of the reference{hint}",
     "fault.measuring_rounding": "measuring the effect of rounding",
+    "fault.model": "the model",
     "fault.most_of_kind": "most modules of kind {shared}",
     "fault.never_called": "{name} is never called, but it is in the reference",
     "fault.no_copy": "the reference cannot be copied: the floors come from perturbed inputs only",

@@ -54,7 +54,8 @@ MESSAGES = {
     "sweep.ranked_row": (
         "{path}: {share} of it (own error {own}; weights {weights}, activations {activations}, cache {cache})"
     ),
-    "sweep.ranked_confirmed": "{row}; putting the reference back takes away {confirmed}",
+    "sweep.ranked_module": "{row}; putting the reference back takes away {confirmed}",
+    "sweep.ranked_injected": "{row}; its error alone in the reference makes {confirmed}",
     "sweep.ignore": "{mode}: leave these as they are",
     "sweep.not_ranked": "the layers of {mode} could not be ranked: {why}",
     "sweep.col_mode": "mode",

@@ -27,6 +27,7 @@ MESSAGES = {
     "fault.mapping_hint": "（{nowhere}，参考模型中没有）",
     "fault.mapping_useless": "mapping：没有规则把候选模型的模块对应到参考模型的模块{hint}",
     "fault.measuring_rounding": "正在测量舍入的影响",
+    "fault.model": "整个模型",
     "fault.most_of_kind": "{shared} 类的大多数模块",
     "fault.never_called": "{name} 从未被调用，而在参考模型中被调用",
     "fault.no_copy": "参考模型无法复制：误差下限仅由扰动输入得到",
