@@ -10,6 +10,7 @@
     prune        a model without some of its branches: gone round, or removed
     Monitor      chosen layers at chosen epochs and batches of a training loop
     watch        a training loop recorded from outside, with triggers; never in its way
+    sweep        one input through many modes, each in a clean process: what every switch does to the numbers
     Site         where a tensor comes from, `path:role.leaf@call`
 
 Read `site.py` first. Nothing here imports torch until a name that needs it is used: a laptop reads a cluster's run.
@@ -27,11 +28,25 @@ if TYPE_CHECKING:
     from layertap.monitor import Monitor
     from layertap.site import Site
     from layertap.store import Run
+    from layertap.sweeping import sweep
     from layertap.targets import open_target
     from layertap.watching import watch
     from layertap.weights import audit, prune
 
-__all__ = ["Monitor", "Run", "Site", "audit", "bake", "diff", "find_fault", "open_target", "prune", "record", "watch"]
+__all__ = [
+    "Monitor",
+    "Run",
+    "Site",
+    "audit",
+    "bake",
+    "diff",
+    "find_fault",
+    "open_target",
+    "prune",
+    "record",
+    "sweep",
+    "watch",
+]
 __version__ = "0.1.0"
 
 _ROOMS = {
@@ -45,6 +60,7 @@ _ROOMS = {
     "open_target": "layertap.targets",
     "prune": "layertap.weights",
     "record": "layertap.capture",
+    "sweep": "layertap.sweeping",
     "watch": "layertap.watching",
 }
 
@@ -53,7 +69,8 @@ _ROOMS = {
 register("Report", text="layertap.report.diff:report_text", dict="layertap.report.diff:report_dict")
 register("TrainingReport", text="layertap.report.training:training_text", dict="layertap.report.training:training_dict")
 register("Finding", text="layertap.report.finding:finding_text", dict="layertap.report.finding:finding_dict")
-register("Receipt", text="layertap.report.receipt:receipt_text", dict="layertap.report.receipt:receipt_dict")
+register("Receipt", text="layertap.report.receipt:receipt_text")
+register("Sweep", text="layertap.report.sweep:sweep_text", dict="layertap.report.sweep:sweep_dict")
 register("Audit", text="layertap.weights.text:audit_text")
 for _kind in ("Run", "Report", "TrainingReport", "Finding", "Audit", "Knockout", "Diagnosis", "Sweep"):
     register(

@@ -27,6 +27,8 @@ from layertap.capture.keep import STATS, TENSOR, Level
 from layertap.capture.pending_record import Draft, PendingRecord
 from layertap.measure import Measurement, measure
 from layertap.measure.slab import decode
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Receipt, Record
 
 POLICIES = ("block", "stats", "drop")
@@ -95,7 +97,7 @@ class Sink:
         """
         kept = level.reduce(tensor) if level.reduce else tensor
         if not isinstance(kept, torch.Tensor):
-            raise TypeError(f"{draft.site}: keep={level.name} returned {type(kept).__name__}, expected a tensor")
+            raise TypeError(tr("keep.returned", site=draft.site, name=level.name, name2=type(kept).__name__))
         nbytes = kept.numel() * kept.element_size() if level.keeps else 0
         if nbytes and not self._reserve(nbytes):
             draft.tally.dropped += 1
@@ -197,11 +199,11 @@ class Sink:
                 # A tensor larger than the whole budget passes alone rather than never, if there is memory for it.
                 self._room.wait_for(lambda: not self._used or self._used + nbytes <= most)
                 if most < self._budget and nbytes > self._allowed_now(self._budget):
-                    self._give_way(f"{self._allowed} bytes may be held, a tensor has {nbytes}")
+                    self._give_way(Note("capture.held_tensor", allowed=self._allowed, nbytes=nbytes))
                     return False
             elif self._used + nbytes > most:
                 if most < self._budget:
-                    self._give_way(f"{most} bytes may be held")
+                    self._give_way(Note("capture.held", most=most))
                 return False
             self._used += nbytes
             return True
@@ -218,9 +220,7 @@ class Sink:
 
     def _give_way(self, why: str) -> None:
         if not self.notes:
-            self.notes.append(
-                f"memory is short, so tensors gave way to the model and only their statistics stayed: {why}"
-            )
+            self.notes.append(Note("capture.memory_short", why=why))
             log.warning("layertap: %s", self.notes[0])
 
     def _release(self, nbytes: int) -> None:
@@ -268,7 +268,7 @@ class Sink:
         """Keeps the first error of writing, and says it."""
         if not self.error:
             self.error, self.failure = f"{type(error).__name__}: {error}", error
-            log.error("layertap could not write a record; going on without it: %s", self.error)
+            log.error(tr("capture.log_record"), self.error)
 
 
 def _read(slab: torch.Tensor, count: int) -> Callable[[], tuple[Measurement, None]]:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from layertap.compare.align.inputs import Input, InputPair, input_pairs, known
 from layertap.compare.padding import Trim, find_trim
 from layertap.compare.result import Alignment, Pair
+from layertap.measure.floats import FORMATS, ROUNDOFF
 from layertap.measure.sketch import relative_l2
 from layertap.result import Note
 from layertap.site import Record
@@ -281,9 +282,6 @@ def _common(x: Any, y: Any) -> str:
     return Note("comparable.differ_from", wrong=wrong[0])
 
 
-_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-
-
 def _real_numbers(one: Input, a: Record, b: Record) -> Iterator[_Finding]:
     if a.shape != b.shape:
         yield _Finding(Note("comparable.has_shapes", called=_called(one), shape=list(a.shape), shape2=list(b.shape)))
@@ -294,7 +292,7 @@ def _real_numbers(one: Input, a: Record, b: Record) -> Iterator[_Finding]:
         )
         return
     error = relative_l2(a.sketch, b.sketch, a.statistics.l2)
-    rounding = max(_EPSILON.get(a.dtype, 0.0), _EPSILON.get(b.dtype, 0.0))
+    rounding = max((FORMATS[dtype].epsilon for dtype in (a.dtype, b.dtype) if dtype in ROUNDOFF), default=0.0)
     dtypes = (
         Note("comparable.two_dtypes", one=a.dtype, other=b.dtype)
         if a.dtype != b.dtype

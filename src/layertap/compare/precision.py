@@ -19,11 +19,12 @@ import numpy as np
 
 from layertap.compare.align.pairs import Pairs
 from layertap.compare.columns import column
-from layertap.compare.floor import PER_LAYER, ROUNDOFF, SPREAD, computes_in
+from layertap.compare.floor import PER_LAYER, SPREAD, computes_in
 from layertap.compare.judge import LIMIT
 from layertap.compare.result import Pair, Row
 from layertap.compare.tensors import array_of
 from layertap.errors import CorruptRun
+from layertap.measure.floats import ROUNDOFF
 from layertap.result import Note, joined
 from layertap.site import Record
 from layertap.store import Run

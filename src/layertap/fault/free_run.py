@@ -20,7 +20,7 @@ from layertap.capture import record
 from layertap.capture.artefact import artefact_of
 from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
-from layertap.compare.floor import PER_LAYER, ROUNDOFF
+from layertap.compare.floor import PER_LAYER
 from layertap.errors import NothingCaptured
 from layertap.fault.cause import weights_apart
 from layertap.fault.contrast import Contrast, contrast
@@ -30,6 +30,7 @@ from layertap.fault.reference_trace import Event, Key, ReferenceTrace, ReplayRes
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.search import APART, Search
+from layertap.measure.floats import ROUNDOFF
 from layertap.result import Note, Verdict
 
 

@@ -89,7 +89,7 @@ def supported(tensor: Tensor) -> str:
 
     >>> import torch
     >>> supported(torch.ones(2)), supported(torch.ones(2, device="meta"))
-    ('', 'a meta tensor holds no values')
+    ('', 'a meta tensor has no values')
     """
     import torch
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type

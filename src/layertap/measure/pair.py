@@ -19,8 +19,9 @@ import numpy.typing as npt
 from layertap.errors import BadArgument
 from layertap.measure import pair_native, pair_plain
 from layertap.measure.difference import Agreement, Difference
+from layertap.measure.floats import FORMATS
 from layertap.measure.pair_lines import LINES, agreement, worst_column, worst_row
-from layertap.measure.pair_plain import BINS, MANTISSA, Task, Totals
+from layertap.measure.pair_plain import BINS, Task, Totals
 from layertap.messages import tr
 
 _COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
@@ -86,8 +87,8 @@ def _check(reference: Array, candidate: Array) -> None:
         raise BadArgument(tr("measure.shapes", shape=reference.shape, shape2=candidate.shape))
     for side, array in (("reference", reference), ("candidate", candidate)):
         dtype = _COMPLEX.get(array.dtype, array.dtype)
-        if dtype not in MANTISSA:
-            raise BadArgument(tr("measure.pair_dtype", side=side, dtype=array.dtype, MANTISSA=", ".join(MANTISSA)))
+        if dtype not in FORMATS:
+            raise BadArgument(tr("measure.pair_dtype", side=side, dtype=array.dtype, MANTISSA=", ".join(FORMATS)))
         expected = _items(array) * math.prod(array.shape)
         if array.raw.dtype != np.uint8 or not array.raw.flags.c_contiguous or array.raw.size != expected:
             got = f"{array.raw.size} of {array.raw.dtype}"
@@ -112,8 +113,9 @@ def _task(reference: Array, candidate: Array, rtol: float, atol: float, eps: flo
     row_group, column_group = -(-rows // LINES) or 1, -(-columns // LINES) or 1
     dtype_a, dtype_b = (_COMPLEX.get(side.dtype, side.dtype) for side in (reference, candidate))
     # The step at x is the larger of the two dtypes' steps, and this is what comes of 2^(max(exponent, least) - bits).
-    mantissa = min(MANTISSA[dtype_a][0], MANTISSA[dtype_b][0])
-    least = max(lowest - bits for bits, lowest in (MANTISSA[dtype_a], MANTISSA[dtype_b])) + mantissa
+    one, other = FORMATS[dtype_a], FORMATS[dtype_b]
+    mantissa = min(one.mantissa, other.mantissa)
+    least = max(form.least_exponent - form.mantissa for form in (one, other)) + mantissa
     return Task(
         a=reference.raw.reshape(-1),
         b=candidate.raw.reshape(-1),

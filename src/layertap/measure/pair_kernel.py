@@ -25,13 +25,13 @@ import torch
 from layertap.errors import BadArgument
 from layertap.measure.bits import FOUND
 from layertap.measure.difference import Concentration, Difference
+from layertap.measure.floats import FORMATS
 from layertap.measure.pair_exact import mend_pair
 from layertap.measure.pair_fold import BEST, FOLDS, LINE, PAIR_SLAB_BYTES, SAMPLE, SAMPLES, fold_lines
 from layertap.measure.pair_fused import FIELDS, MOST, compare_pair
 from layertap.messages import tr
 
 _KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_MANTISSA = {"float32": (23, -126), "bfloat16": (7, -126), "float16": (10, -14)}
 _RAW = {2: torch.int16, 4: torch.int32}
 _NARROW, _WIDE = 64, 8192  # rows are told apart from the one, columns up to the other
 
@@ -269,8 +269,9 @@ def folds_of(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def _step(one: str, two: str) -> tuple[int, int]:
     """The step of the coarser type at x is 2^(max(exponent of x, least) - mantissa)."""
-    mantissa = min(_MANTISSA[one][0], _MANTISSA[two][0])
-    return mantissa, max(least - bits for bits, least in (_MANTISSA[one], _MANTISSA[two])) + mantissa
+    forms = FORMATS[one], FORMATS[two]
+    mantissa = min(form.mantissa for form in forms)
+    return mantissa, max(form.least_exponent - form.mantissa for form in forms) + mantissa
 
 
 def _cosine(dot: float, one: float, two: float, error: float, least: float) -> float:

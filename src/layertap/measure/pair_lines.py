@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.measure.difference import Agreement, Concentration
-from layertap.measure.pair_plain import MANTISSA, Floats, Task, values
+from layertap.measure.floats import FORMATS
+from layertap.measure.pair_plain import Floats, Task, values
 
 LINES = 1 << 18
 """Beyond so many rows or columns, neighbours are weighed together, and the worst group is then looked into."""
@@ -83,7 +84,7 @@ def _look_into(task: Task, begin: int, end: int, axis: int) -> Floats:
 
 def agreement(task: Task, shape: tuple[int, ...]) -> Agreement | None:
     """Takes the first of equals for the largest, and NaN for larger than any number, as torch does."""
-    floating = MANTISSA[task.dtype_a][1] < 24 and MANTISSA[task.dtype_b][1] < 24
+    floating = all(FORMATS[dtype].least_exponent < 24 for dtype in (task.dtype_a, task.dtype_b))
     if not floating or not shape or task.columns != shape[-1] or not 2 <= task.columns <= CHOICES or not task.rows:
         return None
     agree, margin, index = 0, 0.0, -1

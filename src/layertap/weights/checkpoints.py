@@ -16,7 +16,7 @@ import torch
 from layertap.errors import BadArgument
 from layertap.files import attempt, open_regular, parse_json, read_bytes, reading
 from layertap.store.tensorfile import read_header
-from layertap.weights.entries import BLOCK, Entry
+from layertap.weights.entries import BLOCK, Entry, Stored
 
 _DTYPES = {
     "F64": torch.float64,
@@ -112,6 +112,7 @@ def _safetensors(path: Path) -> dict[str, Entry]:
             dtype=dtype,
             blocks=partial(_file_blocks, path, place.begin, place.end, dtype),
             storage=(str(path), place.begin, place.end) if place.end > place.begin else None,
+            stored=Stored(path=path, begin=place.begin, end=place.end),
         )
     return found
 

@@ -25,6 +25,7 @@ DOCUMENTS: Mapping[str, str] = {
     "Audit": "weights:audit_document",
     "Knockout": "weights:knockout_document",
     "Diagnosis": "weights:diagnosis_document",
+    "Sweep": "sweep:sweep_document",
 }
 """The class of a result, by its name (so that nothing of it is imported), and what makes its document."""
 
