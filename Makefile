@@ -67,7 +67,7 @@ test-xla:
 $(CORE): pyproject.toml constraints.txt $(wildcard hatch_build.py src/layertap/*/*.c)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) torch==2.13.0
-	$(PIP) -e .
+	$(PIP) -e '.[view]'
 	touch $@
 
 # Compilers, training libraries, linters: several times as much as the core.
