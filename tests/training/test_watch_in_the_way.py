@@ -253,7 +253,7 @@ def test_a_card_that_fails_costs_its_last_step_and_not_the_ring(tmp_path, monkey
             seal = w.recorder.sink._cuda.seal
             refused = iter([True])
             monkeypatch.setattr(
-                w.recorder.sink._cuda, "seal", lambda: raising() if next(refused, False) else seal(), raising=True
+                w.recorder.sink._cuda, "seal", lambda batch: raising() if next(refused, False) else seal(batch)
             )
             raise RuntimeError("CUDA error: device-side assert triggered")
 

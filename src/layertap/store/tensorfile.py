@@ -12,6 +12,7 @@ import math
 import mmap
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,9 +75,18 @@ class TensorFileWriter:
         value = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, begin + nbytes]}
         return f",{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}".encode()
 
+    def fitting(self, entries: Sequence[bytes]) -> int:
+        """For how many of these entries, from the first, the header has room."""
+        used = 8 + self._used
+        for count, entry in enumerate(entries):
+            used += len(entry)
+            if used > self._start:
+                return count
+        return len(entries)
+
     def append(self, entry: bytes, data: memoryview) -> bool:
-        """Writes one tensor; False, and nothing written, when the header has no room left for its entry."""
-        if 8 + self._used + len(entry) > self._start:
+        """Writes one tensor, or several with all their entries; False, and nothing written, if the header is full."""
+        if not self.fitting([entry]):
             return False
         try:
             _write_all(self._fd, data)
