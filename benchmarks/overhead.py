@@ -2,7 +2,7 @@
 
 Twenty linear layers of 64 × 64, each output recorded. Every way runs in turn in this one process. The calling thread is
 measured by its own CPU time (`time.thread_time`), all threads together by the process's, both of a pass without hooks
-subtracted: other programs on the machine take time away from all ways alike and add to none. Exits 1 if a limit is missed.
+subtracted, so that it holds on a machine that is busy with other programs. Exits 1 if a limit is missed.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class DevicePart:
         self.slabs: list[torch.Tensor] = []
         self.rows: list[int] = []
         """The row of each slab."""
+        self.kernels: kernel.Deferred | None = None
         self.ready: torch.cuda.Event | None = None
         self._courier = courier
 
@@ -57,13 +58,13 @@ class DevicePart:
         else:
             self.segments.append([begin, end])
 
-    def slab(self, row: int) -> torch.Tensor:
-        """Room for the result of a kernel."""
+    def slab(self, row: int) -> tuple[torch.Tensor, int]:
+        """Room for the result of a kernel: one of many slabs."""
         place = len(self.rows) % SLABS
         if not place:
             self.slabs.append(torch.empty((SLABS, SLAB_BYTES), dtype=torch.uint8, device=self.arena.device))
         self.rows.append(row)
-        return self.slabs[-1][place]
+        return self.slabs[-1], place
 
     def arrive(self, batch: Batch) -> None:
         """Brings everything to the host (in the writer's thread)."""
@@ -84,6 +85,7 @@ class CudaLane:
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
         self._courier = Courier()
+        self._kernels: dict[tuple[torch.device, int], kernel.Deferred] = {}
 
     def gather(self, batch: Batch, slot: Slot, tensor: torch.Tensor, address: int, place: int) -> None:
         """Copies a small tensor into the batch's arena, on the current stream."""
@@ -104,7 +106,11 @@ class CudaLane:
             with torch.cuda.device(tensor.device):
                 self.measure(batch, tensor, row)
             return
-        kernel.launch(tensor, self._part(batch, tensor.device).slab(row))
+        part = self._part(batch, tensor.device)
+        if part.kernels is None:
+            key = (tensor.device, part.stream.cuda_stream)
+            part.kernels = self._kernels.get(key) or self._kernels.setdefault(key, kernel.Deferred(tensor.device))
+        part.kernels.launch(tensor, *part.slab(row))
 
     def take(
         self,
@@ -141,6 +147,9 @@ class CudaLane:
     def seal(self, batch: Batch) -> None:
         """Marks on each stream where the batch ends."""
         for part in batch.parts.values():
+            if part.kernels is not None:
+                with torch.cuda.stream(part.stream):
+                    part.kernels.finish()
             part.ready = part.stream.record_event()
 
     def _part(self, batch: Batch, device: torch.device) -> DevicePart:

@@ -30,6 +30,8 @@ MOST_PLANS = 1 << 14
 """Shapes may change at every call; plans past so many begin anew."""
 AGE = 0.25
 """Seconds after which a batch is handed over at the next record, and by the writer's thread if there is none."""
+MANY = 8
+"""While so many batches wait for the writer, the open one is filled up, however old it is: each holds memory."""
 SPARE = 3
 """Batches that are kept for use again."""
 
@@ -81,6 +83,8 @@ class Gathering:
         self._lock = threading.Lock()
         self._open: Batch | None = None
         self._spare: list[Batch] = []
+        self._in_flight = 0
+        """Batches that are closed and not written yet."""
 
     def take(
         self, slot: Slot, tensor: torch.Tensor, address: int, call: int, order: int, moment: tuple[Any, ...]
@@ -150,7 +154,7 @@ class Gathering:
     def ripe(self, few: int, age: float) -> bool:
         """Whether the open batch is worth handing over at the end of a step."""
         batch = self._open
-        if batch is None:
+        if batch is None or self._in_flight >= MANY:
             return False
         return bool(batch.parts) or batch.records.count >= few or time.monotonic() - batch.opened >= age
 
@@ -165,6 +169,7 @@ class Gathering:
     def take_back(self, batch: Batch) -> None:
         """A batch that was written: its memory is used again."""
         with self._lock:
+            self._in_flight -= 1
             if len(self._spare) < SPARE:
                 self._spare.append(batch)
 
@@ -189,7 +194,7 @@ class Gathering:
         if (
             row + 1 == batch.records.capacity
             or (pending and batch.pending >= pending)
-            or time.monotonic() - batch.opened >= AGE
+            or (self._in_flight < MANY and time.monotonic() - batch.opened >= AGE)
         ):
             return self._close(batch)
         return None
@@ -197,6 +202,7 @@ class Gathering:
     def _close(self, batch: Batch) -> Batch:
         self._cuda.seal(batch)
         self._open = None
+        self._in_flight += 1
         return batch
 
 
