@@ -64,7 +64,7 @@ test-xla:
 
 # torch goes first and alone: where the configured index offers a CPU build it is taken, and what is installed next is
 # content with it, so no CUDA packages come.
-$(CORE): pyproject.toml constraints.txt $(wildcard hatch_build.py src/layertap/measure/*.c)
+$(CORE): pyproject.toml constraints.txt $(wildcard hatch_build.py src/layertap/*/*.c)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) torch==2.13.0
 	$(PIP) -e .

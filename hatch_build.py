@@ -1,7 +1,8 @@
-"""Compiles measure/onepass.c and measure/pair.c when the package is built, for wheels and for editable installs alike.
+"""Compiles measure/onepass.c, measure/pair.c and store/mapped.c when the package is built or installed editable.
 
-Without a compiler the build goes on and says so: plain.py then does the same work with torch's operations, and
-pair_plain.py with numpy's. The libraries use no Python headers, so one wheel serves every Python on its platform.
+Without a compiler the build goes on and says so: plain.py then does the same work with torch's operations,
+pair_plain.py with numpy's, and tensors are read in place of mapped. The libraries use no Python headers, so one wheel
+serves every Python on its platform.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = ["onepass", "pair"]
+SOURCES = ["measure/onepass", "measure/pair", "store/mapped"]
 # Not -march=native: they look at the processor when they run. Not -ffast-math: they look for NaN and Inf. And
 # no contraction: a fused multiply-add is written where it is wanted.
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-shared", "-fPIC"]
@@ -31,10 +32,10 @@ class BuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":  # an sdist carries the source
             return
-        room = Path(self.root, "src", "layertap", "measure")
-        for source in SOURCES:
-            library = room / f"_{source}{'.dylib' if sys.platform == 'darwin' else '.so'}"
-            if not self.compile(room / f"{source}.c", library):
+        for name in SOURCES:
+            source = Path(self.root, "src", "layertap", f"{name}.c")
+            library = source.with_name(f"_{source.stem}{'.dylib' if sys.platform == 'darwin' else '.so'}")
+            if not self.compile(source, library):
                 library.unlink(missing_ok=True)  # one from an earlier build may not fit this source
                 continue
             build_data["artifacts"].append(f"/{library.relative_to(self.root).as_posix()}")

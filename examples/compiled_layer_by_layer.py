@@ -21,7 +21,7 @@ from transformers import MiniMaxM2Config, MiniMaxM2ForCausalLM
 
 import layertap as lt
 from layertap.compare import Report
-from layertap.store.foreign import export
+from layertap.formats import export
 
 LAYERS = 4
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import layertap as lt
-from layertap.training import epoch_statistics
+from layertap.monitor import epoch_statistics
 from layertap.training.lightning import MonitorCallback
 
 

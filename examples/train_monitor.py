@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import layertap as lt
-from layertap.training import find_sample, plot_attention
+from layertap.monitor import find_sample, plot_attention
 
 HEADS = 4
 

@@ -11,7 +11,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
 import layertap as lt
-from layertap.training import epoch_statistics
+from layertap.monitor import epoch_statistics
 from layertap.training.transformers import MonitorCallback
 
 

@@ -25,6 +25,7 @@ def test_the_public_names_are_pinned():
         "open_target",
         "prune",
         "record",
+        "sweep",
         "watch",
     ]
 

@@ -197,7 +197,7 @@ def test_what_is_printed_can_be_read_again(model):
         ("layers.0:input.0", "Nearest: model.layers.0:input.0"),
         ("type:RMSnorm", "Nearest: type:RMSNorm"),
         ("re:attn", "Nearest: re:.*attn.*"),
-        ("zzzz", "At the top it has: model, head; '**' selects everything"),
+        ("zzzz", "Its top-level modules: model, head; '**' selects everything"),
         (int, "'int' matches none of the 42 modules"),
     ],
 )
@@ -210,7 +210,7 @@ def test_no_match_names_the_nearest(model, pattern, says):
 
 
 def test_excluding_everything_is_said(model):
-    with pytest.raises(NoMatch, match=r"exclude='\*\*' leaves nothing of the 1 modules that sites='head' selects"):
+    with pytest.raises(NoMatch, match=r"exclude='\*\*' removes all of the 1 modules that sites='head' selects"):
         select(model, "head", exclude="**")
 
 
@@ -219,16 +219,16 @@ def test_excluding_everything_is_said(model):
     [
         ("head:outptu", "there is no role 'outptu', only input, output, .* did you mean :output"),
         ("head:input.", "expected path:role.leaf"),
-        ("re:(", "no regular expression: .*; for a glob leave out 're:'"),
+        ("re:(", "not a regular expression: .*; for a glob leave out 're:'"),
         ("type:", "names no class; write for instance 'type:Linear'"),
-        ("model.layers.[x]", r"'x' is no number; write for instance \[0,30,61\]"),
-        ("model.layers.[]", "'' is no number"),
-        ("model.layers.[3-1]", r"'3-1' runs backwards; write \[1-3\]"),
-        ("model.layers[0]", "brackets take a whole component"),
-        ("model..norm", "'' is no component of a path"),
-        ("model.a**", r"'\*\*' stands alone between dots"),
-        ("head@2", "calls cannot be selected one by one; leave out '@2'"),
-        (7, "7 is no pattern; expected a path"),
+        ("model.layers.[x]", r"'x' is not a number; write for instance \[0,30,61\]"),
+        ("model.layers.[]", "'' is not a number"),
+        ("model.layers.[3-1]", r"'3-1' is descending; write \[1-3\]"),
+        ("model.layers[0]", "brackets must be a whole component"),
+        ("model..norm", "'' is not a component of a path"),
+        ("model.a**", r"'\*\*' must be a component of its own"),
+        ("head@2", "single calls cannot be selected; leave out '@2'"),
+        (7, "7 is not a pattern; expected a path"),
         ([], "sites is an empty list"),
     ],
 )

@@ -30,7 +30,8 @@ def test_an_installed_wheel_measures_with_compiled_code(tmp_path):
     subprocess.run(built, cwd=ROOT, check=True, capture_output=True, timeout=120)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     held = zipfile.ZipFile(wheel).namelist()
-    assert {"layertap/measure/_onepass.so", "layertap/measure/_pair.so"} <= set(held) or sys.platform == "darwin"
+    libraries = {f"layertap/{name}.so" for name in ("measure/_onepass", "measure/_pair", "store/_mapped")}
+    assert libraries <= set(held) or sys.platform == "darwin"
     assert not [name for name in held if name.endswith(".c.orig") or "/tests/" in name]
     # Installed into a folder of its own, with the checkout out of reach; torch comes from this environment.
     there = tmp_path / "site"

@@ -10,6 +10,7 @@
     prune        a model without some of its branches: gone round, or removed
     Monitor      chosen layers at chosen epochs and batches of a training loop
     watch        a training loop recorded from outside, with triggers; never in its way
+    sweep        one input through many modes, each in a clean process: what every switch does to the numbers
     Site         where a tensor comes from, `path:role.leaf@call`
 
 Read `site.py` first. Nothing here imports torch until a name that needs it is used: a laptop reads a cluster's run.
@@ -18,21 +19,38 @@ Read `site.py` first. Nothing here imports torch until a name that needs it is u
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from layertap.result import register
+
 if TYPE_CHECKING:
     from layertap.capture import bake, record
     from layertap.compare import diff
     from layertap.fault import find_fault
+    from layertap.monitor import Monitor
     from layertap.site import Site
     from layertap.store import Run
+    from layertap.sweeping import sweep
     from layertap.targets import open_target
-    from layertap.training import Monitor, watch
+    from layertap.watching import watch
     from layertap.weights import audit, prune
 
-__all__ = ["Monitor", "Run", "Site", "audit", "bake", "diff", "find_fault", "open_target", "prune", "record", "watch"]
+__all__ = [
+    "Monitor",
+    "Run",
+    "Site",
+    "audit",
+    "bake",
+    "diff",
+    "find_fault",
+    "open_target",
+    "prune",
+    "record",
+    "sweep",
+    "watch",
+]
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "Monitor": "layertap.training",
+    "Monitor": "layertap.monitor",
     "Run": "layertap.store",
     "Site": "layertap.site",
     "audit": "layertap.weights",
@@ -42,8 +60,25 @@ _ROOMS = {
     "open_target": "layertap.targets",
     "prune": "layertap.weights",
     "record": "layertap.capture",
-    "watch": "layertap.training",
+    "sweep": "layertap.sweeping",
+    "watch": "layertap.watching",
 }
+
+
+# Who renders which result: named here, loaded when a result is shown.
+register("Report", text="layertap.report.diff:report_text", dict="layertap.report.diff:report_dict")
+register("TrainingReport", text="layertap.report.training:training_text", dict="layertap.report.training:training_dict")
+register("Finding", text="layertap.report.finding:finding_text", dict="layertap.report.finding:finding_dict")
+register("Receipt", text="layertap.report.receipt:receipt_text", dict="layertap.report.receipt:receipt_dict")
+register("Sweep", text="layertap.report.sweep:sweep_text", dict="layertap.report.sweep:sweep_dict")
+register("Audit", text="layertap.weights.text:audit_text")
+for _kind in ("Run", "Report", "TrainingReport", "Finding", "Audit", "Knockout", "Diagnosis", "Sweep"):
+    register(
+        _kind,
+        html="layertap.report.page:html_of",
+        notebook="layertap.report.page:notebook_of",
+        markdown="layertap.report.page:markdown_of",
+    )
 
 
 def __getattr__(name: str) -> Any:

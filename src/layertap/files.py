@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from layertap.errors import BadArgument, CorruptRun, LayertapError
+from layertap.messages import tr
 
 MAX_TEXT = 64 << 20
 """A longer text (run.json, a configuration, a mapping) is refused: no tool writes such a file."""
@@ -36,7 +37,7 @@ def open_regular(path: PathLike, buffering: int = -1) -> Any:
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+            raise OSError(errno.EINVAL, tr("files.not_regular"), str(path))
         return os.fdopen(fd, "rb", buffering)
     except BaseException:
         os.close(fd)
@@ -48,7 +49,7 @@ def read_bytes(path: PathLike, limit: int = MAX_TEXT) -> bytes:
     with open_regular(path) as file:
         found: bytes = file.read(limit + 1)
     if len(found) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+        raise OSError(errno.EFBIG, tr("files.too_large", limit=limit), str(path))
     return found
 
 
@@ -62,20 +63,24 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     values = sum(map(data.count, (b",", b"[", b"{")))
     if values * _VALUE > unpacked_limit():
-        raise ValueError(f"{values} values, more than fit into {_bound()}")
+        raise ValueError(tr("files.values", value=values, bound=_bound()))
     try:
         return json.loads(text, **options)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(tr("files.nested")) from None
 
 
 def too_large(unpacked: int, stored: int) -> str:
     """Why something of `stored` bytes is not unpacked to `unpacked` bytes in memory; empty when it may be."""
     if unpacked <= max(unpacked_limit(), RATIO * stored):
         return ""
-    return (
-        f"{stored} bytes stored would take {unpacked} bytes in memory, more than {_bound()}; "
-        f"if the file is right, set {MAX_UNPACKED}, for instance {MAX_UNPACKED}={_round(unpacked)}"
+    return tr(
+        "files.unpacked",
+        stored=stored,
+        unpacked=unpacked,
+        bound=_bound(),
+        MAX_UNPACKED=MAX_UNPACKED,
+        round=_round(unpacked),
     )
 
 
@@ -148,11 +153,11 @@ def parse_bytes(size: int | str) -> int:
             value = 0
         if value > 0:
             return value
-    raise BadArgument(f"{size!r} is no size; write bytes as a number, or for instance '512MiB' or '2GiB'")
+    raise BadArgument(tr("files.size", size=size))
 
 
 def _bound() -> str:
-    return f"the bound of {os.environ.get(MAX_UNPACKED) or DEFAULT_UNPACKED} ({MAX_UNPACKED})"
+    return tr("files.bound", get=os.environ.get(MAX_UNPACKED) or DEFAULT_UNPACKED, MAX_UNPACKED=MAX_UNPACKED)
 
 
 def _round(nbytes: int) -> str:

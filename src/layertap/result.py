@@ -9,15 +9,24 @@ register     who renders what; the index card of the package registers `layertap
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from layertap.errors import BadArgument, LayertapError
 from layertap.messages import tr
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
 Verdict = Literal["identical", "noise", "fault", "inconclusive"]
 EXIT_CODES: Mapping[Verdict, int] = {"identical": 0, "noise": 0, "fault": 1, "inconclusive": 3}
 
@@ -39,7 +48,7 @@ class Note(str):
 
     def __new__(cls, code: str, /, **values: Any) -> Note:
         note = super().__new__(cls, tr(code, **values))
-        note.code, note.values = code, values
+        note.code, note.values = code, {name: _plain(value) for name, value in values.items()}
         return note
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -62,10 +71,113 @@ def _note(code: str, values: Mapping[str, Any]) -> Note:
     return Note(code, **values)
 
 
+def code_key(field: str) -> str:
+    """The key under which a dictionary has the codes of a field's notes: `note_codes` beside `notes`."""
+    return f"{field}_code" if field in ("why", "where") else f"{field.removesuffix('s')}_codes"
+
+
+def with_codes(data: dict[str, Any], result: Any, *names: str) -> dict[str, Any]:
+    """A dictionary of a result with the codes of the notes in some of its fields beside them."""
+    for name in names:
+        notes = getattr(result, name)
+        data[code_key(name)] = codes([notes])[0] if isinstance(notes, str) else codes(notes)
+    return data
+
+
+def code_of(text: str) -> str:
+    """The code of a note; empty for plain text."""
+    return text.code if isinstance(text, Note) else ""
+
+
+def joined(first: str, second: str) -> Note:
+    """Two notes as one, which keeps the codes of both."""
+    return Note("result.joined", first=first, second=second)
+
+
+def note_from(text: str, data: Any) -> str:
+    """A note as it was written: rebuilt from its code, or the plain text where it had none."""
+    return Note.from_dict(data) if isinstance(data, Mapping) else text
+
+
+def codes(notes: Iterable[str]) -> list[dict[str, Any] | None]:
+    """What stands beside a list of notes in a dictionary: the code and the values of each, None for plain text."""
+    return [note.to_dict() if isinstance(note, Note) else None for note in notes]
+
+
+def rebuild(kind: type[T], data: Mapping[str, Any]) -> T:
+    """A dataclass from the plain values that stand for its fields: sequences become tuples, texts sites and notes."""
+    hints, values = _hints(kind), {}  # type: ignore[arg-type]
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.init and field.name in data:
+            values[field.name] = _typed(hints[field.name], data[field.name], data.get(code_key(field.name)))
+    return kind(**values)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _typed(hint: Any, value: Any, notes: Any = None) -> Any:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return None if value is None else _typed(next(one for one in inner if one is not NoneType), value, notes)
+    if origin is tuple and inner[-1:] != (...,):
+        return tuple(_typed(one, item) for one, item in zip(inner, value, strict=True))
+    if origin in (tuple, list, Sequence):
+        return tuple(_typed(inner[0], item, note) for item, note in zip_longest(value, notes or ()))
+    if origin in (dict, Mapping):
+        return {_typed(inner[0], name): _typed(inner[1], item) for name, item in value.items()}
+    if is_dataclass(hint):
+        return hint.parse(value) if isinstance(value, str) and hasattr(hint, "parse") else rebuild(hint, value)  # type: ignore[arg-type]
+    if hint is str:
+        return note_from(value, notes)
+    if hint is int and isinstance(value, str):
+        return int(value)  # the key of a JSON object
+    return float(value) if hint is float else value
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two results, or values in them, are the same; NaN equals NaN."""
+    if one is other:
+        return True
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, str) or isinstance(other, str):
+        return bool(one == other)
+    if isinstance(one, Sequence) and isinstance(other, Sequence):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(equal(value, other[name]) for name, value in one.items())
+    if type(one) is type(other) and is_dataclass(one) and not hasattr(one, "parse"):
+        return all(
+            equal(getattr(one, field.name), getattr(other, field.name)) for field in fields(one) if field.compare
+        )
+    return bool(one == other)
+
+
+def _plain(value: Any) -> Any:
+    """A value of a note that holds no object: numbers and texts stay, anything else becomes the text that is shown."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    return value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else str(value)
+
+
 class Result:
-    """What every result can do; how it looks is registered for its class."""
+    """What every result can do; how it looks is registered for its class.
+
+    Subclasses are frozen dataclasses with `eq=False`: two results are equal when their fields are, NaN included.
+    """
 
     __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return equal(self, other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, str(getattr(self, "verdict", ""))))
 
     def __str__(self) -> str:
         text: str = render(self, "text")
@@ -75,6 +187,11 @@ class Result:
         """As plain values; NaN and the infinities as strings."""
         found: dict[str, Any] = render(self, "dict")
         return found
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """What `to_dict` gave, or what `json.loads` made of it."""
+        return rebuild(cls, data)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False, ensure_ascii=False))

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from layertap.messages import tr
+
 ROLES = ("input", "output", "grad_input", "grad_output", "param", "param_grad")
 """What a module can be tapped for, in the order in which the design names them."""
 
@@ -65,7 +67,7 @@ class Site:
         """Reads what `str(site)` wrote; a bare path means `:output`."""
         match = _SITE.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is not a site; expected path:role.leaf@call with a role of {', '.join(ROLES)}")
+            raise ValueError(tr("site.expected", text=text, ROLES=", ".join(ROLES)))
         return cls(
             path=_unescape(match["path"]),
             role=match["role"] or "output",
@@ -241,7 +243,7 @@ def _typed(kind: type[T], values: Mapping[str, Any]) -> T:
             continue
         inner = [*value.values()] if isinstance(value, Mapping) else value if isinstance(value, tuple) else []
         if type(value) not in allowed[0] or not all(type(item) in allowed[1] for item in inner):
-            raise TypeError(f"{field_.name} is not {field_.type}")
+            raise TypeError(tr("site.type", name=field_.name, type=field_.type))
     return kind(**values)
 
 

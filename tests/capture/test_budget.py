@@ -34,14 +34,14 @@ def test_in_memory_the_budget_turns_tensors_into_statistics():
     assert kept == ["tensor"] * 3 + ["stats"] * 7
     assert sum(site.dropped for site in rec.receipt.sites) == 7
     assert not rec.receipt.complete
-    assert "dropped for the budget: 7" in str(rec.receipt)
+    assert "not kept, because the budget was used up: 7" in str(rec.receipt)
 
 
 def test_drop_leaves_the_record_out(tmp_path):
     with lt.record(Stack(), sites="layers.*", keep="tensor", budget=3 * SIZE, policy="drop") as rec:
         rec.model(X)
     assert len(rec.run.sites) == 3
-    assert "dropped for the budget" in rec.receipt.sites[-1].why
+    assert "not kept, because the budget was used up" in rec.receipt.sites[-1].why
 
 
 def test_block_waits_for_the_writer_and_loses_nothing(tmp_path, monkeypatch):
@@ -93,10 +93,10 @@ def test_a_full_disk_never_reaches_the_loop(tmp_path, monkeypatch, caplog):
             rec.step()
     assert "No space left" in rec.receipt.error
     assert not rec.receipt.complete
-    assert rec.receipt.records == 4
-    assert rec.receipt.lost == 33 - 4
+    assert rec.receipt.records == 4 + 3, "and the statistics of the inputs"
+    assert rec.receipt.lost == 33 - 7
     assert caplog.text.count("No space left") == 1, "said once"
-    assert len(lt.Run(tmp_path / "run").sites) == 3
+    assert len(lt.Run(tmp_path / "run").sites) == 4
 
 
 @pytest.mark.parametrize("threads", [1, 4])

@@ -75,7 +75,7 @@ def test_a_record_that_is_followed_by_none_is_written_all_the_same(model, tmp_pa
             written.set()
 
     monkeypatch.setattr(RunWriter, "commit", committed)
-    with lt.record(model, tmp_path, sites="*") as rec:
+    with lt.record(model, tmp_path, sites="*"):
         model(X)
         assert written.wait(30), "nothing was written until the end"
         assert len(lt.Run(tmp_path).sites) == LAYERS

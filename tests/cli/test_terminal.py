@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from layertap import cli, errors
 from layertap.compare import diff
-from layertap.report.page import report_page
+from layertap.report.page import html_of
 from layertap.site import Receipt, Site, SiteReceipt
 from layertap.store import Run, RunWriter
 from layertap.words import printable, say
@@ -138,7 +138,7 @@ def test_objects_print_clean(tmp_path, text):
     report = diff(run, Run(run_with(tmp_path / "b", f"{text}x", keep=False)))
     for shown in (run, repr(run), run.receipt, run[run.sites[0]], report, say("note: {text}", text=text)):
         assert clean(str(shown)), shown
-    assert clean(report_page(report))
+    assert clean(html_of(report))
     for kind in (errors.CorruptRun, errors.SiteNotFound, errors.RunExists, errors.MissingExtra, errors.NoMatch):
         assert clean(str(kind(text)))
 

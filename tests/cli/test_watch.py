@@ -10,7 +10,7 @@ import pytest
 
 import layertap as lt
 from layertap.errors import BadArgument, RunError
-from layertap.training import read_reports
+from layertap.watching import read_reports
 from scripts import script, watch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_style" / "train_chars.py"
@@ -181,7 +181,7 @@ def test_check_determinism_names_the_first_step_and_site(tmp_path):
     )
     out = tmp_path / "check"
     told = watch("--check-determinism", "-o", out, "--sites", "*", "--", sys.executable, path, code=1)
-    assert "they part at step 4 by more than rounding explains" in told
+    assert "they differ from step 4 on, by more than rounding explains" in told
     assert "first bit that differs: step 4, 1 (Sequential)" in told
 
 

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 import layertap as lt
-from layertap.training import read_reports
+from layertap.watching import read_reports
 from scripts import script, watch
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
@@ -223,12 +223,12 @@ def test_kill_of_the_script_is_told_and_the_code_is_the_shell_s(tmp_path):
 
 
 def test_it_is_all_taken_back(tmp_path):
-    from layertap.training import endings
+    from layertap.watching import exit_signal
 
     before = {name: getattr(os, name) for name in ("_exit", "abort", "execv", "execve")}
     saved = []
-    endings.before_sudden_end(saved.append)
+    exit_signal.before_sudden_end(saved.append)
     assert os._exit is not before["_exit"]
-    endings.no_longer(saved.append)
+    exit_signal.no_longer(saved.append)
     assert {name: getattr(os, name) for name in before} == before
-    assert endings._handler(signal.SIGTERM) == 0
+    assert exit_signal._handler(signal.SIGTERM) == 0

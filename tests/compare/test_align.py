@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import layertap as lt
 import models
 from compare.align_making import make_run, pairs, rungs, stream
-from layertap.compare.align import Layout, align
+from layertap.compare.align import AxisLayout, align
 from layertap.errors import BadArgument, MissingExtra
 
 
@@ -166,8 +166,8 @@ def test_only_shared_steps_are_paired_and_the_others_told_once():
     assert [(p.reference.step, p.candidate.step) for p in found.pairs] == [(2, 2), (2, 2), (3, 3), (3, 3)]
     assert found.reference_only == found.candidate_only == ()
     assert found.unpaired == (
-        "2 of the reference's 4 steps (0, 1) are on that side alone",
-        "1 of the candidate's 3 steps (4) are on that side alone",
+        "2 of the reference's 4 steps (0, 1) are on that side only",
+        "1 of the candidate's 3 steps (4) are on that side only",
     )
     assert found.plan[-2:] == found.unpaired
 
@@ -205,7 +205,7 @@ def test_rules_that_lead_nowhere_are_told():
     found = align(make_run(arrays("a")), make_run(arrays("x", "y1", "y2")), rules)
     text = "\n".join(found.plan)
     assert "the rule 'nothing' matches nothing in the candidate" in text
-    assert "`x` becomes `gone`, which the reference has not" in text
+    assert "`x` becomes `gone`, which is not in the reference" in text
     assert "`y1`, `y2` all become `a`" in text
 
 
@@ -238,12 +238,12 @@ def test_a_yaml_mapping_without_pyyaml_prints_the_pip_line(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("mapping", "text"),
     [
-        ({"(": "a"}, "no regular expression"),
-        ({"a": r"\3"}, "no regular expression"),
+        ({"(": "a"}, "not a regular expression"),
+        ({"a": r"\3"}, "not a regular expression"),
         ({"a": {"layout": "transpose(0,1)"}}, "takes 'to' and 'layout'"),
         ({"a": {"to": "a", "layout": "rotate(1)"}}, "expected transpose"),
         ({"a": {"to": "a", "layout": "merge(0,2)"}}, "neighbouring"),
-        ({"a": 3}, "replacement text"),
+        ({"a": 3}, "replacement must be a string"),
         ("no/such.json", "cannot be read"),
     ],
 )
@@ -261,11 +261,11 @@ def test_a_layout_travels_with_the_pair_and_only_when_asked():
     assert np.array_equal(pair.layout.apply(heads), merged)
     assert np.array_equal(pair.layout.apply(torch.from_numpy(heads)).numpy(), merged)
     assert align(ours, theirs).pairs[0].layout is None
-    assert np.array_equal(Layout.parse("split(2,3,5)").apply(merged), heads.swapaxes(1, 2))
+    assert np.array_equal(AxisLayout.parse("split(2,3,5)").apply(merged), heads.swapaxes(1, 2))
     with pytest.raises(BadArgument, match="has 15 elements, not 8"):
-        Layout.parse("split(2,2,4)").apply(merged)
+        AxisLayout.parse("split(2,2,4)").apply(merged)
     with pytest.raises(BadArgument, match="needs axis 5"):
-        Layout.parse("transpose(0,5)").apply(merged)
+        AxisLayout.parse("transpose(0,5)").apply(merged)
 
 
 names = st.lists(

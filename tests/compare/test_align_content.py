@@ -39,7 +39,7 @@ def test_the_off_by_one_of_the_documents_is_found_and_said(layers, noise):
     # Identity is claimed only where it is one.
     same = "the candidate's `layer_0` holds what the reference calls `layer_1`, bit for bit"
     assert found.shifted[1:] == ((same,) if noise == 0 else ())
-    assert f"content: {layers} pairs made against the names" in found.plan
+    assert f"content: {layers} pairs by content, other than by name" in found.plan
 
 
 def test_the_other_way_round():

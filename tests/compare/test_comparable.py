@@ -53,7 +53,7 @@ def test_different_lengths_say_what_is_not_proven():
         "and nothing proves that the rest is padding"
     )
     (reason,) = given({"input_ids": IDS}, {"input_ids": np.array([[5, 1, 7, 8, 9]])}).reasons
-    assert reason.endswith("they part at position 1")
+    assert reason.endswith("they differ from position 1 on")
 
 
 def test_proven_padding_is_trimmed_and_said():
@@ -71,9 +71,9 @@ def test_masks():
     ones, some = np.ones((1, 4), int), np.array([[1, 1, 0, 0]])
     found = given({"input_ids": IDS}, {"input_ids": IDS, "attention_mask": ones})
     assert found.reasons == ()
-    assert found.notes == ("only the candidate was given `attention_mask`; it masks nothing",)
+    assert found.notes == ("only the candidate had `attention_mask` as an input; it masks nothing",)
     (reason,) = given({"input_ids": IDS, "attention_mask": some}, {"input_ids": IDS}).reasons
-    assert reason == "different inputs: only the reference was given `attention_mask`"
+    assert reason == "different inputs: only the reference had `attention_mask` as an input"
     (reason,) = given({"input_ids": IDS, "attention_mask": some}, {"input_ids": IDS, "attention_mask": ones}).reasons
     assert "`attention_mask` differs at 2 of 4 positions" in reason
 
@@ -95,7 +95,7 @@ def test_real_inputs_by_their_sketches():
     assert found.reasons == ()
     assert "no more than rounding" in found.notes[0]
     (reason,) = given({"pixel_values": image}, {"pixel_values": noisy(image, 0.05)}).reasons
-    assert "`pixel_values` differs by ≈ 0.045 of its length (both float32)" in reason
+    assert "`pixel_values` differs by ≈ 0.045 in relative L2 norm (both float32)" in reason
     (reason,) = given({"pixel_values": image}, {"pixel_values": image[:, :1]}).reasons
     assert "shapes [1, 3, 8, 8] and [1, 1, 8, 8]" in reason
 
@@ -112,7 +112,7 @@ def test_unknown_inputs_are_taken_on_trust_unless_the_metadata_has_them():
     known = make_run(LAYERS, inputs={"input_ids": IDS})
     found = judge(known, make_run(OTHER))
     assert found.reasons == ()
-    assert found.notes == ("inputs of the candidate unknown: that both saw the same is taken on trust",)
+    assert found.notes == ("inputs of the candidate unknown: it is assumed that both sides had the same inputs",)
     assert judge(known, make_run(OTHER, info={"meta": {"input_ids": IDS.tolist()}})).notes == ()
     (reason,) = judge(known, make_run(OTHER, info={"metadata": {"input_ids": [[5, 6, 7, 9]]}})).reasons
     assert "8 in the reference, 9 in the candidate" in reason
@@ -141,11 +141,11 @@ def test_receipts_that_tell_of_trouble():
     stopped = make_run(OTHER, receipt=replace(good, error="a: ValueError: no"))
     assert "the candidate: recording stopped early (a: ValueError: no)" in judge(make_run(LAYERS), stopped).notes
     stopped = make_run(OTHER, receipt=replace(good, error="a: no", sites=(*good.sites, silent)))
-    assert "1 sites that were asked for are missing" in judge(make_run(LAYERS), stopped).reasons[0]
+    assert "1 requested sites are missing" in judge(make_run(LAYERS), stopped).reasons[0]
     dropped = replace(good.sites[0], dropped=3)
     found = judge(make_run(LAYERS, receipt=replace(good, lost=2, sites=(dropped,))), make_run(OTHER))
     assert "the reference: 2 records could not be written and are missing" in found.notes
-    assert "the reference: 3 tensors were not kept for lack of budget" in found.notes
+    assert "the reference: 3 tensors were not kept, because the budget was used up" in found.notes
 
 
 def test_a_run_whose_writer_died_is_partial(tmp_path):
@@ -161,7 +161,7 @@ def test_a_run_whose_writer_died_is_partial(tmp_path):
 
 def test_extra_steps_are_noted():
     assert (
-        "1 of the candidate's 2 steps (1) are on that side alone"
+        "1 of the candidate's 2 steps (1) are on that side only"
         in judge(make_run(LAYERS), make_run(OTHER, OTHER)).notes
     )
 
@@ -169,7 +169,7 @@ def test_extra_steps_are_noted():
 def test_one_tensor_everywhere_is_stale():
     same = dict.fromkeys(LAYERS, LAYERS["layers.0"])
     (reason,) = judge(make_run(LAYERS), make_run(same)).reasons
-    assert reason == "the candidate: stale; all 5 sites of step 0 hold one and the same tensor"
+    assert reason == "the candidate: stale; all 5 sites of step 0 contain the same tensor"
 
 
 def test_constants_everywhere_are_stale_but_nan_everywhere_is_not():
@@ -203,7 +203,7 @@ def test_a_candidate_that_is_the_reference_is_a_placebo():
     assert found.placebo
     assert found.notes[0] == (
         "the candidate is the reference: all 5 tensors are bit-identical; "
-        "whatever was changed between them did not run (meta mode=0 against mode=2-1)"
+        "the change between them had no effect or did not run (meta mode=0 against mode=2-1)"
     )
     assert not judge(ours, ours).placebo
     assert not judge(make_run(LAYERS), make_run({**LAYERS, "layers.4": OTHER["layers.4"]})).placebo
@@ -230,14 +230,14 @@ def test_folders_called_fp32_and_int8_that_hold_the_same(tmp_path):
 def test_a_folder_that_is_not_what_it_is_called(tmp_path, name, told):
     half = {site: torch.from_numpy(value).bfloat16() for site, value in LAYERS.items()}
     run = on_disk(tmp_path / name, half)
-    notes = [note for note in judge(run, make_run(OTHER)).notes if "holds" in note]
-    expected = f"{tmp_path / name} holds bfloat16 tensors (5 of 5), though it is called float32"
+    notes = [note for note in judge(run, make_run(OTHER)).notes if "contains" in note]
+    expected = f"{tmp_path / name} contains bfloat16 tensors (5 of 5), but its name says float32"
     assert notes == ([expected] if told else [])
 
 
 def test_metadata_claims_a_dtype_too():
     run = make_run(LAYERS, info={"meta": {"dtype": "torch.float16", "note": "against bf16"}})
     found = judge(run, make_run(OTHER))
-    assert "the reference holds float32 tensors (5 of 5), though it is called float16" in found.notes
+    assert "the reference contains float32 tensors (5 of 5), but its name says float16" in found.notes
     honest = make_run(LAYERS, info={"meta": {"dtype": "float32"}})
-    assert not any("holds" in note for note in judge(honest, make_run(OTHER)).notes)
+    assert not any("contains" in note for note in judge(honest, make_run(OTHER)).notes)

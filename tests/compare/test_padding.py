@@ -35,14 +35,14 @@ def test_constant_ids_on_the_right():
     assert cut(trim) == (4, 10, slice(0, 4), slice(0, 4))
     assert trim.why == (
         "compared without padding: 4 real positions of 4 in the reference and of 10 in the candidate "
-        "(on the right the candidate has 6 times id 0, the rest is equal)"
+        "(on the right of the candidate there are 6 ids 0; the rest is equal)"
     )
 
 
 def test_constant_ids_on_the_left_and_in_the_reference():
     trim = find_trim(run(padded(left=3, pad=2)), run(IDS))
     assert cut(trim) == (7, 4, slice(3, 7), slice(0, 4))
-    assert "on the left the reference has 3 times id 2" in trim.why
+    assert "on the left of the reference there are 3 ids 2" in trim.why
 
 
 @pytest.mark.parametrize("left", [0, 2])

@@ -98,6 +98,6 @@ def test_the_command_line_knows_trainings(tmp_path, reference):
     other = fit(tmp_path, change=nudge(1, 4, lambda grad: 1 + grad))
     told = CliRunner().invoke(cli.app, ["diff", str(reference), str(other)])
     assert told.exit_code == 1
-    assert "they part at step 4 by more than rounding explains" in told.output
+    assert "they differ from step 4 on, by more than rounding explains" in told.output
     twin = CliRunner().invoke(cli.app, ["diff", str(reference), str(other), "--json"])
     assert '"site": "0:grad_output"' in twin.output

@@ -60,7 +60,7 @@ def test_a_head_that_keeps_the_last_token_only() -> None:
     ours = {**layers(VALUES), "lm_head": logits}
     report = lt.diff(ours, {**layers(VALUES), "lm_head": logits[:, -1:]})
     assert {row.verdict for row in report.rows} == {"identical"}
-    assert any("the last 1 positions hold the same at `lm_head`" in note for note in report.notes)
+    assert any("the last 1 positions hold the same values at `lm_head`" in note for note in report.notes)
     report = lt.diff(ours, {**layers(VALUES), "lm_head": -logits[:, -1:]})
     assert report.verdict == "inconclusive"
     assert "shapes differ: 1×6×50 against 1×1×50" in report.reasons[0]
@@ -108,7 +108,7 @@ def test_another_width_is_not_judged_and_says_what_to_do() -> None:
 def test_two_leftovers_are_no_fault_because_nothing_else_is_left() -> None:
     report = lt.diff({**layers(VALUES), "probe": VALUES[0]}, {**layers(VALUES), "debug": VALUES[1] * 9})
     assert (report.verdict, report.first) == ("inconclusive", None)
-    assert "paired only because nothing else was left; a mapping= settles it" in report.reasons[0]
+    assert "paired only because no others remained; a mapping= settles it" in report.reasons[0]
     # Between sites that agree, and in number, place and shape do tell.
     ours = {f"a{n}": value for n, value in zip("abcdefghi", VALUES, strict=True)}
     theirs = {f"b{n}": value for n, value in zip("abcdefghi", [*VALUES[:4], *(v * 2 for v in VALUES[4:])], strict=True)}
@@ -137,7 +137,7 @@ def test_what_only_one_side_has_counts_only_if_it_was_asked_for() -> None:
     theirs = {**layers(VALUES), "extra": VALUES[0] * 9 + 1}
     report = lt.diff(ours, theirs)
     assert report.verdict == "inconclusive"
-    assert "sites= (--sites) judges only what it names" in report.reasons[0]
+    assert "sites= (--sites) restricts the verdict" in report.reasons[0]
     for sites in ("model.layers.*", ["model.layers.[0-3]", "re:.*layers.7"]):
         report = lt.diff(ours, theirs, sites=sites)
         assert (report.verdict, report.unmatched) == ("identical", ())
@@ -166,7 +166,7 @@ def test_all_nan_is_neither_close_nor_equal() -> None:
     assert math.isnan(row.difference.max_abs)
     assert "1.000000" not in str(report).split("model.layers.3")[2].splitlines()[0]
     both = lt.diff(layers([nothing, *VALUES]), layers([nothing, *VALUES]))
-    assert (both.verdict, both.rows[0].why) == ("identical", "bit for bit; both sides hold 144 NaN")
+    assert (both.verdict, both.rows[0].why) == ("identical", "bit for bit; 144 values are NaN on both sides")
     other = np.array(nothing)
     other.view(np.uint32)[...] |= 1  # another NaN
     unknown = lt.diff(layers([nothing, *VALUES]), layers([other, *VALUES]))
@@ -193,7 +193,7 @@ def test_what_follows_an_exact_prefix_is_held_against_one_layers_rounding(first:
     wrong = [value if n < first else noisy(value, part, seed=n) for n, value in enumerate(values)]
     report = lt.diff(layers(bfloat16(values)), layers(bfloat16(wrong)))
     assert (report.verdict, str(report.first.site)) == ("fault", f"model.layers.{first}")
-    assert f"the {first} sites before it are equal but for rounding" in report.first.why
+    assert f"the {first} sites before it differ only by rounding" in report.first.why
 
 
 def test_rounding_that_starts_after_an_exact_prefix_is_no_fault() -> None:
@@ -252,7 +252,7 @@ def test_a_choice_that_rounding_tips_is_no_fault_and_a_wrong_one_is() -> None:
     ours = run(chosen, VALUES[1], VALUES[2])
     report = lt.diff(ours, run(tipped, torch.from_numpy(VALUES[1]).bfloat16(), dead))
     assert (report.verdict, report.first) == ("inconclusive", None)
-    assert "rounding may tip a choice between near equals; pass floor= to decide" in report.reasons[0]
+    assert "rounding may change a choice between nearly equal values; pass floor= to decide" in report.reasons[0]
     # Without rounding before it, or in many places, it is no matter of near equals.
     assert str(lt.diff(ours, run(tipped, VALUES[1], VALUES[2])).first.site) == "layers.1.mlp.gate"
     report = lt.diff(ours, run((chosen + 1) % 8, torch.from_numpy(VALUES[1]).bfloat16(), dead))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from layertap.fault import find_fault
-from layertap.fault.why import _coarse, _few, _shift, _whole
+from layertap.fault.cause import _coarse, _few, _shift, _whole
 
 SLOW = torch.linspace(1, 2, 400).sin()[:, None].expand(400, 8).double()
 
@@ -25,7 +25,7 @@ def test_few_rows_with_all_of_the_energy_are_not_called_a_mask():
     assert _few(everywhere, right) is None
     one = torch.zeros_like(right)
     one[5] = right[5]
-    assert _few(one, right) == ("mask", ("1 of 40 rows carry the error (first: 5)",))
+    assert _few(one, right) == ("mask", ("1 of 40 rows have the error (first: 5)",))
 
 
 def test_few_values_are_no_sign_where_the_reference_has_as_few():

@@ -30,7 +30,7 @@ def test_tokens_that_see_no_key_have_no_right_value(padded, eager):
     reference, inputs = padded
     found = find_fault(reference, eager, inputs)
     assert found.verdict == "noise"
-    assert "3 tokens see no key, as padding does: what is computed there is not judged" in found.notes
+    assert "3 tokens attend to no key, as padding does: their values are not judged" in found.notes
 
 
 def test_a_fault_beside_padding_is_found(padded, eager):
@@ -150,7 +150,7 @@ def folded():
 def test_what_is_folded_into_its_neighbour_is_right_together(folded):
     found = find_fault(*folded)
     assert found.verdict == "noise", str(found)
-    assert any(note.startswith("wrong one by one, right together: convs.0, norms.0") for note in found.notes)
+    assert any(note.startswith("wrong individually, right together: convs.0, norms.0") for note in found.notes)
 
 
 @pytest.mark.parametrize("fault", ["convs.1", "head"])

@@ -1,4 +1,4 @@
-"""`find_fault` with a compiled file as the candidate, whose weights its own runtime may hold."""
+"""`find_fault` with a compiled file as the candidate, whose weights its own runtime may force."""
 
 from dataclasses import replace
 
@@ -67,10 +67,10 @@ def test_the_floor_is_what_the_runtime_says_of_itself(wrong):
     if wrong:
         assert found.site == "2.0", "not the first module that bfloat16 moves"
         assert found.cause != "precision"
-        assert any("says that it computes in bfloat16" in note for note in found.notes)
+        assert any("reports that it computes in bfloat16" in note for note in found.notes)
     else:
         assert found.cause == "precision"
-        assert found.evidence[0] == "the candidate's runtime says that it computes in bfloat16"
+        assert found.evidence[0] == "the candidate's runtime reports that it computes in bfloat16"
 
 
 @pytest.mark.filterwarnings("ignore")

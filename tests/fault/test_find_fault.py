@@ -133,7 +133,7 @@ def test_the_token_or_channel_that_gave_it_away_is_told(qwen3, at, told):
     candidate.model.layers[1].mlp.forward = types.MethodType(forward, candidate.model.layers[1].mlp)
     found = find_fault(reference, candidate, inputs)
     assert found.site == f"{LAYER}.mlp"
-    assert found.evidence[-1] == f"seen at its output, most of all in {told}"
+    assert found.evidence[-1] == f"seen at its output, largest in {told}"
 
 
 def test_it_says_so_in_words(qwen3):
@@ -146,7 +146,7 @@ def test_it_says_so_in_words(qwen3):
         "model.layers.1.mlp.down_proj is wrong (weights): weight: scaled by 1.25; "
         "its output is 1.25 × what it should be (slope ± "
     )
-    assert lines[1].startswith("The two sides part at aten.mm.default at linear.py:")
+    assert lines[1].startswith("The two sides first differ at aten.mm.default at linear.py:")
     assert lines[2].startswith("Putting the reference's output back removes 100.0% of the final error.")
     assert lines[5].startswith("model.layers.1.mlp.down_proj")
 

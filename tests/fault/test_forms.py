@@ -8,15 +8,15 @@ from torch import nn
 
 from layertap.fault import find_fault
 from layertap.fault.contrast import contrast
-from layertap.fault.forms import Layout, Layouts
+from layertap.fault.value_layouts import ValueLayout, ValueLayouts
 
 
 def test_a_layout_is_found_by_the_numbers_and_known_from_then_on():
     right = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
-    layouts = Layouts()
+    layouts = ValueLayouts()
     assert layouts.between(right, torch.randn(5, 3, 8)) is None
     found = layouts.between(right, right.transpose(0, 1))
-    assert found == Layout((1, 0, 2))
+    assert found == ValueLayout((1, 0, 2))
     assert torch.equal(found.there(right, torch.Size((5, 3, 8))), right.transpose(0, 1))
     assert torch.equal(found.here(right.transpose(0, 1), right.shape), right)
     assert layouts.between(right, torch.randn(5, 3, 8)) == found

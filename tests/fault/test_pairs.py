@@ -171,7 +171,7 @@ def test_values_that_differ_in_form_are_listed_and_not_judged(x):
 
     found = find_fault(AsBool(), AsFloat(), (x,))
     assert found.verdict == "identical"
-    assert "differs in form, not forced, not judged: inner:entry.mask" in found.notes
+    assert "has another form, so it is neither forced nor judged: inner:entry.mask" in found.notes
 
 
 def test_a_module_that_is_never_called_is_skipped(net, x):
@@ -187,7 +187,7 @@ def test_a_module_that_is_never_called_is_skipped(net, x):
 
     found = find_fault(net, Lazy().eval(), (x,))
     assert (found.verdict, found.site, found.cause) == ("fault", "", "skipped")
-    assert found.evidence[0] == "blocks.1 is never called, in the reference it is"
+    assert found.evidence[0] == "blocks.1 is never called, but it is in the reference"
 
 
 def test_a_module_that_is_called_twice_is_a_matter_of_structure(net, x):

@@ -1,4 +1,4 @@
-"""A training step: gradients are held and judged as values are."""
+"""A training step: gradients are forced and judged as values are."""
 
 import copy
 
@@ -81,7 +81,7 @@ def test_dropout_draws_alike_on_both_sides_and_a_fault_behind_it_is_found():
         candidate.layers[1][3].weight[5] = 0
     found = find_fault(reference, candidate, step)
     assert (found.site, found.cause) == ("layers.1.3", "weights")
-    assert "the model draws random numbers: both sides were seeded alike, module by module" in found.notes
+    assert "the model draws random numbers: both sides were given the same seeds, module by module" in found.notes
     assert found.explained > 0.99
 
 

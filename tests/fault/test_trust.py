@@ -37,20 +37,20 @@ def test_the_same_object_is_called_that(x):
     model = small()
     found = find_fault(model, model, (x,))
     assert found.verdict == "identical"
-    assert found.notes == ("reference and candidate are the same object: if you changed something, it did not run",)
+    assert any(note.startswith("reference and candidate are the same object: if you") for note in found.notes)
 
 
 def test_a_placebo_is_called_that(x):
     found = find_fault(small(), small(), (x,))
     assert found.verdict == "identical"
-    assert "compute the same bits everywhere: if you changed something, it did not run" in found.notes[0]
+    assert "compute the same bits everywhere: if you changed something, the change did not run" in found.notes[0]
 
 
 def test_a_reference_that_does_not_repeat_itself_widens_the_floor_and_that_is_said(x):
     reference = nn.Sequential(*small()[:2], Noisy(), *small()[2:])
     found = find_fault(reference, copy.deepcopy(reference), (x,))
     assert found.verdict == "noise"
-    assert "the reference does not repeat itself: the floor is widened by what it does then" in found.notes
+    assert "the reference is not deterministic: the floor includes its variation" in found.notes
     broken = copy.deepcopy(reference)
     with torch.no_grad():
         broken[3].weight.mul_(1.1)
@@ -65,7 +65,7 @@ def test_different_inputs_are_inconclusive(x):
 
     found = find_fault(reference, candidate, run)
     assert (found.verdict, found.exit_code) == ("inconclusive", 3)
-    assert found.evidence[0] == "the two sides were given different inputs: input"
+    assert found.evidence[0] == "the two sides had different inputs: input"
 
 
 def test_an_error_outside_of_all_modules_is_inconclusive(x):
@@ -76,7 +76,7 @@ def test_an_error_outside_of_all_modules_is_inconclusive(x):
 
     found = find_fault(reference, candidate, run)
     assert found.verdict == "inconclusive"
-    assert "no module is out of line" in found.evidence[0]
+    assert "no module is above its floor" in found.evidence[0]
 
 
 def test_a_model_that_is_not_a_module_is_an_error(x):
@@ -205,6 +205,6 @@ def test_what_watching_does_is_told_if_it_is_less_than_rounding_and_doubted_if_i
 
     little, much = found(1e-7), found(1e-2)
     assert little.verdict == "noise", str(little)
-    assert any(f"the {side} rounds otherwise while it is watched" in note for note in little.notes)
+    assert any(f"the {side} rounds differently while it is observed" in note for note in little.notes)
     assert much.verdict == "inconclusive", str(much)
-    assert any(f"the {side} computes something else while it is watched: its output moves" in e for e in much.evidence)
+    assert any(f"the {side} computes different values while it is observed: " in e for e in much.evidence)

@@ -32,7 +32,7 @@ def test_it_hides_no_loss():
     for part in (
         "stopped early: a: OSError: full",
         "lost: 4 records",
-        "dropped for the budget: 1",
+        "not kept, because the budget was used up: 1",
         "None × 3",
         "2 calls",
     ):

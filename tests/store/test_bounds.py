@@ -20,14 +20,14 @@ import torch
 from layertap.compare.align.mapping import read_rules
 from layertap.errors import CorruptRun, LayertapError
 from layertap.files import MAX_UNPACKED, open_regular, parse_json, read_bytes
+from layertap.formats import open_run, read_layers, read_npz
 from layertap.store import Run, RunWriter
-from layertap.store.foreign import open_run, read_layers, read_npz
 from layertap.store.layout import Layout
 from layertap.store.runfile import read_run_file
 from layertap.store.schema import SCHEMA, to_table
 from layertap.testing import load_golden
-from layertap.training.trigger_birth import read_reports
-from layertap.training.watch_config import read_config
+from layertap.watching.config import read_config
+from layertap.watching.trigger_birth import read_reports
 from store.making import kept, record
 
 MIB = 1 << 20
@@ -159,7 +159,7 @@ def test_a_small_npz_of_gigabytes(tmp_path: Path) -> None:
         for _ in range(128):
             out.write(bytes(4 * MIB))
     said = peak(f"""
-        from layertap.store.foreign import read_npz
+        from layertap.formats import read_npz
         try:
             read_npz({str(tmp_path / "x.npz")!r})
         except LayertapError as error:
@@ -194,7 +194,7 @@ def test_a_pt_that_repeats_one_element(tmp_path: Path) -> None:
     torch.save(torch.zeros(1).expand(10**6, 10**6), tmp_path / "layer_1_output.pt")
     torch.save(torch.ones(1).expand(1000, 50), tmp_path / "layer_2_output.pt")
     said = peak(f"""
-        from layertap.store.foreign import open_run
+        from layertap.formats import open_run
         run = open_run({str(tmp_path)!r})
         print(run.problems[0], [str(site) for site in run.sites])
     """)
@@ -213,7 +213,7 @@ def test_a_compressed_pt(tmp_path: Path) -> None:
             packed.writestr(name, stored.read(name))
     (tmp_path / "stored.pt").unlink()
     said = peak(f"""
-        from layertap.store.foreign import open_run
+        from layertap.formats import open_run
         try:
             open_run({str(tmp_path)!r})
         except LayertapError as error:

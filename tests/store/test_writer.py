@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -220,7 +221,9 @@ def test_each_file_is_synced_before_it_gets_its_name_and_its_folder_after(
     fsync, rename = os.fsync, os.replace
 
     def name(path: Path | str) -> str:
-        return os.path.relpath(path, tmp_path).replace(writer.session, "S") if "writer" in known else ""
+        if "writer" not in known:
+            return ""
+        return re.sub("[0-9a-f]{8}.tmp$", "S.tmp", os.path.relpath(path, tmp_path).replace(writer.session, "S"))
 
     def syncing(fd: int) -> None:
         done.append(("sync", name(os.readlink(f"/proc/self/fd/{fd}"))))

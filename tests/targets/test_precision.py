@@ -8,6 +8,7 @@ from torch import nn
 
 import layertap as lt
 import models
+from layertap.capture.artefact import ArtefactState
 from targets.artefacts import inputs, net, quiet
 
 SITES = ["model.embed_tokens", "model.layers.*", "model.norm", "lm_head"]
@@ -65,7 +66,7 @@ def test_openvino_computes_in_bfloat16_where_the_cpu_has_it(case):
     report = lt.diff(reference, rec.run)
     assert report.verdict == "fault"
     assert report.cause == "precision"
-    assert "the candidate's runtime says that it computes in bfloat16" in report.notes[0]
+    assert "the candidate's runtime reports that it computes in bfloat16" in report.notes[0]
     model, _ = models.qwen3(layers=4)
     model.config.use_cache = False
     found = lt.find_fault(model, lt.open_target(folder / "float32.xml"), given)
@@ -146,14 +147,14 @@ def test_the_word_of_a_runtime_is_proof(case, says_so):
     model, _ = models.qwen3(layers=4)
     model.config.use_cache = False
     if says_so:
-        model.layertap_computes = {"bfloat16"}
+        model.layertap_artefact = ArtefactState(computes_in={"bfloat16"})
     recording = lt.record(model, sites=SITES[:-1], keep="tensor")
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), recording as rec:
         model(**given)
     report = lt.diff(reference, rec.run)
     assert report.verdict == "fault"
     assert report.cause == ("precision" if says_so else "")
-    proof = "the candidate's runtime says that it computes in bfloat16" if says_so else "nothing proves it"
+    proof = "the candidate's runtime reports that it computes in bfloat16" if says_so else "nothing proves it"
     assert proof in report.notes[0]
 
 
@@ -195,7 +196,7 @@ def test_a_baked_file_in_bfloat16_is_silent_precision_where_the_cpu_has_it(baked
     target = lt.open_target(baked / "float32.xml")
     report = lt.diff(recorded(net()).run, recorded(net(), target).run)
     assert (report.verdict, report.cause) == ("fault", "precision")
-    assert "the candidate's runtime says that it computes in bfloat16" in report.notes[0]
+    assert "the candidate's runtime reports that it computes in bfloat16" in report.notes[0]
     found = lt.find_fault(net(), target, inputs(2))
     assert (found.verdict, found.cause) == ("fault", "precision")
     exact = lt.open_target(baked / "float32.xml", config={"INFERENCE_PRECISION_HINT": "f32"})
@@ -215,7 +216,7 @@ def test_what_is_beyond_the_rounding_of_the_runtime_s_dtype_is_the_first_departu
     for broken in (False, True):
         model, _ = models.qwen3(layers=4)
         model.config.use_cache = False
-        model.layertap_computes = {"bfloat16"}
+        model.layertap_artefact = ArtefactState(computes_in={"bfloat16"})
         if broken:
             with torch.no_grad():
                 model.model.layers[2].mlp.down_proj.weight.mul_(-200)

@@ -103,7 +103,9 @@ def test_a_changed_layer_is_a_changed_line(small, golden, tmp_path):
 
 
 def test_a_missing_file_says_how_to_make_it(tmp_path):
-    with pytest.raises(NotARun, match=r"no\.layertap: no golden baseline here yet; .*pytest --layertap-update"):
+    with pytest.raises(
+        NotARun, match=r"no\.layertap: there is no golden baseline here yet; .*pytest --layertap-update"
+    ):
         load_golden(tmp_path / "no.layertap")
 
 
@@ -145,23 +147,23 @@ def rewrite(path, change, line=1):
     ("name", "value", "told"),
     [
         ("site", "a:b:c", "is not a site"),
-        ("site", "a@99999999999", "call is not a whole number"),
+        ("site", "a@99999999999", "call must be a whole number"),
         ("site", "\ud800", "surrogates not allowed"),
-        ("site", None, "site is not a text"),
-        ("shape", 3, "shape is not a list"),
-        ("shape", [-1], "shape is not a whole number from 0"),
-        ("count", 1 << 70, "count is not a whole number"),
-        ("count", True, "count is not a whole number"),
-        ("rank", 1 << 40, "rank is not a whole number"),
-        ("mean", "nothing", "mean is not a number"),
-        ("mean", [1], "mean is not a number"),
+        ("site", None, "site must be a string"),
+        ("shape", 3, "shape must be a list"),
+        ("shape", [-1], "shape must be a whole number from 0"),
+        ("count", 1 << 70, "count must be a whole number"),
+        ("count", True, "count must be a whole number"),
+        ("rank", 1 << 40, "rank must be a whole number"),
+        ("mean", "nothing", "mean must be a number"),
+        ("mean", [1], "mean must be a number"),
         ("l2", 10**400, "int too large"),
-        ("first", [{}], "first is not a number"),
-        ("fingerprint", "__import__('os')", "not of 16 hexadecimal digits"),
-        ("fingerprint", 17, "fingerprint is not a text"),
+        ("first", [{}], "first must be a number"),
+        ("fingerprint", "__import__('os')", "does not consist of 16 hexadecimal digits"),
+        ("fingerprint", 17, "fingerprint must be a string"),
         ("sketch", "AAAA", "sketch has 3 bytes, expected 1004"),
         ("sketch", "§", "sketch is not base64"),
-        ("asked", 0, "asked is neither true nor false"),
+        ("asked", 0, "asked must be true or false"),
     ],
 )
 def test_a_wrong_value_is_one_clear_error(golden, name, value, told):

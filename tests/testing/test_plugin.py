@@ -58,7 +58,9 @@ def test_written_compared_broken_and_written_anew(suite):
     pytester = suite(ONE)
     missing = pytester.runpytest_inprocess()
     missing.assert_outcomes(failed=1)
-    missing.stdout.fnmatch_lines(["*NotARun: *golden/test_a/test_model.layertap: no golden*pytest --layertap-update*"])
+    missing.stdout.fnmatch_lines(
+        ["*NotARun: *golden/test_a/test_model.layertap: there is no golden*pytest --layertap-update*"]
+    )
     assert goldens(pytester) == []
 
     first = pytester.runpytest_inprocess("--layertap-update")
@@ -75,7 +77,9 @@ def test_written_compared_broken_and_written_anew(suite):
     (pytester.path / "broken").touch()
     broken = pytester.runpytest_inprocess()
     broken.assert_outcomes(failed=1)
-    broken.stdout.fnmatch_lines(["E *AssertionError: FAULT: this run against *", "E *first departure: 2 (Linear)*"])
+    broken.stdout.fnmatch_lines(
+        ["E *AssertionError: FAULT: this run against *", "E *first site above the floor: 2 (Linear)*"]
+    )
 
     meant = pytester.runpytest_inprocess("--layertap-update")
     meant.assert_outcomes(passed=1)
@@ -88,7 +92,7 @@ def test_a_failure_shows_the_test_and_the_report_once_and_no_line_of_ours(suite)
     pytester.runpytest_inprocess("--layertap-update")
     (pytester.path / "broken").touch()
     lines = pytester.runpytest_inprocess("-rN").outlines
-    assert sum("first departure" in line for line in lines) == 1
+    assert sum("first site above" in line for line in lines) == 1
     assert any(line.startswith(">") and "layertap_golden(recorded(BROKEN))" in line for line in lines)
     assert not any("matching.py" in line or "plugin.py" in line for line in lines)
 
@@ -121,7 +125,7 @@ def test_one_golden_for_several_tests_is_written_by_the_first(suite):
     for options in (["--layertap-update"], []):
         done = pytester.runpytest_inprocess(*options)
         done.assert_outcomes(passed=1, failed=1)
-        done.stdout.fnmatch_lines(["*first departure: 2 (Linear)*"])
+        done.stdout.fnmatch_lines(["*first site above the floor: 2 (Linear)*"])
     assert goldens(pytester) == ["golden/test_a/shared.layertap"]
 
 
@@ -133,7 +137,7 @@ def test_a_name_is_not_a_path(suite, name):
     """)
     done = pytester.runpytest_inprocess("--layertap-update")
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*BadArgument: *cannot be a golden's name*assert_matches(run, path)*"])
+    done.stdout.fnmatch_lines(["*BadArgument: *cannot be the name of a golden*assert_matches(run, path)*"])
     assert goldens(pytester) == []
 
 

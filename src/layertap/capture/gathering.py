@@ -17,7 +17,7 @@ from layertap.store.columns import HEAD, ROW_BYTES, Late, Moment, Plans, RecordB
 
 if TYPE_CHECKING:
     from layertap.capture.cuda import CudaLane, DevicePart
-    from layertap.capture.parcel import Draft
+    from layertap.capture.pending_record import Draft
     from layertap.capture.slots import Slot
 
 ARENA = 4 << 20

@@ -10,29 +10,31 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.capture.parcel import dtype_name
+from layertap.capture.artefact import artefact_of, artefacts_in
+from layertap.capture.pending_record import dtype_name
 
 
 def run_info(model: nn.Module, *, kind: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[str, Any]:
     """For `run.json`."""
+    artefact = artefact_of(model)
     return {
         "model": kind,
         "arguments": {name: _plain(value) for name, value in arguments.items()},
         "torch": torch.__version__,
         "parameter_dtypes": sorted({dtype_name(parameter.dtype) for parameter in model.parameters()}),
         "meta": dict(meta),
-        "artefact": getattr(model, "layertap_format", None),
+        "artefact": artefact.format if artefact is not None and artefact.format else None,
     }
 
 
 def computes_of(model: Any) -> list[str]:
     """The coarser dtypes in which the runtimes of compiled files in a model said that they compute, once they ran."""
-    return sorted({dtype for module in model.modules() for dtype in getattr(module, "layertap_computes", ())})
+    return sorted({dtype for state in artefacts_in(model) for dtype in state.computes_in})
 
 
 def checking_of(model: Any) -> float:
     """The seconds that compiled files in a model have spent on runs of layertap's own, to check their captures."""
-    return float(sum(getattr(module, "layertap_checking", 0.0) for module in model.modules()))
+    return sum(state.seconds_checking for state in artefacts_in(model))
 
 
 def rank() -> int:

@@ -11,7 +11,7 @@ from torch import nn
 
 from layertap.capture.leaves import Leaf, call_leaves, given_directly, leaves
 from layertap.capture.own_share import OwnShare
-from layertap.capture.parcel import Tally
+from layertap.capture.pending_record import Tally
 from layertap.capture.quick import QuickWay
 from layertap.capture.taps import Args, Kwargs
 

@@ -14,7 +14,7 @@ import torch
 from layertap.capture import collectives
 from layertap.capture.gathering import SMALL
 from layertap.capture.keep import STATS, TENSOR
-from layertap.capture.parcel import Draft, Tally, dtype_name, plan_of
+from layertap.capture.pending_record import Draft, Tally, dtype_name, plan_of
 from layertap.capture.sharding import any_marked, marked
 from layertap.capture.slots import Slot
 from layertap.measure import kernel, native, supported

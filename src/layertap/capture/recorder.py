@@ -18,16 +18,17 @@ import torch
 from torch import nn
 
 from layertap.capture import taps
+from layertap.capture.artefact import artefact_of
 from layertap.capture.compiled import Uncompiled, doors_of
 from layertap.capture.contents import Contents
-from layertap.capture.ending import keep_interrupts
+from layertap.capture.exit_signal import keep_interrupts
 from layertap.capture.guard import Inside
 from layertap.capture.info import checking_of, computes_of, rank, run_info
 from layertap.capture.keep import Keeper
 from layertap.capture.leaves import Leaf
-from layertap.capture.ledger import receipt_of, why_nothing
 from layertap.capture.module_tap import ModuleTap, Moment
-from layertap.capture.parcel import Source
+from layertap.capture.pending_record import Source
+from layertap.capture.receipt_builder import receipt_of, why_nothing
 from layertap.capture.schedule import parse_schedule
 from layertap.capture.sink import POLICIES, Sink, Writer
 from layertap.capture.taking import Taking
@@ -398,7 +399,7 @@ class Recorder(Taking):
             error=self._error or self.sink.error,
             sources=[(role, source) for (_, role, _), source in self._sources.items()],
             notes=(
-                *getattr(self.model, "layertap_notes", ()),
+                *(state.notes if (state := artefact_of(self.model)) is not None else ()),
                 *self.parts.notes(self.rank),
                 *self.notes,
                 *self.sink.notes,

@@ -15,7 +15,7 @@ from layertap.words import say
 
 if TYPE_CHECKING:
     from layertap.capture.leaves import Leaf
-    from layertap.capture.parcel import Draft
+    from layertap.capture.pending_record import Draft
 
 NAMED = 4
 

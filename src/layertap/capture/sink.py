@@ -24,7 +24,7 @@ from layertap.capture.buffers import Buffers
 from layertap.capture.cuda import CudaLane
 from layertap.capture.gathering import AGE, Batch, Gathering, complete
 from layertap.capture.keep import STATS, TENSOR, Level
-from layertap.capture.parcel import Draft, Tally, plan_of
+from layertap.capture.pending_record import Draft, Tally, plan_of
 from layertap.capture.room import Room
 from layertap.capture.slots import Slot
 from layertap.measure import measure, native, real_view

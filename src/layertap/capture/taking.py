@@ -11,7 +11,7 @@ import torch
 from layertap.capture.keep import STATS, TENSOR, Keeper, Level
 from layertap.capture.leaves import Leaf, parts, plain_value
 from layertap.capture.module_tap import Call, ModuleTap, Moment
-from layertap.capture.parcel import Draft, Source, Tally, dtype_name
+from layertap.capture.pending_record import Draft, Source, Tally, dtype_name
 from layertap.capture.sharding import Parts, marked
 from layertap.capture.slots import CallNumbers
 from layertap.measure import supported

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from layertap import __version__
-from layertap.cli import audit, demo, diff, doctor, export, fault, prune, record, show, watch
+from layertap.cli import audit, demo, diff, doctor, export, fault, prune, record, report, show, sweep, view, watch
 from layertap.cli.screen import problem
 from layertap.errors import LayertapError
 
@@ -48,8 +48,11 @@ app.command("fault")(fault.fault)
 app.command("audit")(audit.audit)
 app.command("doctor")(doctor.doctor)
 app.command("prune")(prune.prune)
+app.command("sweep")(sweep.sweep)
 app.command("watch")(watch.watch)
 app.command("export")(export.export)
+app.command("report")(report.report)
+app.command("view")(view.view)
 app.command("demo")(demo.demo)
 
 

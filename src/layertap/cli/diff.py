@@ -25,8 +25,8 @@ def diff(
     """Compare two runs, or two watched trainings: identical or noise (0), fault (1), inconclusive (3)."""
     from layertap.compare import diff as compare
     from layertap.compare.training import diff_training, is_training
+    from layertap.formats import open_run
     from layertap.report.diff import report_view
-    from layertap.store.foreign import open_run
 
     sides = open_run(reference), open_run(candidate)
     if all(map(is_training, sides)) and not (floor or mapping or html or sites or rtol is not None or atol is not None):

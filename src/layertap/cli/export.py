@@ -24,8 +24,8 @@ def export(
     """Write a run in the layout of another tool, and say what has no place there."""
     if output is None:
         raise BadArgument("where to? give the folder, or the .npz: -o PATH")
-    from layertap.store.foreign import export as write
-    from layertap.store.foreign import open_run
+    from layertap.formats import export as write
+    from layertap.formats import open_run
 
     names = dict(_pair(text) for text in name or ())
     with status(f"opening {run}"):

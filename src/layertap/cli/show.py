@@ -9,12 +9,12 @@ import typer
 
 from layertap.cli.screen import show_json, show_screen, show_text
 from layertap.errors import BadArgument
+from layertap.formats import open_run
 from layertap.report.receipt import receipt_view
 from layertap.report.show import run_rows, run_view, site_rows, site_view, telling_step
-from layertap.store.foreign import open_run
 from layertap.targets import ARTEFACTS, open_target
 from layertap.targets.opening import layout_of
-from layertap.training.trigger_birth import read_reports
+from layertap.watching.trigger_birth import read_reports
 
 
 def show(

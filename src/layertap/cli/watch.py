@@ -14,7 +14,7 @@ from layertap.cli.screen import err, problem, show_json, show_text
 from layertap.errors import BadArgument, LayertapError
 
 if TYPE_CHECKING:
-    from layertap.training.watch_script import Outcome, Watched
+    from layertap.watching.script import Outcome, WatchedRun
 
 
 def watch(
@@ -45,9 +45,9 @@ def watch(
     json: Annotated[bool, typer.Option("--json", help="the outcome as JSON, on the error stream")] = False,
 ) -> None:
     """Watch a training script that nobody edits. Its exit code is passed on."""
-    from layertap.training.watch_config import read_config
-    from layertap.training.watch_folder import check_writable
-    from layertap.training.watch_script import run
+    from layertap.watching.config import read_config
+    from layertap.watching.folder import check_writable
+    from layertap.watching.script import run
 
     options: dict[str, Any] = {"model": model, "sites": sites or None, "what": what, "keep": keep}
     options |= {"schedule": schedule, "ring": ring, "strict": strict or None, "path": output and str(output)}
@@ -71,7 +71,7 @@ def watch(
 
 
 def _as_options(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
-    from layertap.training.watch_config import file_options
+    from layertap.watching.config import file_options
 
     found = file_options(config) if config is not None else {}
     return {**found, **{name: value for name, value in given.items() if value is not None}}
@@ -99,7 +99,7 @@ def _show(command: list[str], outcome: Outcome, json: bool) -> None:
         )
 
 
-def _show_ranks(watched: list[Watched]) -> None:
+def _show_ranks(watched: list[WatchedRun]) -> None:
     """What the ranks of each run say about each other."""
     from layertap.compare.ranks import compare_ranks
 
@@ -113,7 +113,7 @@ def _show_ranks(watched: list[Watched]) -> None:
 def _determinism(command: list[str], options: dict[str, Any], json: bool) -> int:
     """Two runs of one command, held against each other: 0 bit-identical, 1 not, 3 nothing, or not all, to compare."""
     from layertap.compare.training import diff_training
-    from layertap.training.watch_script import run
+    from layertap.watching.script import run
 
     folder = Path(options["path"])
     sides = [folder / "first", folder / "second"]

@@ -5,6 +5,7 @@ comparable   the same inputs? real captures? or a placebo?
 align        which tensor of one run is which of the other
 chosen       only the sites that were asked for
 overlap      tensors of different lengths, and what part of them is the same
+estimates    pairs without tensors, measured by columns
 measuring    one pass over each pair
 floor        what rounding explains
 sharded      records of a part of a tensor, and what both sides hold of it
@@ -28,18 +29,19 @@ from layertap.compare.align import align
 from layertap.compare.chosen import chosen
 from layertap.compare.columns import column
 from layertap.compare.comparable import Comparability, comparable
+from layertap.compare.estimates import blocks_of
 from layertap.compare.floor import measured_floors, roundoff_of
 from layertap.compare.judge import Tolerance
-from layertap.compare.measuring import Measured, Parts, measure_pair
+from layertap.compare.measuring import Measured, PartialPairs, measure_pair
 from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
 from layertap.compare.result import Alignment, Pair, Report, Row
-from layertap.compare.rows import rows_of
+from layertap.compare.rows import Judging, rows_of
 from layertap.compare.training import TrainingReport, diff_training
 from layertap.errors import BadArgument, CorruptRun
-from layertap.result import Verdict
+from layertap.formats import open_run
+from layertap.messages import tr
+from layertap.result import Note, Verdict, joined
 from layertap.store import Run
-from layertap.store.foreign import open_run
-from layertap.words import say
 
 __all__ = ["Alignment", "Pair", "Report", "Row", "TrainingReport", "Verdict", "diff", "diff_training"]
 
@@ -77,7 +79,7 @@ def diff(
         try:
             return _diff(*runs, floor=floor, mapping=mapping, sites=sites, rtol=rtol, atol=atol, progress=progress)
         except CorruptRun:
-            # What turns out to be damaged on the way is told in the run's problems and left out: the rest is compared.
+            # What turns out to be damaged on the way is named in the run's problems and left out: the rest is compared.
             if unread == [run.index.unread for run in runs]:
                 raise
 
@@ -101,13 +103,17 @@ def _diff(
         alignment = chosen(alignment, sites)
     floors = _floors(reference, floor)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
-    parts = Parts()
-    found: Iterable[tuple[Pair, Measured]] = _measured(reference, candidate, alignment, limits, progress, parts)
+    parts = PartialPairs()
     told = told_precision(reference, candidate)
-    if told:
-        found = list(found)  # judged twice; else one block of a long training is in memory at a time
     roundoff = roundoff_of(reference, candidate, computing=[reference])
-    rows: Sequence[Row] = rows_of(found, floors, roundoff, tolerance)
+    found: Iterable[tuple[Pair, Measured]] = ()
+    rows: Sequence[Row]
+    if told or floors or tolerance is not None:
+        found = _measured(reference, candidate, alignment, limits, progress, parts)
+        found = list(found) if told else found  # judged twice; else one block of a long training is in memory at a time
+        rows = rows_of(found, floors, roundoff, tolerance)
+    else:
+        rows = _by_blocks(reference, candidate, alignment, roundoff, progress, parts)
     coarse = silent_precision(reference, candidate, alignment.pairs, rows)
     if told and tolerance is None and not {"fault", "inconclusive"}.isdisjoint(column(rows, "verdict")):
         roundoff = roundoff_of(reference, candidate, computing=[reference, candidate])
@@ -138,7 +144,7 @@ def _measured(
     alignment: Alignment,
     limits: Mapping[str, float],
     progress: Callable[[int, int], None] | None,
-    parts: Parts,
+    parts: PartialPairs,
 ) -> Iterator[tuple[Pair, Measured]]:
     for done, (pair, same) in enumerate(alignment.pairs.told(), start=1):
         measured = measure_pair(reference, candidate, pair, alignment.trims, same=same, **limits)
@@ -148,6 +154,31 @@ def _measured(
             progress(done, len(alignment.pairs))
 
 
+def _by_blocks(
+    reference: Run,
+    candidate: Run,
+    alignment: Alignment,
+    roundoff: float,
+    progress: Callable[[int, int], None] | None,
+    parts: PartialPairs,
+) -> Sequence[Row]:
+    """The same, judged by the modelled floor; pairs without tensors are measured and judged by columns."""
+
+    def measure(pair: Pair, same: bool) -> Measured:
+        measured = measure_pair(reference, candidate, pair, alignment.trims, same=same)
+        parts.add(pair, measured)
+        return measured
+
+    judging, done = Judging({}, roundoff), 0
+    for block in blocks_of(alignment.pairs, measure):
+        judging.add_estimates(block)
+        parts.add_whole(len(block.errors) - block.errors.count(None))
+        done += len(block.errors)
+        if progress is not None:
+            progress(done, len(alignment.pairs))
+    return judging.rows()
+
+
 def _whole(
     rows: Sequence[Row], alignment: Alignment, proof: Comparability, *, asked: bool
 ) -> tuple[Verdict, tuple[str, ...]]:
@@ -155,40 +186,39 @@ def _whole(
     if proof.reasons:
         return "inconclusive", proof.reasons
     if not rows:
-        return "inconclusive", (say("no site of one run could be matched with one of the other; give a mapping="),)
+        return "inconclusive", (Note("compare.nothing_matched"),)
     verdicts = Counter(column(rows, "verdict"))
     if faults := verdicts["fault"]:
-        text = say("{count} of {total} sites are above what rounding explains", count=faults, total=len(rows))
+        text = Note("compare.sites_above", count=faults, total=len(rows))
         if rows[0].floor_kind == "tolerance":
-            text = say("{count} of {total} sites are outside the tolerances", count=faults, total=len(rows))
+            text = Note("compare.sites_outside", count=faults, total=len(rows))
         return "fault", (text,)
     unmatched = len(alignment.reference_only) + len(alignment.candidate_only)
     if doubtful := verdicts["inconclusive"]:
         why = next(row.why for row in rows if row.verdict == "inconclusive")
-        template = "{count} of {total} sites cannot be judged: {why}"
-        return "inconclusive", (say(template, count=doubtful, total=len(rows), why=why),)
+        return "inconclusive", (Note("compare.sites_not_judged", count=doubtful, total=len(rows), why=why),)
     if unmatched:
-        template = "the {total} matched sites agree, but {count} were recorded on one side only"
-        way = say("sites= (--sites) judges only what it names, a mapping= pairs what differs in name")
-        return "inconclusive", (f"{say(template, total=len(rows), count=unmatched)}; {way}",)
+        return "inconclusive", (
+            joined(Note("compare.one_side_only", total=len(rows), count=unmatched), Note("compare.sites_or_mapping")),
+        )
     if proof.missing and not asked:
         return "inconclusive", proof.missing
     if verdicts["identical"] == len(rows):
-        return "identical", (say("all {total} sites are bit-identical", total=len(rows)),)
+        return "identical", (Note("compare.all_identical", total=len(rows)),)
     if rows[0].floor_kind == "tolerance":
-        return "noise", (say("all {total} sites are within the tolerances", total=len(rows)),)
-    return "noise", (say("all {total} sites are within what rounding explains", total=len(rows)),)
+        return "noise", (Note("compare.all_within_tolerances", total=len(rows)),)
+    return "noise", (Note("compare.all_within_rounding", total=len(rows)),)
 
 
 def _tolerance(rtol: float | None, atol: float | None, floor: Any) -> Tolerance | None:
     if rtol is None and atol is None:
         return None
     if floor is not None:
-        raise BadArgument("rtol and atol replace the floor; give them or floor=, not both")
+        raise BadArgument(tr("compare.tolerance_and_floor"))
     given = {"rtol": rtol or 0.0, "atol": atol or 0.0}
     for name, value in given.items():
         if not 0 <= value < math.inf:
-            raise BadArgument(f"{name}={value!r}: expected a number of at least 0")
+            raise BadArgument(tr("compare.number_expected", name=name, value=value))
     return Tolerance(**given)
 
 
@@ -200,5 +230,5 @@ def _floors(reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any
     for run in runs:
         reasons = comparable(reference, run, align(reference, run)).reasons
         if reasons:
-            raise BadArgument(f"floor {run.name} is no run of the reference on the same input: {reasons[0]}")
+            raise BadArgument(tr("compare.floor_other_input", name=run.name, reasons=reasons[0]))
     return measured_floors(reference, runs)

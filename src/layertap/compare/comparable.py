@@ -21,11 +21,12 @@ import pyarrow.compute as pc
 from layertap.compare.align.inputs import Input, InputPair, input_pairs, known
 from layertap.compare.padding import Trim, find_trim
 from layertap.compare.result import Alignment, Pair
+from layertap.measure.floats import FORMATS, ROUNDOFF
 from layertap.measure.sketch import relative_l2
+from layertap.result import Note
 from layertap.site import Record
 from layertap.store import Run
 from layertap.store.index import encoded, fingerprints, whole_numbers
-from layertap.words import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,34 +75,34 @@ def _captured(side: str, run: Run, reasons: list[str], notes: list[str]) -> None
     name = _name(side, run)
     if not run.sites:
         why = receipt.silent[0].why if receipt is not None and receipt.silent else ""
-        reasons.append(f"{name}: nothing was captured{f' ({why})' if why else ''}")
+        reasons.append(Note("comparable.nothing_captured", name=name, more=f" ({why})" if why else ""))
     elif receipt is not None and receipt.error:
         # What was recorded before is real. But a site that was asked for and never came was not found to be right.
-        text = f"{name}: recording stopped early ({receipt.error})"
+        text = Note("comparable.stopped_early", name=name, error=receipt.error)
         if receipt.silent:
-            reasons.append(f"{text}; {len(receipt.silent)} sites that were asked for are missing")
+            reasons.append(Note("comparable.stopped_and_missing", text=text, count=len(receipt.silent)))
         else:
             notes.append(text)
     if receipt is not None and receipt.lost:
-        notes.append(f"{name}: {receipt.lost} records could not be written and are missing")
+        notes.append(Note("comparable.lost", name=name, lost=receipt.lost))
     dropped = sum(site.dropped for site in receipt.sites) if receipt is not None else 0
     if dropped:
-        notes.append(f"{name}: {dropped} tensors were not kept for lack of budget")
+        notes.append(Note("comparable.dropped", name=name, dropped=dropped))
     if run.partial:
-        more = f" (and {len(run.problems) - 1} more)" if len(run.problems) > 1 else ""
-        notes.append(f"{name}: partial; {run.problems[0]}{more}")
+        more = Note("comparable.and_more", count=len(run.problems) - 1) if len(run.problems) > 1 else ""
+        notes.append(Note("comparable.partial", name=name, problem=run.problems[0], more=more))
 
 
 def _unread(*runs: Run) -> list[str]:
     """Files that lie beside those that were read; a folder that was read in part is not known to agree."""
-    told = []
+    told: list[str] = []
     for run in runs:
         names = run.info.get("unread")
         if isinstance(names, list) and names:
-            some = ", ".join(map(str, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            told.append(
-                say("{folder}: {count} files were not read: {names}", folder=run.name, count=len(names), names=some)
+            some = ", ".join(map(str, names[:5])) + (
+                Note("comparable.and_more_files", count=len(names) - 5) if len(names) > 5 else ""
             )
+            told.append(Note("comparable.unread", folder=run.name, count=len(names), names=some))
     return told
 
 
@@ -126,18 +127,16 @@ def _stale(side: str, run: Run) -> list[str]:
         # Foreign folders without tensors have no fingerprints; NaN everywhere is a fault, and one that others report.
         live = outputs[(here["mark"][outputs] != 0) & ~here["nan"][outputs]]
         if len(live) >= 3 and len(np.unique(here["mark"][live])) == 1:
-            return [f"{name}: stale; all {len(live)} sites of step {step} hold one and the same tensor"]
+            return [Note("comparable.stale_same", name=name, count=len(live), step=step)]
         if len(live) >= 3 and np.all(here["constant"][live]):
-            return [f"{name}: stale; every one of the {len(live)} tensors of step {step} is constant"]
+            return [Note("comparable.stale_constant", name=name, count=len(live), step=step)]
         if not len(outputs):
             continue
         marks = here["site"][outputs].tobytes() + here["mark"][outputs].tobytes()
         before, same = seen.setdefault((int(here["rank"][0]), marks), (step, given))
         if given and same and given != same and here["mark"][outputs].any():
-            steps = f"steps {before} and {step}"
-            return [
-                f"{name}: stale; the inputs of {steps} differ, all {len(outputs)} recorded tensors are bit-identical"
-            ]
+            steps = Note("comparable.steps", before=before, step=step)
+            return [Note("comparable.stale_inputs", name=name, steps=steps, count=len(outputs))]
     return []
 
 
@@ -179,8 +178,8 @@ def _last(here: dict[str, Any]) -> Any:
 def _inputs(reference: Run, candidate: Run, trim: Trim | None, reasons: list[str], notes: list[str]) -> None:
     unknown = [side for side, run in (("reference", reference), ("candidate", candidate)) if not known(run)]
     if unknown:
-        whose = "of both sides" if len(unknown) == 2 else f"of the {unknown[0]}"
-        notes.append(f"inputs {whose} unknown: that both saw the same is taken on trust")
+        whose = Note("comparable.of_both") if len(unknown) == 2 else Note("comparable.of_side", side=unknown[0])
+        notes.append(Note("comparable.inputs_unknown", whose=whose))
         return
     if trim is not None:
         notes.append(trim.why)
@@ -194,10 +193,12 @@ def _inputs(reference: Run, candidate: Run, trim: Trim | None, reasons: list[str
             elif text not in notes:
                 notes.append(text)
     for step, text in wrong[:4]:
-        at = f" at step {step}" if steps > 1 else ""
-        reasons.append(f"different inputs{at}: {text}")
+        at = Note("comparable.at_step", step=step) if steps > 1 else ""
+        reasons.append(Note("comparable.different_inputs", at=at, text=text))
     if len(wrong) > 4:
-        reasons.append(f"different inputs: … and {len(wrong) - 4} more, at {len({step for step, _ in wrong})} steps")
+        reasons.append(
+            Note("comparable.different_inputs_more", count=len(wrong) - 4, count2=len({step for step, _ in wrong}))
+        )
 
 
 class _Finding(NamedTuple):
@@ -214,12 +215,12 @@ def _differs(pair: InputPair, trim: Trim | None) -> Iterator[_Finding]:
         assert item is not None
         harmless = "mask" in item.name and item.values is not None and bool(np.all(item.values == 1))
         if harmless:
-            yield _Finding(f"only the {side} was given {_called(item)}; it masks nothing", harmless=True)
+            yield _Finding(Note("comparable.only_given_mask", side=side, called=_called(item)), harmless=True)
         elif "position" in item.name and item.values is not None and _counts_up(item.values):
-            text = f"only the {side} was given {_called(item)}; they count from 0, as they do when none are given"
+            text = Note("comparable.only_given_positions", side=side, called=_called(item))
             yield _Finding(text, harmless=True)
         elif trim is None or "mask" not in item.name:
-            yield _Finding(f"only the {side} was given {_called(item)}")
+            yield _Finding(Note("comparable.only_given", side=side, called=_called(item)))
         return
     a, b = one.record, other.record
     if a is not None and b is not None and (a.fingerprint, a.dtype, a.shape) == (b.fingerprint, b.dtype, b.shape):
@@ -229,7 +230,7 @@ def _differs(pair: InputPair, trim: Trim | None) -> Iterator[_Finding]:
     elif a is not None and b is not None:
         yield from _real_numbers(one, a, b)
     else:
-        yield _Finding(f"{_called(one)} cannot be compared: its values were not kept on both sides")
+        yield _Finding(Note("comparable.not_comparable", called=_called(one)))
 
 
 def _counts_up(positions: Any) -> bool:
@@ -244,21 +245,30 @@ def _whole_numbers(one: Input, other: Input, trim: Trim | None) -> Iterator[_Fin
     if trim is not None and x.ndim == y.ndim:
         x, y = trim.apply(*((x, y) if x.ndim > 1 else (x[None], y[None])))
     if x.shape != y.shape:
-        length = f"lengths {x.shape[-1]} and {y.shape[-1]}" if x.shape[:-1] == y.shape[:-1] else ""
-        shapes = length or f"shapes {list(x.shape)} and {list(y.shape)}"
-        yield _Finding(f"{_called(one)} has {shapes}{_common(x, y)}")
+        length = (
+            Note("comparable.lengths", shape=x.shape[-1], shape2=y.shape[-1]) if x.shape[:-1] == y.shape[:-1] else ""
+        )
+        shapes = length or Note("comparable.shapes", shape=list(x.shape), shape2=list(y.shape))
+        yield _Finding(Note("comparable.has", called=_called(one), shapes=shapes, common=_common(x, y)))
         return
     wrong = np.argwhere(x != y)
     if len(wrong):
         at = tuple(int(index) for index in wrong[0])
         where = at[-1] if len(at) == 1 or not any(at[:-1]) else list(at)
         yield _Finding(
-            f"{_called(one)} differs at {len(wrong)} of {x.size} positions, first at {where}: "
-            f"{x[at].item()} in the reference, {y[at].item()} in the candidate"
+            Note(
+                "comparable.differs_at",
+                called=_called(one),
+                count=len(wrong),
+                size=x.size,
+                where=where,
+                item=x[at].item(),
+                item2=y[at].item(),
+            )
         )
     elif one.record is not None and other.record is not None and one.record.dtype != other.record.dtype:
-        dtypes = f"{one.record.dtype} in the reference, {other.record.dtype} in the candidate"
-        yield _Finding(f"{_called(one)} is {dtypes}", harmless=True)
+        dtypes = Note("comparable.dtypes", dtype=one.record.dtype, dtype2=other.record.dtype)
+        yield _Finding(Note("comparable.is", called=_called(one), dtypes=dtypes), harmless=True)
 
 
 def _common(x: Any, y: Any) -> str:
@@ -268,25 +278,28 @@ def _common(x: Any, y: Any) -> str:
         return ""
     wrong = np.flatnonzero(np.any((x[..., :length] != y[..., :length]).reshape(-1, length), axis=0))
     if not len(wrong):
-        return f"; the first {length} are equal, and nothing proves that the rest is padding"
-    return f"; they part at position {wrong[0]}"
-
-
-_EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+        return Note("comparable.prefix_equal", length=length)
+    return Note("comparable.differ_from", wrong=wrong[0])
 
 
 def _real_numbers(one: Input, a: Record, b: Record) -> Iterator[_Finding]:
     if a.shape != b.shape:
-        yield _Finding(f"{_called(one)} has shapes {list(a.shape)} and {list(b.shape)}")
+        yield _Finding(Note("comparable.has_shapes", called=_called(one), shape=list(a.shape), shape2=list(b.shape)))
         return
     if not (a.sketch and b.sketch and a.statistics.l2 > 0):
-        yield _Finding(f"{_called(one)} differs (mean {a.statistics.mean:.6g} and {b.statistics.mean:.6g})")
+        yield _Finding(
+            Note("comparable.means_differ", called=_called(one), mean=a.statistics.mean, mean2=b.statistics.mean)
+        )
         return
     error = relative_l2(a.sketch, b.sketch, a.statistics.l2)
-    rounding = max(_EPSILON.get(a.dtype, 0.0), _EPSILON.get(b.dtype, 0.0))
-    dtypes = f"{a.dtype} and {b.dtype}" if a.dtype != b.dtype else f"both {a.dtype}"
-    text = f"{_called(one)} differs by ≈ {error:.2g} of its length ({dtypes})"
-    yield _Finding(f"{text}: no more than rounding", harmless=True) if error <= rounding else _Finding(text)
+    rounding = max((FORMATS[dtype].epsilon for dtype in (a.dtype, b.dtype) if dtype in ROUNDOFF), default=0.0)
+    dtypes = (
+        Note("comparable.two_dtypes", one=a.dtype, other=b.dtype)
+        if a.dtype != b.dtype
+        else Note("comparable.both_dtype", dtype=a.dtype)
+    )
+    text = Note("comparable.differs_by", called=_called(one), error=error, dtypes=dtypes)
+    yield _Finding(Note("comparable.only_rounding", text=text), harmless=True) if error <= rounding else _Finding(text)
 
 
 # Claims.
@@ -313,7 +326,9 @@ def _claims(side: str, run: Run) -> list[str]:
     if not total or held[dtype] >= total / 2:
         return []
     usual, count = held.most_common(1)[0]
-    return [f"{_name(side, run)} holds {usual} tensors ({count} of {total}), though it is called {dtype}"]
+    return [
+        Note("comparable.called_otherwise", name=_name(side, run), usual=usual, count=count, total=total, dtype=dtype)
+    ]
 
 
 def _words(run: Run) -> set[str]:
@@ -336,7 +351,7 @@ def _placebo(reference: Run, candidate: Run, alignment: Alignment) -> str:
     if len(formats) > 1:
         return ""  # a compiled file that computes the very same bits is no placebo, but the best there is
     differ = [
-        f"{word} {_short(a)} against {_short(b)}"
+        Note("comparable.against", word=word, one=_short(a), other=_short(b))
         for word, a, b in (
             ("model", reference.info.get("model"), candidate.info.get("model")),
             ("meta", reference.info.get("meta"), candidate.info.get("meta")),
@@ -345,9 +360,8 @@ def _placebo(reference: Run, candidate: Run, alignment: Alignment) -> str:
         )
         if a != b and a and b
     ]
-    return (
-        f"the candidate is the reference: all {len(pairs)} tensors are bit-identical; "
-        f"whatever was changed between them did not run{f' ({differ[0]})' if differ else ''}"
+    return Note(
+        "comparable.placebo", count=len(pairs), more=Note("comparable.in_brackets", text=differ[0]) if differ else ""
     )
 
 
@@ -362,7 +376,7 @@ def _short(value: Any) -> str:
 
 
 def _name(side: str, run: Run) -> str:
-    return f"the {side}" if (folder := _folder(run)) is None else str(folder)
+    return Note("comparable.the_side", side=side) if (folder := _folder(run)) is None else str(folder)
 
 
 def _folder(run: Run) -> Path | None:
@@ -373,4 +387,4 @@ def _folder(run: Run) -> Path | None:
 
 def _called(item: Input) -> str:
     name = f"`{item.name}`" if item.name and not item.name.isdigit() else f"input {item.name or 0}"
-    return f"{name} of call {item.call}" if item.call else name
+    return Note("comparable.of_call", name=name, call=item.call) if item.call else name

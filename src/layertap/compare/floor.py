@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from layertap.compare.align import align
+from layertap.compare.depth import depth
 from layertap.compare.measuring import measure_pair
 from layertap.compare.result import Pair
+from layertap.measure.floats import ROUNDOFF
 from layertap.result import Verdict
 from layertap.site import Record
 from layertap.store import Run
-
-ROUNDOFF = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "bfloat16": 2.0**-9,
-    "float16": 2.0**-12,
-    "int8": 2.0**-8,
-    "float8_e4m3fn": 2.0**-4,
-    "float8_e4m3fnuz": 2.0**-4,
-    "float8_e5m2": 2.0**-3,
-    "float8_e5m2fnuz": 2.0**-3,
-}
-"""Unit roundoff: the most that one rounding moves a value, relatively."""
 
 PER_LAYER = 3.0
 """Unit roundoffs that one layer adds to the error, seen as 1.2 to 3.6 in eight families of models in bf16 and fp16."""
@@ -48,7 +36,7 @@ class Floor:
     kind: str
     """`measured`, `modelled`, or `tolerance`."""
     rounded_before: bool = False
-    """Whether something that ran before differs at all, so that rounding may tip a choice between near equals."""
+    """Whether something that ran before differs at all: rounding may then change a choice between near equals."""
     tipped_before: bool = False
     """Whether such a choice was tipped: then single rows differ altogether, and no rounding bounds them."""
     tipped_here: bool = False
@@ -59,16 +47,16 @@ class Floor:
     """Below this, an error is one rounding of the coarsest dtype, wherever it sits."""
 
 
-Key = tuple[str, int, int]
+FloorKey = tuple[str, int, int]
 
 
-def key_of(record: Record) -> Key:
+def key_of(record: Record) -> FloorKey:
     return str(record.site), record.step, record.rank
 
 
-def measured_floors(reference: Run, floors: Sequence[Run]) -> dict[Key, Floor]:
+def measured_floors(reference: Run, floors: Sequence[Run]) -> dict[FloorKey, Floor]:
     """Lays each floor run beside the reference; where there are several, the largest error counts."""
-    found: dict[Key, Floor] = {}
+    found: dict[FloorKey, Floor] = {}
     for run in floors:
         alignment = align(reference, run)
         for pair in alignment.pairs:
@@ -97,13 +85,18 @@ def modelled_floor(pair: Pair, roundoff: float, before: Prefix | None = None) ->
     layers = depth(pair.reference)
     if before is None:
         return _modelled(layers, roundoff, 0, rounded=False, tipped=False, here=False)
+    return floor_at(layers, pair.reference.site.path, roundoff, before)
+
+
+def floor_at(layers: int, path: str, roundoff: float, before: Prefix) -> Floor:
+    """The same for a site of which only its depth and path are known."""
     return _modelled(
         max(0, layers - before.depth),
         roundoff,
         before.quiet,
         rounded=not before.exact,
         tipped=bool(before.tipped),
-        here=before.covers(pair.reference),
+        here=bool(before.tipped) and before.covers(path),
     )
 
 
@@ -138,19 +131,25 @@ class Prefix:
     """How deep the bit-identical ones reach, which have added no rounding."""
 
     def add(self, record: Record, verdict: Verdict) -> None:
+        if "float" in record.dtype:
+            self.add_real(depth(record), verdict)
+            return
         self.exact = self.exact and verdict == "identical"
         self.open = self.open and verdict in ("identical", "noise")
-        if "float" not in record.dtype:
-            if verdict == "inconclusive":
-                self.tipped.add(record.site.path.rpartition(".")[0])
-            return
+        if verdict == "inconclusive":
+            self.tipped.add(record.site.path.rpartition(".")[0])
+
+    def add_real(self, layers: int, verdict: Verdict) -> None:
+        """Adds a site that holds floats, so many layers deep."""
+        self.exact = self.exact and verdict == "identical"
+        self.open = self.open and verdict in ("identical", "noise")
         self.quiet = self.quiet + 1 if self.open else 0
         if self.exact:
-            self.depth = max(self.depth, depth(record))
+            self.depth = max(self.depth, layers)
 
-    def covers(self, record: Record) -> bool:
+    def covers(self, path: str) -> bool:
         """Whether a site lies in a module whose choice was tipped."""
-        return any(record.site.path == path or record.site.path.startswith(f"{path}.") for path in self.tipped)
+        return any(path == module or path.startswith(f"{module}.") for module in self.tipped)
 
 
 def roundoff_of(*runs: Run, computing: Sequence[Run] = ()) -> float:
@@ -171,15 +170,3 @@ def roundoff_of(*runs: Run, computing: Sequence[Run] = ()) -> float:
 def computes_in(run: Run) -> tuple[str, ...]:
     """The dtypes, coarser than its tensors', in which the runtime of a run said that it computes."""
     return tuple(run.info.get("computes_in") or ())
-
-
-def depth(record: Record) -> int:
-    """How many layers lie above a site: the first number in its path, or the place in the order of execution."""
-    number = _first_number(record.site.path)
-    return record.order if number is None else number
-
-
-@lru_cache(maxsize=1 << 16)
-def _first_number(path: str) -> int | None:
-    number = re.search(r"\d+", path)
-    return int(number[0]) if number else None

@@ -17,9 +17,9 @@ from layertap.measure import histogram
 from layertap.measure.difference import Difference
 from layertap.measure.pair import Array, compare
 from layertap.measure.sketch import relative_l2
+from layertap.result import Note
 from layertap.site import Record
 from layertap.store import Run
-from layertap.words import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,16 @@ class Measured:
     error: float = math.nan
     """The relative L2 error; NaN where nothing is known."""
     how: str = ""
-    """`exact`, `sketch`, `statistics` (a lower bound), `shapes` (they differ), or why there is nothing."""
+    """`exact`, `sketch`, `statistics` (a lower bound), `shapes` (they differ), `nothing`."""
+    why: str = ""
+    """Why nothing could be measured."""
     shapes: tuple[Shape, Shape] | None = None
     """Both, where they differ; with a difference, one side had merged axes, and the same order was assumed."""
     part: str = ""
     """Where records hold only a part of a tensor: which part was compared, or why none could be."""
 
 
-class Parts:
+class PartialPairs:
     """The pairs of which only a part of the tensor was compared, for the report."""
 
     def __init__(self) -> None:
@@ -51,11 +53,18 @@ class Parts:
         self._total += 1
         if measured.part and measured.difference is not None:
             self._count += 1
-            self._first = self._first or f"{pair.reference.site}: {measured.part}"
+            self._first = self._first or Note("compare.part_of", site=pair.reference.site, part=measured.part)
+
+    def add_whole(self, count: int) -> None:
+        """Adds pairs that were compared whole."""
+        self._total += count
 
     def notes(self) -> list[str]:
-        template = "{count} of {total} pairs have only a part of a tensor in common; {first}"
-        return [say(template, count=self._count, total=self._total, first=self._first)] if self._count else []
+        return (
+            [Note("compare.parts_in_common", count=self._count, total=self._total, first=self._first)]
+            if self._count
+            else []
+        )
 
 
 _IDENTICAL = Measured(identical=True, error=0.0, how="exact")
@@ -80,7 +89,7 @@ def measure_pair(
     if isinstance(common, Apart):
         return Measured(part=common.why)
     if common is not None and not a.kept == b.kept == "tensor":
-        return Measured(part=say("{part}; keep='tensor' on both sides to compare it", part=common.why))
+        return Measured(part=Note("compare.part_needs_tensors", part=common.why))
     try:
         if common is not None:
             return _of_part(reference, candidate, pair, common, rtol, atol)
@@ -92,7 +101,7 @@ def measure_pair(
         if a.kept == b.kept not in ("stats", histogram.NAME):  # equal histograms do not mean near values
             return _exact(reference, candidate, pair, trims, rtol, atol)
     except CorruptRun as error:  # a bad disk is not the model's fault
-        return Measured(how=str(error))
+        return Measured(how="nothing", why=str(error))
     if common_shape(a.shape, b.shape) is None:
         return Measured(how="shapes", shapes=(a.shape, b.shape))
     if a.sketch and b.sketch and a.statistics.l2 > 0:
@@ -100,7 +109,7 @@ def measure_pair(
     if a.statistics.l2 > 0:
         # ‖b - a‖ is at least the difference of the norms, and that is all that statistics alone can prove.
         return Measured(error=abs(b.statistics.l2 - a.statistics.l2) / a.statistics.l2, how="statistics")
-    return Measured(how="neither tensors nor sketches were kept")
+    return Measured(how="nothing", why=Note("compare.nothing_kept"))
 
 
 def _exact(reference: Run, candidate: Run, pair: Pair, trims: Sequence[Trim], rtol: float, atol: float) -> Measured:

@@ -21,6 +21,7 @@ from layertap.compare.shapes import Shape, common_shape, lengths, leveled
 from layertap.compare.tensors import array_of, changed, elements
 from layertap.errors import RunError
 from layertap.measure.pair import Array
+from layertap.result import Note
 from layertap.site import Record
 from layertap.store import Run
 from layertap.store.dtype import to_numpy
@@ -91,10 +92,14 @@ def _by_content(work: _Work, key: tuple[int, int], pairs: Sequence[tuple[Shape, 
                 continue
             row, column, distance = best
             sites = f"`{work.records[0][numbers[0][row]].site}`", f"`{work.records[1][numbers[1][column]].site}`"
-            why = (
-                f"lengths {key[0]} and {key[1]}: the {part} {both} positions hold the same at "
-                f"{sites[0] if sites[0] == sites[1] else ' and '.join(sites)} (≈ {distance:.1g} apart), so only these "
-                f"are compared"
+            why = Note(
+                "compare.overlap",
+                key=key[0],
+                key2=key[1],
+                part=part,
+                both=both,
+                sites=sites[0] if sites[0] == sites[1] else " and ".join(sites),
+                distance=distance,
             )
             found.append((distance, _trim(key, spans, why)))
     if not found:

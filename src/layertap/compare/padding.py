@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from layertap.compare.align.inputs import Array, InputPair, input_pairs
+from layertap.result import Note
 from layertap.store import Run
 
 Span = tuple[int, int]
@@ -115,8 +116,7 @@ def _trim(pairs: list[InputPair]) -> Trim | None:
         candidate_length=lengths[1],
         reference_slice=slice(*spans[0]),
         candidate_slice=slice(*spans[1]),
-        why=f"compared without padding: {real} real positions of {lengths[0]} in the reference and of {lengths[1]} "
-        f"in the candidate ({why})",
+        why=Note("compare.without_padding", real=real, lengths=lengths[0], lengths2=lengths[1], why=why),
         batch=sizes[0][0],
     )
 
@@ -141,10 +141,10 @@ def _by_masks(ids: Sides, masks: Sides, lengths: tuple[int, int]) -> Spans:
         same = ids[0][:, slice(*spans[0])] == ids[1][:, slice(*spans[1])]
         if not np.all(same | (np.broadcast_to(cut[0], same.shape) == 0)):
             return None, ""
-        return spans, "the attention masks say so, and the ids in between are equal"
+        return spans, Note("compare.masks_and_ids")
     if masks[0] is None or masks[1] is None:
         return None, ""
-    return spans, "both attention masks say so"
+    return spans, Note("compare.both_masks")
 
 
 def _by_ids(ids: Sides, masks: Sides, lengths: tuple[int, int]) -> Spans:
@@ -170,7 +170,7 @@ def _by_ids(ids: Sides, masks: Sides, lengths: tuple[int, int]) -> Spans:
             return (
                 spans[0],
                 spans[1],
-            ), f"on the {side} the {name} has {extra} times id {rest.flat[0]}, the rest is equal"
+            ), Note("compare.padding_ids", end=side, side=name, extra=extra, flat=rest.flat[0])
     return None, ""
 
 

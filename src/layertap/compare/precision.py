@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from statistics import median
 
 import numpy as np
 
+from layertap.compare.align.pairs import Pairs
 from layertap.compare.columns import column
-from layertap.compare.floor import PER_LAYER, ROUNDOFF, SPREAD, computes_in, depth
+from layertap.compare.floor import PER_LAYER, SPREAD, computes_in
 from layertap.compare.judge import LIMIT
 from layertap.compare.result import Pair, Row
 from layertap.compare.tensors import array_of
 from layertap.errors import CorruptRun
+from layertap.measure.floats import ROUNDOFF
+from layertap.result import Note, joined
 from layertap.site import Record
 from layertap.store import Run
-from layertap.words import say
 
 COARSER = ("bfloat16", "float16")
 TYPICAL = 1.5
@@ -40,9 +41,7 @@ LARGEST = 1 << 22
 """A tensor with more values is not searched for proof; others are there."""
 
 
-def silent_precision(
-    reference: Run, candidate: Run, pairs: Sequence[Pair], rows: Sequence[Row]
-) -> tuple[str, str] | None:
+def silent_precision(reference: Run, candidate: Run, pairs: Pairs, rows: Sequence[Row]) -> tuple[str, str] | None:
     """("precision", why) where it is proven, ("", why) where it only looks like it; None where it does not."""
     words = {*computes_in(candidate), *(candidate.info.get("parameter_dtypes") or ())}
     if any(ROUNDOFF.get(dtype, 0.0) > ROUNDOFF["bfloat16"] for dtype in words):
@@ -51,32 +50,30 @@ def silent_precision(
     if not any(error > least for error in column(rows, "error")):
         return None
     # Of a pair that is not in memory, the depth: a long training has millions.
-    known = [
-        (place, depth(pair.reference), error)
-        for place, (pair, error) in enumerate(zip(pairs, column(rows, "error"), strict=True))
-        if _float32(pair) and math.isfinite(error)
-    ]
-    above = [item for item in known if item[2] > LIMIT * PER_LAYER * _scale("float32", item[1])]
-    few = len(above) < FEWEST or len(above) < EVERYWHERE * len(known)
-    if few or not _without_form(rows, {place for place, *_ in above}):
+    errors = np.fromiter(column(rows, "error"), np.float64, len(rows))
+    layers = 1 + pairs.depths()
+    known = np.isfinite(errors) & (pairs.values(0, "dtype") == "float32") & (pairs.values(1, "dtype") == "float32")
+    above = np.flatnonzero(known & (errors > LIMIT * PER_LAYER * ROUNDOFF["float32"] * np.sqrt(layers)))
+    few = len(above) < FEWEST or len(above) < EVERYWHERE * known.sum()
+    if few or not _without_form(rows, set(above.tolist())):
         return None
-    size = {dtype: median(error / _scale(dtype, layer) for _, layer, error in above) / TYPICAL for dtype in COARSER}
+    sizes = errors[above] / np.sqrt(layers[above])
+    size = {dtype: float(np.median(sizes)) / ROUNDOFF[dtype] / TYPICAL for dtype in COARSER}
     nearest = min(size, key=lambda name: abs(math.log(size[name])))
     if not 1 / RANGE < size[nearest] < RANGE:
         return None
     # Smaller than its rounding usually is, an error may be; larger it may not.
     possible = [dtype for dtype in COARSER if size[dtype] < RANGE]
-    dtype, proof = _proof(reference, candidate, pairs, [place for place, *_ in above], possible) or (nearest, "")
-    seen = say(
-        "precision: at {count} of {total} sites the error has the size of {dtype} rounding, though the tensors say "
-        "float32",
+    dtype, proof = _proof(reference, candidate, pairs, above.tolist(), possible) or (nearest, "")
+    seen = Note(
+        "precision.size",
         count=len(above),
-        total=len(known),
+        total=int(known.sum()),
         dtype=dtype,
     )
     if proof:
-        return "precision", f"{seen}; {proof}"
-    return "", f"{seen}; {say('nothing proves it: any error of that size and spread looks so')}"
+        return "precision", joined(seen, proof)
+    return "", joined(seen, Note("precision.no_proof"))
 
 
 def told_precision(reference: Run, candidate: Run) -> str:
@@ -92,17 +89,15 @@ def by_the_runtime(
 
     `coarse` are the rows judged by the rounding of that dtype, `seen` is what `silent_precision` found.
     """
-    told = say("the candidate's runtime says that it computes in {dtype}", dtype=dtype)
+    says = Note("precision.runtime", dtype=dtype)
     if "fault" in column(coarse, "verdict"):
-        beyond = say(
-            "precision: {told}; that explains part of the errors, and only what is beyond it counts", told=told
-        )
+        beyond = Note("precision.partly", told=says)
         return coarse, ("", beyond)
     if "fault" not in column(rows, "verdict"):
         rows = coarse  # what could not be decided is, by the runtime's word
     if seen is not None and seen[0]:
         return rows, seen
-    return rows, ("precision", say("precision: {told}, which explains every error", told=told))
+    return rows, ("precision", Note("precision.all", told=says))
 
 
 def _proof(
@@ -110,16 +105,16 @@ def _proof(
 ) -> tuple[str, str] | None:
     told = told_precision(reference, candidate)
     if told in dtypes:
-        return told, say("the candidate's runtime says that it computes in {dtype}", dtype=told)
+        return told, Note("precision.runtime", dtype=told)
     ours, theirs = (set(run.info.get("parameter_dtypes") or ()) for run in (reference, candidate))
     for dtype in dtypes:
         if dtype in theirs - ours:
-            return dtype, say("the candidate's parameters are {dtype}, the reference's are not", dtype=dtype)
+            return dtype, Note("precision.parameters", dtype=dtype)
     for dtype in dtypes:
         for pair in (pairs[place] for place in places):
             if _fits(candidate, pair.candidate, dtype) and not _fits(reference, pair.reference, dtype):
                 site = str(pair.candidate.site)
-                return dtype, say("every value of the candidate's {site} fits into {dtype}", site=site, dtype=dtype)
+                return dtype, Note("precision.values", site=site, dtype=dtype)
     return None
 
 
@@ -135,14 +130,6 @@ def _fits(run: Run, record: Record, dtype: str) -> bool:
         return not np.any(values.view(np.uint32) & 0xFFFF)
     with np.errstate(over="ignore"):
         return bool(np.all(values.astype(np.float16).astype(np.float32) == values))
-
-
-def _float32(pair: Pair) -> bool:
-    return pair.reference.dtype == pair.candidate.dtype == "float32"
-
-
-def _scale(dtype: str, layers: int) -> float:
-    return ROUNDOFF[dtype] * math.sqrt(1 + layers)
 
 
 def _without_form(rows: Sequence[Row], places: Collection[int]) -> bool:

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.store import Run
-from layertap.words import say
 
 MOST = 500
 """Steps that are looked at, evenly over the training, so that memory is bounded."""
@@ -41,12 +42,12 @@ class RanksReport:
         return not self.findings
 
     def __str__(self) -> str:
-        head = say("{count} ranks, {steps} steps that all of them recorded", count=len(self.ranks), steps=self.steps)
-        lines = [f"{self.run}: {head}", *self.findings]
+        head = Note("ranks.head", count=len(self.ranks), steps=self.steps)
+        lines = [tr("compare.of_run", name=self.run, text=head), *self.findings]
         if not self.findings:
-            lines.append(say("nothing of what was recorded parts them"))
-        lines += [f"rank {rank}: mean loss {mean:.6g}, largest {most:.6g}" for rank, mean, most in self.losses]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+            lines.append(Note("ranks.agree"))
+        lines += [Note("ranks.losses", rank=rank, mean=mean, most=most) for rank, mean, most in self.losses]
+        return "\n".join([*lines, *(tr("report.note", text=note) for note in self.notes)])
 
 
 _COLUMNS = [
@@ -89,9 +90,9 @@ def compare_ranks(source: Run | str | os.PathLike[str]) -> RanksReport:
     findings = [*_parted(replicated), *_same_batch(whole, len(steps)), *_first_nan(rows), *_standing_out(whole)]
     notes = []
     if len(steps) < len(common):
-        notes.append(say("{count} of {total} steps were looked at", count=len(steps), total=len(common)))
+        notes.append(Note("ranks.sampled", count=len(steps), total=len(common)))
     if not replicated:
-        notes.append(say("no weights were recorded on all ranks; what='param,step_grad' shows whether they part"))
+        notes.append(Note("ranks.no_weights"))
     return RanksReport(
         run=run.name,
         ranks=ranks,
@@ -115,8 +116,7 @@ def _parted(replicated: dict[tuple[int, str], dict[int, dict[str, Any]]]) -> lis
             marks[row["fingerprint"]].append(rank)
         if len(marks) > 1:
             groups = " | ".join(", ".join(map(str, group)) for group in sorted(marks.values()))
-            template = "the ranks have parted: from step {step} on {site} is not the same on ranks {groups}"
-            return [say(template, step=step, site=site, groups=groups)]
+            return [Note("ranks.parted", step=step, site=site, groups=groups)]
     return []
 
 
@@ -134,8 +134,7 @@ def _same_batch(whole: dict[tuple[int, str], dict[int, dict[str, Any]]], steps: 
     }
     if not same - other or len(same - other) < max(1, steps // 2):
         return []
-    template = "all ranks were given the same batch in {count} of {steps} steps: does the sampler know of the ranks?"
-    return [say(template, count=len(same - other), steps=steps)]
+    return [Note("ranks.same_batch", count=len(same - other), steps=steps)]
 
 
 def _first_nan(rows: list[dict[str, Any]]) -> list[str]:
@@ -148,7 +147,7 @@ def _first_nan(rows: list[dict[str, Any]]) -> list[str]:
         if row["step"] == step:
             first.setdefault(row["rank"], row["site"])
     told = ", ".join(f"rank {rank} ({site})" for rank, site in sorted(first.items()))
-    return [say("the first NaN is in step {step}, on {ranks}", step=step, ranks=told)]
+    return [Note("ranks.first_nan", step=step, ranks=told)]
 
 
 def _standing_out(whole: dict[tuple[int, str], dict[int, dict[str, Any]]]) -> list[str]:
@@ -160,12 +159,12 @@ def _standing_out(whole: dict[tuple[int, str], dict[int, dict[str, Any]]]) -> li
         for rank, row in found.items():
             others = statistics.median(abs(r["l2"]) for other, r in found.items() if other != rank)
             times[rank, site].append(others > 0 and row["l2"] > FAR * others)
-    template = "rank {rank} stands out: {site} is more than {far} × the other ranks' in {count} of {steps} steps"
-    return [
-        say(template, rank=rank, site=site, far=f"{FAR:g}", count=sum(found), steps=len(found))
+    standing: list[str] = [
+        Note("ranks.stands_out", rank=rank, site=site, far=f"{FAR:g}", count=sum(found), steps=len(found))
         for (rank, site), found in sorted(times.items())
         if sum(found) > len(found) / 2
-    ][:3]
+    ]
+    return standing[:3]
 
 
 def _losses(rows: list[dict[str, Any]], ranks: Iterable[int]) -> Iterable[tuple[int, float, float]]:

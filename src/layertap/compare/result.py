@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from layertap.measure.difference import Difference
-from layertap.result import EXIT_CODES, Verdict, write_text
+from layertap.result import EXIT_CODES, Result, Verdict, rebuild
 from layertap.site import Record, Site
 
 if TYPE_CHECKING:
-    from layertap.compare.align.layout import Layout
+    from layertap.compare.align.layout import AxisLayout
     from layertap.compare.align.pairs import Pairs
     from layertap.compare.padding import Trim
 
@@ -25,8 +24,8 @@ class Pair:
     reference: Record
     candidate: Record
     rung: str
-    """Which rung of the ladder paired them: exact, mapping, prefix, numbering, content, order, left over."""
-    layout: Layout | None = None
+    """Which step of the alignment paired them: exact, mapping, prefix, numbering, content, order, left over."""
+    layout: AxisLayout | None = None
     """How the candidate's axes become the reference's; only ever because a mapping asked for it."""
 
 
@@ -40,11 +39,11 @@ class Alignment:
     candidate_only: tuple[Record, ...] = ()
     """What was recorded on one side alone: the first record of each such site."""
     unpaired: tuple[str, ...] = ()
-    """Whole steps and ranks that only one side has, in words; their records stand in neither list."""
+    """Whole steps and ranks that only one side has; their records are in neither list."""
     plan: tuple[str, ...] = ()
-    """What each rung of the ladder did, in words."""
+    """What each step of the alignment did."""
     shifted: tuple[str, ...] = ()
-    """Where numbers lie, and what shows it."""
+    """Where the numbers in names are wrong, and what shows it."""
     trims: tuple[Trim, ...] = ()
     """What is left out of tensors whose lengths differ, and why."""
 
@@ -80,8 +79,8 @@ class Row:
     """How the pair was found."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Report(Result):
     """Two runs, one verdict."""
 
     reference: str
@@ -134,23 +133,9 @@ class Report:
     def exit_code(self) -> int:
         return EXIT_CODES[self.verdict]
 
-    def __str__(self) -> str:
-        from layertap.report.diff import report_text
-
-        return report_text(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values; NaN and the infinities as strings."""
-        from layertap.report.diff import report_dict
-
-        return report_dict(self)
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        import json
-
-        write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False))
-
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        from layertap.report.page import report_page
-
-        write_text(path, report_page(self))
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """What `to_dict` gave, or what `json.loads` made of it."""
+        rows = [{**row, "difference": row["metrics"] or None} for row in data["rows"]]
+        unmatched = [(one["side"], one["site"]) for one in data["unmatched"]]
+        return rebuild(cls, {**data, "rows": rows, "unmatched": unmatched, "floor_kind": data["floor"]})

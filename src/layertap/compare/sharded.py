@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from layertap.compare.shapes import Shape, compact, text
+from layertap.result import Note
 from layertap.site import Record
-from layertap.words import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +43,13 @@ def common_part(a: Record, b: Record) -> CommonPart | Apart | None:
     for record in (a, b):
         sharding = record.sharding
         if sharding is not None and sharding.partial:
-            template = (
-                "{site} is recorded as a summand of rank {rank} ({placements}), not as a value; record it after the "
-                "reduction"
-            )
             placements = ", ".join(sharding.placements)
-            return Apart(why=say(template, site=record.site, rank=record.rank, placements=placements))
+            return Apart(why=Note("compare.summand", site=record.site, rank=record.rank, placements=placements))
     wholes = [_whole(record) for record in (a, b)]
     places = [_place(record) for record in (a, b)]
     if None in wholes or None in places:
         unknown = a if wholes[0] is None or places[0] is None else b
-        template = (
-            "only a part of {site} was recorded ({part}), and where it lies in the whole is not known; record the "
-            "whole, or compare runs of the same layout"
-        )
-        return Apart(why=say(template, site=unknown.site, part=text(unknown.shape)))
+        return Apart(why=Note("compare.unknown_part", site=unknown.site, part=text(unknown.shape)))
     shape = next(whole for whole, part in zip(wholes, parts, strict=True) if part is not None)
     assert shape is not None
     if any(whole is None or compact(whole) != compact(shape) for whole in wholes):
@@ -77,10 +69,9 @@ def _overlap(a: Record, b: Record, whole: Shape) -> CommonPart | Apart:
     for one, size, other, length in zip(first, sizes, second, others, strict=True):
         spans.append((max(one, other), min(one + size, other + length)))
     if any(end <= begin for begin, end in spans):
-        template = "{part} of {whole} was recorded in the reference, and another part in the candidate"
-        return Apart(why=say(template, part=text(a.shape), whole=text(whole)))
-    why = say(
-        "compared: {part} of {whole}, from {begin}",
+        return Apart(why=Note("compare.other_part", part=text(a.shape), whole=text(whole)))
+    why = Note(
+        "compare.common_part",
         part=text(tuple(end - begin for begin, end in spans)),
         whole=text(whole),
         begin=[begin for begin, _ in spans],

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from layertap.errors import CorruptRun
 from layertap.measure.pair import Array
+from layertap.messages import tr
 from layertap.site import Record
 from layertap.store import Run
+from layertap.store.mapped import was_cut
 
 
 def array_of(run: Run, record: Record, *, later: bool = False) -> Array:
     """What was kept of a record, checked; if `later`, by the pass over the pair, which reads the bytes anyway."""
     raw = np.asarray(run.kept_bytes(record, verify=False if later else None, mapped=True))
-    check = partial(run.check, record) if later and run.checks(record) else None
+    check = partial(_check, run, record, raw, later and run.checks(record))
     return Array(raw=raw, dtype=record.kept_dtype, shape=record.kept_shape, check=check)
+
+
+def _check(run: Run, record: Record, raw: npt.NDArray[np.uint8], whole: bool, found: int) -> None:
+    """What a pass has to ask at its end."""
+    if was_cut(raw):
+        raise CorruptRun(tr("compare.file_cut", run=run.name, file=record.file, site=record.site, step=record.step))
+    if whole:
+        run.check(record, found)
 
 
 def elements(array: Array, shape: tuple[int, ...] | None = None) -> npt.NDArray[np.uint8]:
@@ -32,4 +44,4 @@ def elements(array: Array, shape: tuple[int, ...] | None = None) -> npt.NDArray[
 
 def changed(array: Array, new: npt.NDArray[np.uint8]) -> Array:
     """The array with other elements, as `elements` gives them."""
-    return Array(raw=np.ascontiguousarray(new).reshape(-1), dtype=array.dtype, shape=new.shape[:-1])
+    return replace(array, raw=np.ascontiguousarray(new).reshape(-1), shape=new.shape[:-1])

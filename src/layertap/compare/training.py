@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,10 @@ from layertap.compare.judge import judge
 from layertap.compare.measuring import measure_pair
 from layertap.compare.result import Pair
 from layertap.errors import CorruptRun
-from layertap.result import EXIT_CODES, Verdict
+from layertap.messages import tr
+from layertap.result import EXIT_CODES, Note, Result, Verdict
 from layertap.site import Record, Site
 from layertap.store import Run
-from layertap.words import say
 
 Source = Run | str | os.PathLike[str]
 Place = tuple[int, str, str]
@@ -52,8 +51,8 @@ class Parting:
         return not self.site.path and self.site.role == "input"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingReport:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingReport(Result):
     """Two trainings, one verdict."""
 
     reference: str
@@ -74,16 +73,6 @@ class TrainingReport:
     def exit_code(self) -> int:
         return EXIT_CODES[self.verdict]
 
-    def __str__(self) -> str:
-        from layertap.report.training import training_text
-
-        return training_text(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        from layertap.report.training import training_dict
-
-        return training_dict(self)
-
 
 def is_training(run: Run) -> bool:
     """Whether a run was made by watching a training."""
@@ -99,7 +88,7 @@ def diff_training(
     shared = sorted(set(ours.rows) & set(theirs.rows))
     notes = [
         *_alone(ours, theirs, shared),
-        *(f"{run.name}: {text}" for run in (ours.run, theirs.run) for text in run.problems),
+        *(Note("compare.of_run", name=run.name, text=text) for run in (ours.run, theirs.run) for text in run.problems),
     ]
     roundoff = roundoff_of(ours.run, theirs.run, computing=(ours.run, theirs.run))
     first: Parting | None = None
@@ -119,7 +108,7 @@ def diff_training(
                     break
         if progress is not None:
             progress(done, len(shared))
-    notes += [f"only in {name}: {site}" for site, name in sorted(missing.items())[:6]]
+    notes += [Note("training_diff.only_in", name=name, site=site) for site, name in sorted(missing.items())[:6]]
     alone = len(set(ours.rows) ^ set(theirs.rows))
     unknown = first is not None and not _data_is_known(ours, theirs, first)
     verdict, reasons = _whole(first, above, len(shared), compared, len(missing), alone, unknown)
@@ -178,36 +167,22 @@ def _whole(
     unknown: bool,
 ) -> tuple[Verdict, tuple[str, ...]]:
     if not records:
-        return "inconclusive", (say("the two trainings have no step and site in common"),)
+        return "inconclusive", (Note("training_diff.nothing_common"),)
     if first is None:
         if missing:
-            return "inconclusive", (
-                say("what both have is bit-identical, but {count} sites are on one side only", count=missing),
-            )
+            return "inconclusive", (Note("training_diff.sites_alone", count=missing),)
         if alone:
-            template = "the {steps} steps that both have are bit-identical, but {count} steps are on one side only"
-            return "inconclusive", (say(template, steps=steps, count=alone),)
-        return "identical", (
-            say("all {records} records of {steps} steps are bit-identical", records=records, steps=steps),
-        )
+            return "inconclusive", (Note("training_diff.steps_alone", steps=steps, count=alone),)
+        return "identical", (Note("training_diff.identical", records=records, steps=steps),)
     if first.is_input:
-        template = "the batches differ from step {step} on: the data, its order or its augmentation, not the model"
-        return "inconclusive", (say(template, step=first.step),)
+        return "inconclusive", (Note("training_diff.other_data", step=first.step),)
     if unknown and above is not None:
-        template = (
-            "they part at step {step} from the first site on, and no batch was recorded: the data may differ, or the "
-            "model"
-        )
-        return "inconclusive", (say(template, step=first.step),)
+        return "inconclusive", (Note("training_diff.data_unknown", step=first.step),)
     if above is None:
-        return "noise", (say("they part at step {step}, by no more than rounding explains", step=first.step),)
+        return "noise", (Note("training_diff.rounding", step=first.step),)
     if above.step == first.step:
-        return "fault", (say("they part at step {step} by more than rounding explains", step=first.step),)
-    template = (
-        "they part by rounding at step {first} and by more than that from step {above} on: rounding that grew, or a "
-        "small fault; nothing here can tell"
-    )
-    return "inconclusive", (say(template, first=first.step, above=above.step),)
+        return "fault", (Note("training_diff.fault", step=first.step),)
+    return "inconclusive", (Note("training_diff.grown", first=first.step, above=above.step),)
 
 
 def _data_is_known(ours: _Steps, theirs: _Steps, first: Parting) -> bool:
@@ -223,11 +198,19 @@ def _data_is_known(ours: _Steps, theirs: _Steps, first: Parting) -> bool:
 
 
 def _alone(ours: _Steps, theirs: _Steps, shared: list[int]) -> list[str]:
-    told = []
+    told: list[str] = []
     for side in (ours, theirs):
         extra = sorted(set(side.rows) - set(shared))
         if extra:
-            told.append(f"{len(extra)} steps ({extra[0]} … {extra[-1]}) are only in {side.run.name}")
+            told.append(
+                Note(
+                    "training_diff.steps_only_in",
+                    count=len(extra),
+                    extra=extra[0],
+                    extra2=extra[-1],
+                    name=side.run.name,
+                )
+            )
     return told
 
 
@@ -244,7 +227,13 @@ class _Steps:
         self.marks = np.array(table.column("fingerprint").combine_chunks().to_pylist(), np.uint64)
         index = run.index
         if len(index.values("step", np.arange(len(self.marks)))) != len(self.marks):
-            raise CorruptRun(f"{run.name}: {run.problems[-1] if run.problems else 'its shards disagree'}")
+            raise CorruptRun(
+                tr(
+                    "compare.of_run",
+                    name=run.name,
+                    text=run.problems[-1] if run.problems else tr("training_diff.shards_disagree"),
+                )
+            )
         every = np.arange(len(self.marks))
         steps = index.values("step", every)
         order = np.argsort(steps, kind="stable")

@@ -2,13 +2,13 @@
 
 finding      find_fault: which search fits                         <- read first
 search       what every search does first: the reference proved, rounding measured
-held         the candidate held to the reference: who is guilty of what
-unheld       models that cannot be held, compiled ones: total errors only
+forced         the candidate forced to the reference: who is faulty of what
+unheld       models that cannot be forced, compiled ones: total errors only
 side         one of the two models: run from the same state, left as it was
 pairing      which module of the one is which of the other
-replay       the reference written down; the candidate held to it, forward and back
+replay       the reference written down; the candidate forced to it, forward and back
 watchers     what stands at each module while that happens
-book, shelf  what was written down, and where it waits, within a budget
+trace, cache  what was written down, and where it waits, within a budget
 forms        one value in two layouts
 contrast     one tensor against another; outputs: what two models return
 masks        masks that differ in form: what they say, and who made them
@@ -18,7 +18,7 @@ judge        which modules stand out
 alike        what is quantised everywhere, and no fault of one module
 cancelled    modules that are wrong one by one and right together
 quantised    whether weights are another's, quantised
-drill        the operators inside a guilty module, and what they say (operators)
+drill        the operators inside a faulty module, and what they say (operators)
 why          the cause, from the two modules, the operators and the error's form
 repro        the culprit in a folder of its own
 result       Finding, ModuleRow

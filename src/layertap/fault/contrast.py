@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from layertap.fault.forms import closed, plain
+from layertap.fault.value_layouts import closed, plain
 from layertap.measure import pair_many
 
 BLOCK = 1 << 22
@@ -35,7 +35,7 @@ class Contrast:
     column_index: int = -1
     """The worst row and column: their own relative error (against the average row's size at least)."""
     calm: float = 0.0
-    """The relative error of what is left without the few rows or columns that hold nearly all of the energy."""
+    """The relative error of what is left without the few rows or columns that force nearly all of the energy."""
     grid: bool = False
     """Whether the candidate's values have no more bits than an eight-bit float."""
     mismatched: float = 0.0

@@ -1,4 +1,4 @@
-"""Inside a guilty module: its operators on both sides, in order, up to the first whose result is out of line.
+"""Inside a faulty module: its operators on both sides, in order, up to the first whose result is out of line.
 
 Only the module's own operators are seen, not those of the modules that it calls, which return right values. Up to the
 first departure both sides compute from the same numbers, so the operator there is where the two part.
@@ -19,11 +19,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from layertap.fault.book import Place
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.judge import LIMIT, ratio_of
-from layertap.fault.shelf import Shelf, Slot
-from layertap.fault.watchers import Stage
+from layertap.fault.reference_trace import ModuleCall
+from layertap.fault.replay_taps import CallStack
+from layertap.fault.tensor_cache import CachedTensor, TensorCache
 
 _PACKAGE, _TORCH = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
 
@@ -36,7 +36,7 @@ class Op:
     """One operator as it was called."""
 
     name: str
-    result: Slot | None
+    result: CachedTensor | None
     """Its first result; None where that is no tensor of plain numbers."""
     settings: tuple[str, ...]
     """Its arguments that are no tensors."""
@@ -63,21 +63,21 @@ class Departure:
 class OpLog(TorchDispatchMode):
     """Writes down the operators of some module calls while it is on."""
 
-    def __init__(self, stage: Stage, wanted: Iterable[Place], shelf: Shelf) -> None:
+    def __init__(self, stack: CallStack, wanted: Iterable[ModuleCall], cache: TensorCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._stage, self._wanted, self._shelf = stage, frozenset(wanted), shelf
-        self.ops: dict[Place, list[Op]] = {place: [] for place in self._wanted}
+        self._stack, self._wanted, self._cache = stack, frozenset(wanted), cache
+        self.ops: dict[ModuleCall, list[Op]] = {place: [] for place in self._wanted}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        place = self._stage.inside[-1] if self._stage.inside and not self._stage.measuring else None
+        place = self._stack.inside[-1] if self._stack.inside and not self._stack.measuring else None
         if place in self._wanted and place is not None:
             first = next((leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)), None)
             plain = first is not None and type(first) in (torch.Tensor, torch.nn.Parameter)
             given = tree_leaves((args, kwargs or {}))
             op = Op(
                 name=str(func),
-                result=self._shelf.put(first) if first is not None and plain else None,
+                result=self._cache.put(first) if first is not None and plain else None,
                 settings=tuple(str(value) for value in given if not isinstance(value, torch.Tensor)),
                 place=_source(),
             )

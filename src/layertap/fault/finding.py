@@ -9,15 +9,18 @@ from typing import Any
 
 from torch import nn
 
+from layertap.capture.artefact import artefact_of
 from layertap.errors import BadArgument
-from layertap.fault.held import HeldSearch
+from layertap.fault.free_run import FreeRunSearch, can_be_forced, eagerly
+from layertap.fault.model_runner import Inputs, ModelRunner
 from layertap.fault.pairing import Mapped, Pairing
 from layertap.fault.result import Finding
 from layertap.fault.search import Progress, Search
-from layertap.fault.shelf import Shelf, describe
-from layertap.fault.side import Inputs, Side
-from layertap.fault.unheld import UnheldSearch, can_be_held, eagerly
+from layertap.fault.teacher_forced import TeacherForcedSearch
+from layertap.fault.tensor_cache import TensorCache, describe
 from layertap.files import parse_bytes
+from layertap.messages import tr
+from layertap.result import Note
 
 
 def find_fault(
@@ -37,33 +40,36 @@ def find_fault(
     what is free on the device and a quarter of the machine's memory.
     """
     reference, candidate = _model(reference, "reference"), _model(candidate, "candidate")
-    if not can_be_held(reference):
-        raise BadArgument("the reference is compiled; give the model that it was compiled from")
+    if not can_be_forced(reference):
+        raise BadArgument(tr("fault.reference_compiled"))
     pairing = Pairing(reference, candidate, mapping)
     room = None if budget is None else parse_bytes(budget)
 
     def search(kind: type[Search]) -> Finding:
-        with _left_alone(Side(reference, inputs), Side(candidate, inputs)) as (ours, theirs), _shelf(room) as shelf:
-            one = kind(ours, theirs, pairing, shelf, progress or _silent)
+        with (
+            _left_alone(ModelRunner(reference, inputs), ModelRunner(candidate, inputs)) as (ours, theirs),
+            _cache(room) as cache,
+        ):
+            one = kind(ours, theirs, pairing, cache, progress or _silent)
             found = one.finding()
             forwards = {"reference": one.spent, "candidate": theirs.forwards}
-            return replace(found, forwards=forwards, memory=describe(shelf))
+            return replace(found, forwards=forwards, memory=describe(cache))
 
-    if can_be_held(candidate):
-        return search(HeldSearch)
-    if hasattr(candidate, "layertap_lost"):  # a compiler's file: there is nothing under it
-        return search(UnheldSearch)
+    if can_be_forced(candidate):
+        return search(TeacherForcedSearch)
+    if artefact_of(candidate) is not None:  # a compiler's file: there is nothing under it
+        return search(FreeRunSearch)
     with eagerly():
-        found = search(HeldSearch)
+        found = search(TeacherForcedSearch)
     if found.verdict == "fault":
-        return replace(found, notes=("found in the model as it was written, run without torch.compile", *found.notes))
-    unheld = search(UnheldSearch)
+        return replace(found, notes=(Note("fault.without_compile"), *found.notes))
+    unheld = search(FreeRunSearch)
     spent = {side: found.forwards[side] + count for side, count in unheld.forwards.items()}
     return replace(unheld, forwards=spent)
 
 
 @contextmanager
-def _left_alone(ours: Side, theirs: Side) -> Iterator[tuple[Side, Side]]:
+def _left_alone(ours: ModelRunner, theirs: ModelRunner) -> Iterator[tuple[ModelRunner, ModelRunner]]:
     try:
         yield ours, theirs
     finally:
@@ -72,18 +78,18 @@ def _left_alone(ours: Side, theirs: Side) -> Iterator[tuple[Side, Side]]:
 
 
 @contextmanager
-def _shelf(room: int | None) -> Iterator[Shelf]:
-    shelf = Shelf(room)
+def _cache(room: int | None) -> Iterator[TensorCache]:
+    cache = TensorCache(room)
     try:
-        yield shelf
+        yield cache
     finally:
-        shelf.close()
+        cache.close()
 
 
 def _model(given: Any, side: str) -> nn.Module:
     model = getattr(given, "model", given) if not isinstance(given, nn.Module) else given
     if not isinstance(model, nn.Module):
-        raise BadArgument(f"the {side} is a {type(given).__name__}; expected an nn.Module or a target that holds one")
+        raise BadArgument(tr("fault.expected_module", side=side, name=type(given).__name__))
     return model
 
 

@@ -7,14 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from layertap.compare.floor import ROUNDOFF
-from layertap.fault.book import Event, Key, Played
 from layertap.fault.contrast import Contrast
 from layertap.fault.pairing import Pairing
+from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.result import ModuleRow
+from layertap.measure.floats import ROUNDOFF
+from layertap.result import Note
 
 LIMIT = 6.0
-"""A module whose error is this many times its floor is guilty; clean pairs in other precisions stay below 3."""
+"""A module whose error is this many times its floor is faulty; clean pairs in other precisions stay below 3."""
 FINER = 4.0
 """So much more an error counts where the values have the bits of an eight-bit float, and the reference's have more."""
 TIES = 0.05
@@ -31,11 +32,11 @@ class Judged:
     floor: float
 
 
-def floors_of(runs: Iterable[Played]) -> dict[Key, Contrast]:
+def floors_of(runs: Iterable[ReplayResult]) -> dict[Key, Contrast]:
     """The largest of what clean runs showed at each place."""
     floors: dict[Key, Contrast] = {}
-    for played in runs:
-        for event in played.events:
+    for replayed in runs:
+        for event in replayed.events:
             floors[event.key] = event.found.worst(floors.get(event.key, Contrast()))
     return floors
 
@@ -46,11 +47,11 @@ def least_of(dtype: str) -> float:
     return roundoff if roundoff > 1e-6 else 2 * roundoff  # sums in float32 and float64 go in other orders
 
 
-def judge_events(played: Played, floors: Mapping[Key, Contrast], dtype: str) -> list[Judged]:
+def judge_events(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: str) -> list[Judged]:
     """The ratio of every measurement to its floor."""
     least = least_of(dtype)
     judged = []
-    for event in played.events:
+    for event in replayed.events:
         floor = floors.get(event.key, Contrast())
         ratio, sign = ratio_of(event.found, floor, least)
         judged.append(Judged(event=event, ratio=ratio, sign=sign, floor=max(floor.error, least)))
@@ -86,7 +87,7 @@ def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str
     return signs[sign], sign
 
 
-def by_module(judged: Sequence[Judged], free: Played, pairing: Pairing) -> list[ModuleRow]:
+def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) -> list[ModuleRow]:
     """Each module by its worst measurement, in order of execution."""
     owned: defaultdict[str, list[tuple[int, Judged]]] = defaultdict(list)
     arrives: dict[str, float] = {}
@@ -131,19 +132,10 @@ def by_module(judged: Sequence[Judged], free: Played, pairing: Pairing) -> list[
     return sorted(rows, key=lambda row: row.order)
 
 
-_ENDS = {
-    "entry": "the input of {}",
-    "exit": "its output",
-    "after": "what it leaves in its arguments",
-    "grad_output": "the gradient that arrives at {}",
-    "grad_input": "the gradient of its input",
-    "param_grad": "the gradient of its parameter",
-}
-
-
 def _where(event: Event, pairing: Pairing, several: bool) -> str:
     page, call, end, leaf = event.key
-    text = _ENDS[end].format(pairing.name(page))
+    of = {"module": pairing.name(page)} if end in ("entry", "grad_output") else {}
+    where = Note(f"where.{end}", **of)
     if leaf and (several or end == "param_grad"):
-        text += f" ({leaf})"
-    return text + (f", call {call}" if call else "")
+        where = Note("where.leaf", where=where, leaf=leaf)
+    return Note("where.call", where=where, call=call) if call else where

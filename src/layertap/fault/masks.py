@@ -11,23 +11,24 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from layertap.fault.book import Place
-from layertap.fault.forms import closed
+from layertap.fault.reference_trace import ModuleCall
+from layertap.fault.value_layouts import closed
+from layertap.result import Note
 
 
 @dataclass(slots=True)
 class Masks:
     """The masks of one run that differ in form from the reference's."""
 
-    given: dict[Place, Place | None] = field(default_factory=dict)
+    given: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict)
     """By call, the caller."""
-    other: dict[Place, tuple[Place, str]] = field(default_factory=dict)
+    other: dict[ModuleCall, tuple[ModuleCall, str]] = field(default_factory=dict)
     """Calls whose mask says something else, with its maker, and how much it is."""
 
     def meet(
         self,
-        place: Place,
-        caller: Place | None,
+        place: ModuleCall,
+        caller: ModuleCall | None,
         leaf: str,
         right: torch.Tensor | None,
         found: torch.Tensor | None,
@@ -51,7 +52,7 @@ class Masks:
         while caller is not None and caller in self.given:
             caller = self.given[caller]
         if apart and caller is not None:
-            self.other[place] = caller, f"{apart:.1%} of {leaf} is open on one side and closed on the other"
+            self.other[place] = caller, Note("cause.mask_share", apart=apart, leaf=leaf)
 
 
 def _alike(right: torch.Tensor, found: torch.Tensor) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from layertap.fault.drill import Departure, Op
+from layertap.result import Note
 
 _SURE = {
     "neg": "sign",
@@ -40,13 +41,13 @@ def by_operator(departure: Departure, *, sure: bool) -> tuple[str, tuple[str, ..
     if departure.kind == "differs":
         return _settings(departure, sure)
     if departure.kind == "other" and wanted is not None:
-        text = f"runs {op} where the reference runs {wanted.name}"
+        text = Note("cause.other_op", op=op, name=wanted.name)
         if _short(op) in _ACTIVATIONS and _short(wanted) in _ACTIVATIONS:
             return "config", (text,)
     elif departure.kind == "extra":
-        text = f"runs {op}, which the reference does not"
+        text = Note("cause.extra_op", op=op)
     else:
-        text = f"does not run {op}, which the reference does"
+        text = Note("cause.missing_op", op=op)
     cause = (_SURE if sure else _SURE | _LIKELY).get(_short(op))
     return (cause, (text,)) if cause is not None else None
 
@@ -57,7 +58,7 @@ def _settings(departure: Departure, sure: bool) -> tuple[str, tuple[str, ...]] |
     if not departure.settings:
         return None
     ours, theirs = departure.settings[0]
-    text = f"{op}: argument {ours}, expected {theirs}"
+    text = Note("cause.op_argument", op=op, ours=ours, theirs=theirs)
     if {ours, theirs} <= {"True", "False"} and "attention" in op.name:
         return "mask", (text,)
     if sure:

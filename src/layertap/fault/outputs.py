@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from layertap.capture.leaves import leaves, map_tensors
-from layertap.fault.book import Book
 from layertap.fault.contrast import Contrast, contrast
-from layertap.fault.forms import plain
+from layertap.fault.reference_trace import ReferenceTrace
+from layertap.fault.value_layouts import plain
 
 
 @torch.no_grad()
@@ -32,17 +32,17 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return ours.shape == theirs.shape and torch.equal(torch.nan_to_num(ours), torch.nan_to_num(theirs))
 
 
-def output_error(right: Any, found: Any, book: Book | None = None) -> float:
+def output_error(right: Any, found: Any, trace: ReferenceTrace | None = None) -> float:
     """The largest relative error over an output's tensors; NaN where no two of them can be laid side by side.
 
-    With the book of a run, tokens that have no right value are left out.
+    With the trace of a run, tokens that have no right value are left out.
     """
     wanted = _results(right)
     if not wanted:
         return 0.0  # of a step that returns nothing the gradients are judged
     measured = []
     for one, other in _paired(wanted, _results(found)):
-        void = book.void_in(other) if book is not None else None
+        void = trace.void_in(other) if trace is not None else None
         if void is not None and not one.is_nested and one.shape == other.shape and other.is_floating_point():
             other = torch.where(void & torch.isfinite(other), one.to(other), other)
         measured.append(contrast(one, other))

@@ -12,6 +12,8 @@ from torch import nn
 from layertap.compare.align.mapping import read_rules
 from layertap.compare.align.names import PREFIXES, WRAPPERS
 from layertap.errors import BadArgument
+from layertap.messages import tr
+from layertap.result import Note
 
 Mapped = Mapping[str, Any] | str | os.PathLike[str]
 
@@ -38,7 +40,7 @@ class Pairing:
             self.names = {"": "", **self.names} if "" not in taken else self.names
         for page, path in _by_order(self.reference, theirs, self.names, set(taken)):
             self.names[page], taken[path] = path, page
-            self.notes.append(f"paired by order and shape: {page} with {path}")
+            self.notes.append(Note("fault.paired_by_order", page=page, path=path))
         self.candidate = {page: theirs[path] for page, path in self.names.items()}
         self.extra = [path for path in theirs if path not in taken]
         """Modules that the candidate alone has, by its own paths."""
@@ -59,8 +61,8 @@ class Pairing:
             elif pages:
                 nowhere.append(f"{path} → {pages[0]}")
         if not found:
-            hint = f" ({nowhere[0]}, which the reference has not)" if nowhere else ""
-            raise BadArgument(f"mapping: no rule leads from a module of the candidate to one of the reference{hint}")
+            hint = Note("fault.mapping_hint", nowhere=nowhere[0]) if nowhere else ""
+            raise BadArgument(tr("fault.mapping_useless", hint=hint))
         return found
 
 

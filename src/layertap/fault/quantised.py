@@ -109,7 +109,7 @@ def _floats(r: torch.Tensor, c: torch.Tensor) -> bool:
 
 
 def _levels(r: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether each group has few values, as a code book gives, where the other has many."""
+    """Whether each group has few values, as a code trace gives, where the other has many."""
     if r.shape[1] < GROUP or not len(r):
         return False
     few, many = _distinct(c) <= FEW, _distinct(r) >= MANY

@@ -1,4 +1,4 @@
-"""Runs of a model with every module watched: the reference is written down, the candidate is held to it.
+"""Runs of a model with every module watched: the reference is written down, the candidate is forced to it.
 
 Held means teacher-forced: what arrives at a module is measured against what arrived there in the reference, then
 replaced by it; what the module returns is measured, then replaced too. So each module computes from right values: what
@@ -15,57 +15,59 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.fault.book import Book, Key, Played
-from layertap.fault.shelf import Shelf
-from layertap.fault.side import Side
-from layertap.fault.watchers import Nudge, Player, Scribe, Stage, Task
+from layertap.fault.model_runner import ModelRunner
+from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
+from layertap.fault.replay_taps import CallStack, ForceTap, Nudge, RecordTap, Replay
+from layertap.fault.tensor_cache import TensorCache
 
 
-def write_down(side: Side, modules: Mapping[str, nn.Module], shelf: Shelf, seeded: bool = False) -> Book:
+def write_down(
+    side: ModelRunner, modules: Mapping[str, nn.Module], cache: TensorCache, seeded: bool = False
+) -> ReferenceTrace:
     """Runs the reference and keeps a copy of everything that goes in and out of its modules."""
-    book = Book(shelf)
-    stage = Stage(seeded)
-    book.output = side.run(
-        {module: Scribe(stage, book, page, parameter_names(module)) for page, module in modules.items()}
+    trace = ReferenceTrace(cache)
+    stack = CallStack(seeded)
+    trace.output = side.run(
+        {module: RecordTap(stack, trace, page, parameter_names(module)) for page, module in modules.items()}
     )
-    book.parameters = {(page, name) for page, module in modules.items() for name in module._parameters}
+    trace.parameters = {(page, name) for page, module in modules.items() for name in module._parameters}
     for page, name, grad in _gradients(modules):
-        book.slots[page, 0, "param_grad", name] = shelf.put(grad)
-    return book
+        trace.slots[page, 0, "param_grad", name] = cache.put(grad)
+    return trace
 
 
 def play(
-    side: Side,
+    side: ModelRunner,
     modules: Mapping[str, nn.Module],
-    book: Book,
+    trace: ReferenceTrace,
     names: Mapping[str, tuple[str, ...]],
     *,
-    hold: bool,
+    force: bool,
     nudge: Nudge | None = None,
     keep: frozenset[Key] = frozenset(),
     judge: bool = True,
     seeded: bool = False,
-    within: Callable[[Stage], Any] | None = None,
+    within: Callable[[CallStack], Any] | None = None,
     put_back: frozenset[tuple[str, str]] = frozenset(),
-) -> Played:
-    """Runs a model against the book; `hold` replaces what flows by the book's, `nudge` changes what is entered.
+) -> ReplayResult:
+    """Runs a model against the trace; `force` replaces what flows by the trace's, `nudge` changes what is entered.
 
-    A run that is not held is free, but for the pages and ends in `put_back`, whose values are replaced all the same.
+    A run that is not forced is free, but for the pages and ends in `put_back`, whose values are replaced all the same.
 
     Without `judge` values are exchanged and not measured. `names` are the parameters of the reference's `forward`, by
     page, so that a value given by position is known when the other side gives it by name.
     """
-    played, stage = Played(), Stage(seeded)
-    task = Task(stage, played, book, hold, nudge, keep, judge, put_back)
-    watchers = {module: Player(task, page, names.get(page, ()), module) for page, module in modules.items()}
-    played.output = side.run(watchers, within(stage) if within is not None else None)
+    replayed, stack = ReplayResult(), CallStack(seeded)
+    task = Replay(stack, replayed, trace, force, nudge, keep, judge, put_back)
+    watchers = {module: ForceTap(task, page, names.get(page, ()), module) for page, module in modules.items()}
+    replayed.output = side.run(watchers, within(stack) if within is not None else None)
     for page, name, grad in _gradients(modules):
         task.measure((page, 0, "param_grad", name), (page, 0), grad)
     if judge:
         task.note_lost_gradients(modules)
-    played.events = task.settled() if judge else []
-    played.calls, played.masks = stage.calls, task.masks.other
-    return played
+    replayed.events = task.settled() if judge else []
+    replayed.calls, replayed.masks = stack.calls, task.masks.other
+    return replayed
 
 
 def _gradients(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, torch.Tensor]]:

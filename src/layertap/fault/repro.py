@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
-from collections.abc import Callable
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,11 @@ from torch import nn
 
 from layertap.errors import LayertapError
 from layertap.fault.result import ModuleRow
+from layertap.messages import tr
+
+SIDES = ("candidate", "reference")
+COPIED = 32 << 20
+"""Modules of no more bytes than this are copied with the finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +27,9 @@ class Witness:
     """What is needed to show one fault again, without the rest of the models."""
 
     row: ModuleRow
-    reference: nn.Module | None
-    candidate: nn.Module | None
+    reference: weakref.ref[nn.Module] | None
+    candidate: weakref.ref[nn.Module] | None
+    """Weak, so that a finding keeps no model alive."""
     arguments: tuple[Any, Any] | None
     """What the candidate's module is called with: the reference's values."""
     right: dict[str, torch.Tensor]
@@ -30,40 +37,82 @@ class Witness:
     cause: str
     evidence: tuple[str, ...]
 
-
-def writer(witness: Witness) -> Callable[[Path], Path]:
-    """A function that writes the folder when it is wanted."""
-    return lambda path: _write(witness, path)
-
-
-def _write(witness: Witness, path: Path) -> Path:
-    if witness.candidate is None or witness.arguments is None:
-        raise LayertapError(f"{witness.row.path or 'the model'} was never called, so there is no call to show again")
-    if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
-        raise LayertapError(f"{path} is there already; give a new folder")
-    path.mkdir(parents=True, exist_ok=True)
-    torch.save(witness.arguments, path / "arguments.pt")
-    torch.save(witness.right, path / "expected.pt")
-    notes = [_save(side, path, witness) for side in ("candidate", "reference")]
-    about = {
-        "module": witness.row.path,
-        "class": witness.row.kind,
-        "cause": witness.cause,
-        "evidence": list(witness.evidence),
-        "local": witness.row.local,
-        "floor": witness.row.floor,
-        "saved": {"candidate": notes[0], "reference": notes[1]},
-        "device": {"candidate": _device(witness.candidate), "reference": _device(witness.reference)},
-        "torch": torch.__version__,
-    }
-    (path / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
-    (path / "repro.py").write_text(SCRIPT, encoding="utf-8")
-    return path
+    def module(self, side: str) -> nn.Module | None:
+        """The module of a side, if it is still there."""
+        handle: weakref.ref[nn.Module] | None = getattr(self, side)
+        return None if handle is None else handle()
 
 
-def _save(side: str, path: Path, witness: Witness) -> str:
+class ReproWriter:
+    """Writes the folder when it is wanted; only in this process, so pickled it is None."""
+
+    def __init__(self, witness: Witness) -> None:
+        self.witness = witness
+        # Small modules are copied, so that the folder can be written when the models are gone.
+        self.copies = {side: _copied(witness.module(side)) for side in SIDES}
+        self.devices = {side: _device(witness.module(side)) for side in SIDES}
+
+    def __call__(self, path: Path) -> Path:
+        return self._write(self.witness, path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()
+
+    def _write(self, witness: Witness, path: Path) -> Path:
+        if witness.candidate is None or witness.arguments is None:
+            raise LayertapError(tr("repro.never_called", path=witness.row.path or tr("fault.model")))
+        for side in SIDES:
+            if getattr(witness, side) is not None and witness.module(side) is None and self.copies[side] is None:
+                raise LayertapError(tr("repro.models_gone"))
+        if path.exists() and any(path.iterdir() if path.is_dir() else [path]):
+            raise LayertapError(tr("repro.exists", path=path))
+        path.mkdir(parents=True, exist_ok=True)
+        torch.save(witness.arguments, path / "arguments.pt")
+        torch.save(witness.right, path / "expected.pt")
+        saved = {side: self._save(side, path) for side in SIDES}
+        about = {
+            "module": witness.row.path,
+            "class": witness.row.kind,
+            "cause": witness.cause,
+            "evidence": list(witness.evidence),
+            "local": witness.row.local,
+            "floor": witness.row.floor,
+            "saved": saved,
+            "device": self.devices,
+            "torch": torch.__version__,
+        }
+        (path / "about.json").write_text(json.dumps(about, indent=2), encoding="utf-8")
+        (path / "repro.py").write_text(SCRIPT, encoding="utf-8")
+        return path
+
+    def _save(self, side: str, path: Path) -> str:
+        module, copy = self.witness.module(side), self.copies[side]
+        if module is not None or copy is None:
+            return _save(side, path, module, self.witness)
+        (path / f"{side}.pt").write_bytes(copy)
+        return "pickled"
+
+
+def _nothing() -> None:
+    """What a writer is in another process."""
+
+
+def _copied(module: nn.Module | None) -> bytes | None:
+    """A module as torch.save writes it; None where it is large or its class cannot be found again."""
+    tensors = () if module is None else itertools.chain(module.parameters(), module.buffers())
+    if module is None or sum(tensor.nbytes for tensor in tensors) > COPIED:
+        return None
+    file = io.BytesIO()
+    try:
+        torch.save(module, file)
+        torch.load(io.BytesIO(file.getvalue()), weights_only=False, map_location="cpu")
+    except Exception:  # noqa: BLE001  pickle fails with what it likes; then the live module is needed
+        return None
+    return file.getvalue()
+
+
+def _save(side: str, path: Path, module: nn.Module | None, witness: Witness) -> str:
     """As a pickled module where its class can be found again, else as an exported program, which needs no class."""
-    module = witness.candidate if side == "candidate" else witness.reference
     assert witness.arguments is not None
     if module is None:
         return "absent"
@@ -77,7 +126,7 @@ def _save(side: str, path: Path, witness: Witness) -> str:
             torch.export.save(torch.export.export(module, args, kwargs, strict=False), path / f"{side}.pt2")
         except Exception as second:  # noqa: BLE001  the same of export
             (path / f"{side}.pt2").unlink(missing_ok=True)
-            return f"neither pickled ({_line(error)}) nor exported ({_line(second)})"
+            return tr("repro.not_saved", line=_line(error), line2=_line(second))
         return "exported"
     return "pickled"
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from layertap.errors import LayertapError
-from layertap.result import EXIT_CODES, Verdict, write_text
-
-if TYPE_CHECKING:
-    from layertap.fault.contrast import Contrast
+from layertap.fault.contrast import Contrast
+from layertap.messages import tr
+from layertap.result import EXIT_CODES, Result, Verdict
 
 CAUSES = (
     *("weights", "config", "skipped", "scale", "offset", "sign", "permutation", "transpose", "shift", "mask"),
@@ -24,7 +21,7 @@ CAUSES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
-    """One module of the candidate, held to the reference."""
+    """One module of the candidate, forced to the reference."""
 
     path: str
     """The candidate's name for it."""
@@ -57,13 +54,13 @@ class ModuleRow:
     """All numbers of that measurement."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Finding(Result):
     """The culprit, and why."""
 
     verdict: Verdict
     site: str = ""
-    """The path of the smallest guilty module."""
+    """The path of the smallest faulty module."""
     op: str = ""
     """The operator inside it where the two part, with its source line; empty where that was not found."""
     cause: str = ""
@@ -96,25 +93,8 @@ class Finding:
 
     def repro(self, path: str | os.PathLike[str]) -> Path:
         """Writes a folder with the culprit on both sides, its inputs, both outputs, and a script that shows it."""
+        if self.write_repro is None and self.verdict == "fault":
+            raise LayertapError(tr("finding.repro_elsewhere"))
         if self.write_repro is None:
-            raise LayertapError(f"nothing to reproduce: the verdict is {self.verdict}, and no module is accused")
+            raise LayertapError(tr("finding.no_repro", verdict=self.verdict))
         return self.write_repro(Path(path))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the repro, ready for JSON."""
-        from layertap.report.finding import finding_dict
-
-        return finding_dict(self)
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False))
-
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        from layertap.report.page import finding_page
-
-        write_text(path, finding_page(self))
-
-    def __str__(self) -> str:
-        from layertap.report.finding import finding_text
-
-        return finding_text(self)

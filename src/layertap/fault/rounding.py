@@ -7,21 +7,23 @@ import copy
 import torch
 from torch import nn
 
+from layertap.fault.model_runner import ModelRunner
 from layertap.fault.pairing import Pairing
-from layertap.fault.side import Side
 
 
-def lowered(reference: nn.Module, pairing: Pairing, theirs: Side, dtype: torch.dtype | None = None) -> nn.Module | None:
+def lowered(
+    reference: nn.Module, pairing: Pairing, theirs: ModelRunner, dtype: torch.dtype | None = None
+) -> nn.Module | None:
     """A copy of the reference on the candidate's device and in its dtype; None where no copy can be made."""
     try:
         model = copy.deepcopy(reference)
-    except Exception:  # noqa: BLE001  models hold what they like; without a copy there is one floor less, which is said
+    except Exception:  # noqa: BLE001  models force what they like; without a copy there is one floor less, which is said
         return None
     _cast(model, pairing, theirs, dtype)
     return model
 
 
-def _cast(model: nn.Module, pairing: Pairing, theirs: Side, forced: torch.dtype | None) -> None:
+def _cast(model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None) -> None:
     """As the candidate holds them: parameters that it keeps in a wider dtype stay in that."""
     dtypes: dict[int, torch.dtype] = {}
     for page, module in model.named_modules():
@@ -39,7 +41,7 @@ def _cast(model: nn.Module, pairing: Pairing, theirs: Side, forced: torch.dtype 
     model._apply(lambda tensor: tensor.to(theirs.device, dtypes.get(id(tensor), tensor.dtype)))
 
 
-def _dtype_for(tensor: torch.Tensor, wanted: torch.Tensor | None, theirs: Side) -> torch.dtype:
+def _dtype_for(tensor: torch.Tensor, wanted: torch.Tensor | None, theirs: ModelRunner) -> torch.dtype:
     if not tensor.is_floating_point() or theirs.dtype is None:
         return tensor.dtype
     plain = wanted is not None and wanted.is_floating_point() and wanted.dtype.itemsize > theirs.dtype.itemsize

@@ -10,28 +10,31 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.fault.book import Book, Key, Played
 from layertap.fault.judge import least_of
+from layertap.fault.model_runner import ModelRunner
 from layertap.fault.outputs import output_error, same, size_of
 from layertap.fault.pairing import Pairing
+from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
 from layertap.fault.replay import parameter_names, play, write_down
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
-from layertap.fault.shelf import Shelf
-from layertap.fault.side import Side
+from layertap.fault.tensor_cache import TensorCache
+from layertap.result import Note
 
 Progress = Callable[[str], None]
-APART = "the outputs of the two sides have no tensor of one name or one shape, so their error is not known"
+APART = Note("fault.outputs_apart")
 
 
 class Search:
     """Two models, how they are paired, and what is to be said about the search itself."""
 
-    def __init__(self, ours: Side, theirs: Side, pairing: Pairing, shelf: Shelf, progress: Progress) -> None:
-        self.ours, self.theirs, self.pairing, self.shelf = ours, theirs, pairing, shelf
+    def __init__(
+        self, ours: ModelRunner, theirs: ModelRunner, pairing: Pairing, cache: TensorCache, progress: Progress
+    ) -> None:
+        self.ours, self.theirs, self.pairing, self.cache = ours, theirs, pairing, cache
         self.progress = progress
         self.names = {page: parameter_names(module) for page, module in pairing.reference.items()}
-        self.low: Side | None = None
+        self.low: ModelRunner | None = None
         self.arithmetic: torch.dtype | None = None
         """The dtype that most of the candidate's modules compute in under autocast."""
         self.nudge: Callable[..., torch.Tensor] = one_ulp
@@ -53,66 +56,66 @@ class Search:
         """What the search comes to."""
         raise NotImplementedError
 
-    def preflight(self) -> tuple[Book, list[Played]]:
-        """The book, and clean runs that widen the floor where the reference does not repeat itself."""
-        self.progress("running the reference")
+    def preflight(self) -> tuple[ReferenceTrace, list[ReplayResult]]:
+        """The trace, and clean runs that widen the floor where the reference is not deterministic."""
+        self.progress(Note("fault.running_reference"))
         bare = self.ours.run()
         self.seeded = self.ours.draws
-        book = write_down(self.ours, self.pairing.reference, self.shelf, self.seeded)
-        if blind := book.close_masks():
-            self.notes.append(f"{blind} tokens see no key, as padding does: what is computed there is not judged")
+        trace = write_down(self.ours, self.pairing.reference, self.cache, self.seeded)
+        if blind := trace.close_masks():
+            self.notes.append(Note("fault.blind_tokens", blind=blind))
         if self.seeded:
-            self.notes.append("the model draws random numbers: both sides were seeded alike, module by module")
-        elif not same(bare, book.output):
+            self.notes.append(Note("fault.random"))
+        elif not same(bare, trace.output):
             if same(bare, self.ours.run()):
-                self._watching["reference"] = output_error(bare, book.output)
+                self._watching["reference"] = output_error(bare, trace.output)
             else:
-                self.notes.append("the reference does not repeat itself: the floor is widened by what it does then")
+                self.notes.append(Note("fault.not_repeatable"))
         else:
-            return book, []
-        again = [self.play(self.ours, self.pairing.reference, book, hold=True) for _ in range(2)]
+            return trace, []
+        again = [self.play(self.ours, self.pairing.reference, trace, force=True) for _ in range(2)]
         if self.seeded and any(not event.found.exact for event in again[0].events):
-            self.notes.append("the reference does not repeat itself, even when seeded: the floor is widened by that")
-        return book, again
+            self.notes.append(Note("fault.not_repeatable_seeded"))
+        return trace, again
 
-    def free(self, book: Book) -> Played:
+    def free(self, trace: ReferenceTrace) -> ReplayResult:
         bare = None if self.seeded else self.theirs.run()
-        free = self.play(self.theirs, self.pairing.candidate, book, hold=False)
+        free = self.play(self.theirs, self.pairing.candidate, trace, force=False)
         if bare is not None and not same(bare, free.output):
             again = self.theirs.run()
             if same(bare, again):
                 self._watching["candidate"] = output_error(bare, free.output)
             else:
-                self.notes.append("the candidate does not repeat itself")
+                self.notes.append(Note("fault.candidate_not_repeatable"))
         return free
 
     def doubt_watching(self, rounding: float) -> None:
         """A lazy device fuses otherwise what is looked at; more than rounding must not come of it."""
         for side, drift in self._watching.items():
-            beside = f"its output moves by {drift:.2g}, by rounding {rounding:.2g}"
+            beside = Note("fault.drift", drift=drift, rounding=rounding)
             if drift > max(rounding, least_of(self.dtype)):
-                self.doubts.append(f"the {side} computes something else while it is watched: {beside}")
+                self.doubts.append(Note("fault.observer_changes", side=side, beside=beside))
             else:
-                self.notes.append(f"the {side} rounds otherwise while it is watched: {beside}")
+                self.notes.append(Note("fault.observer_rounds", side=side, beside=beside))
 
-    def play(self, side: Side, modules: dict[str, nn.Module], book: Book, **how: Any) -> Played:
-        return play(side, modules, book, self.names, seeded=self.seeded, **how)
+    def play(self, side: ModelRunner, modules: dict[str, nn.Module], trace: ReferenceTrace, **how: Any) -> ReplayResult:
+        return play(side, modules, trace, self.names, seeded=self.seeded, **how)
 
-    def follow_autocast(self, book: Book, free: Played) -> bool:
+    def follow_autocast(self, trace: ReferenceTrace, free: ReplayResult) -> bool:
         """Sees in which dtype the candidate computes under autocast; whether the reference has to be run so too."""
-        casts = Counter(free.casts[page] for page in free.casts if page in book.casts)
+        casts = Counter(free.casts[page] for page in free.casts if page in trace.casts)
         dtype = casts.most_common(1)[0][0] if casts else None
         if dtype is None:
             return False
         self.arithmetic, self.nudge = dtype, partial(one_ulp, dtype=dtype)
-        differ = [page for page, cast in free.casts.items() if cast == dtype and book.casts.get(page) != dtype]
+        differ = [page for page, cast in free.casts.items() if cast == dtype and trace.casts.get(page) != dtype]
         if 2 * len(differ) <= len(free.casts):
             return False
         name = str(dtype).removeprefix("torch.")
-        self.notes.append(f"the candidate computes in {name} by autocast: so does the reference, to measure rounding")
+        self.notes.append(Note("fault.autocast", name=name))
         return True
 
-    def lowered(self, autocast: bool = False) -> tuple[Side, dict[str, nn.Module]]:
+    def lowered(self, autocast: bool = False) -> tuple[ModelRunner, dict[str, nn.Module]]:
         """The reference in the candidate's dtype and on its device: what honest arithmetic there gives."""
         ours, theirs = self.ours, self.theirs
         if theirs.dtype in (ours.dtype, None) and theirs.device == ours.device:
@@ -121,7 +124,7 @@ class Search:
             return self.low, self.pairing.reference
         model = lowered(ours.model, self.pairing, theirs)
         if model is None:
-            self.notes.append("the reference cannot be copied: floors from nudged inputs alone")
+            self.notes.append(Note("fault.no_copy"))
             self.low = ours
             return ours, self.pairing.reference
         self.low = ours.like(model)
@@ -135,16 +138,16 @@ class Search:
             own = self.arithmetic
         return str(own).removeprefix("torch.")
 
-    def total(self, book: Book, played: Played, skip: str | None = None) -> float:
+    def total(self, trace: ReferenceTrace, replayed: ReplayResult, skip: str | None = None) -> float:
         """The error of the output, and of the parameters' gradients but for those of one module."""
-        grads = [event.found for event in played.events if event.key[2] == "param_grad" and event.key[0] != skip]
-        own = output_error(book.output, played.output, book)
+        grads = [event.found for event in replayed.events if event.key[2] == "param_grad" and event.key[0] != skip]
+        own = output_error(trace.output, replayed.output, trace)
         return max([*map(size_of, grads), own])  # NaN last: no number is smaller
 
     def told(self, key: Key) -> str:
         page, call, end, leaf = key
         return (
-            f"{self.pairing.name(page) or 'the model'}:{end}"
+            f"{self.pairing.name(page) or Note('finding.model')}:{end}"
             + (f".{leaf}" if leaf else "")
             + (f"@{call}" if call else "")
         )

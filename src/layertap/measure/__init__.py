@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from layertap.errors import BadArgument
 from layertap.measure.result import Measurement, merge
+from layertap.messages import tr
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +43,7 @@ def measure(tensor: Tensor, *, offset: int = 0, statistics_only: bool = False) -
     """
     reason = supported(tensor)
     if reason:
-        raise BadArgument(f"cannot measure this tensor: {reason}")
+        raise BadArgument(tr("measure.cannot", reason=reason))
     real = real_view(tensor)
     offset *= 2 if tensor.is_complex() else 1
     if not real.is_contiguous():
@@ -88,7 +89,7 @@ def supported(tensor: Tensor) -> str:
 
     >>> import torch
     >>> supported(torch.ones(2)), supported(torch.ones(2, device="meta"))
-    ('', 'a meta tensor holds no values')
+    ('', 'a meta tensor has no values')
     """
     import torch
     from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
@@ -96,16 +97,16 @@ def supported(tensor: Tensor) -> str:
     from layertap.measure import native
 
     if tensor.device.type == "meta" or isinstance(tensor, torch._subclasses.FakeTensor):
-        return "a meta tensor holds no values"
+        return tr("measure.meta")
     if tensor.is_nested:
-        return "a nested tensor"
+        return tr("measure.nested")
     if tensor.is_quantized:
-        return f"a quantized tensor ({tensor.dtype}); dequantize it first"
+        return tr("measure.quantized", dtype=tensor.dtype)
     if tensor.layout is not torch.strided:
-        return f"layout {str(tensor.layout).removeprefix('torch.')}, only dense tensors are measured"
+        return tr("measure.layout", removeprefix=str(tensor.layout).removeprefix("torch."))
     kind: type = type(tensor)
     if is_traceable_wrapper_subclass_type(kind):
-        return f"{kind.__name__} wraps other tensors; measure those"
+        return tr("measure.wraps", name=kind.__name__)
     if tensor.numel():
         reason = _without_memory(tensor)
         if reason:
@@ -125,13 +126,13 @@ def _without_memory(tensor: Tensor) -> str:
         address, storage = tensor.data_ptr(), tensor.untyped_storage().nbytes()
     except (RuntimeError, NotImplementedError):
         if torch._C._functorch.is_batchedtensor(tensor):
-            return "a tensor inside torch.vmap stands for many"
-        return f"{kind} has no memory of its own"
+            return tr("measure.vmap")
+        return tr("measure.no_memory", kind=kind)
     if not address:
-        return "its memory has been freed" if not storage else f"{kind} has no memory of its own"
+        return tr("measure.freed") if not storage else tr("measure.no_memory", kind=kind)
     last = tensor.storage_offset() + sum(
         (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
     )
     if (last + 1) * tensor.element_size() > storage:
-        return "part of its memory has been freed"
+        return tr("measure.partly_freed")
     return ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Concentration:
     """The row (token, position) or column (channel) that carries most of the error."""
 
     index: tuple[int, ...]
@@ -69,11 +69,11 @@ class Difference:
     """Positions without a NaN where only one side is infinite, or the signs differ."""
     nonfinite: int
     """Positions that are not finite on both sides alike."""
-    row: Part | None
-    column: Part | None
+    row: Concentration | None
+    column: Concentration | None
     """None for tensors of one row, or of one column, or without elements."""
     row_typical: float = 0.0
-    """The median over all rows of their own relative error, as in `Part`: what `row.relative` is to be held against."""
+    """The median over all rows of their own relative error: what `row.relative` is compared with."""
     column_typical: float = 0.0
     """The same over all columns."""
     argmax: Agreement | None = None

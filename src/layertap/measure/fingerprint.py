@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from layertap.measure import pair_native
 from layertap.measure.definition import fingerprint_of
+from layertap.messages import tr
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -39,7 +40,7 @@ def fingerprint(raw: Bytes, dtype: str, *, offset: int = 0) -> int:
     """
     size = word_size(dtype)
     if not raw.flags.c_contiguous or raw.size % size:
-        raise ValueError(f"{raw.size} bytes are not a whole number of contiguous words of {size} bytes")
+        raise ValueError(tr("measure.words", size=raw.size, size2=size))
     if pair_native.available():
         return pair_native.fingerprint(raw, size, offset)
     return plain(raw, dtype, offset=offset)

@@ -21,6 +21,7 @@ from layertap.measure.definition import LANES
 from layertap.measure.fused import DEFERRED, FIELDS, HEADER, MOST, _finish_all, _measure
 from layertap.measure.launching import Prepared
 from layertap.measure.slab import SLAB_BYTES
+from layertap.messages import tr
 
 _EXACT = ("float64", "int32", "int64")  # float32 arithmetic would lose digits of these
 _FAST = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int16", "uint8", "bool")
@@ -57,8 +58,13 @@ def launch(tensor: torch.Tensor, slab: torch.Tensor) -> None:
         return
     if not tensor.is_contiguous() or slab.numel() != SLAB_BYTES or slab.data_ptr() % 16:
         raise ValueError(
-            f"expected a contiguous tensor and {SLAB_BYTES} aligned bytes, "
-            f"got strides {tensor.stride()} and {slab.numel()} bytes at {slab.data_ptr():#x}"
+            tr(
+                "measure.slab",
+                SLAB_BYTES=SLAB_BYTES,
+                stride=tensor.stride(),
+                numel=slab.numel(),
+                data_ptr=slab.data_ptr(),
+            )
         )
     stream, scratch = _scratch(device)
     _enqueue(tensor, slab.view(torch.int64), scratch, stream, MOST, defer=False)

@@ -22,6 +22,7 @@ import torch
 from layertap.measure.definition import BUCKETS, FIRST
 from layertap.measure.result import Measurement
 from layertap.measure.slab import SLAB_BYTES
+from layertap.messages import tr
 from layertap.site import Statistics
 
 LIBRARY = Path(__file__).with_name("_onepass.dylib" if sys.platform == "darwin" else "_onepass.so")
@@ -134,7 +135,7 @@ def _library() -> ctypes.CDLL | None:
     library.layertap_merge.restype = None
     library.layertap_result_size.restype = number
     if library.layertap_result_size() != _RESULT.itemsize or not hasattr(library, "layertap_slab_size"):
-        raise ImportError(f"{LIBRARY} was built from another onepass.c; run `pip install -e .` again")
+        raise ImportError(tr("measure.rebuild_onepass", LIBRARY=LIBRARY))
     library.layertap_slab_size.restype = number
     assert library.layertap_slab_size() == SLAB_BYTES
     library.layertap_to_slab.argtypes = (pointer, pointer)

@@ -19,8 +19,10 @@ import numpy.typing as npt
 from layertap.errors import BadArgument
 from layertap.measure import pair_native, pair_plain
 from layertap.measure.difference import Agreement, Difference
+from layertap.measure.floats import FORMATS
 from layertap.measure.pair_lines import LINES, agreement, worst_column, worst_row
-from layertap.measure.pair_plain import BINS, MANTISSA, Task, Totals
+from layertap.measure.pair_plain import BINS, Task, Totals
+from layertap.messages import tr
 
 _COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
@@ -67,7 +69,7 @@ def compare(
     """
     _check(reference, candidate)
     if not (rtol >= 0 and atol >= 0 and eps >= 1e-30):
-        raise BadArgument(f"expected rtol and atol of at least 0 and eps of at least 1e-30, got {rtol}, {atol}, {eps}")
+        raise BadArgument(tr("measure.tolerances", rtol=rtol, atol=atol, eps=eps))
     task = _task(reference, candidate, rtol, atol, eps, 1.0)
     totals = _measure(task)
     for side, found in ((reference, totals.fingerprint_a), (candidate, totals.fingerprint_b)):
@@ -82,17 +84,19 @@ def compare(
 
 def _check(reference: Array, candidate: Array) -> None:
     if reference.shape != candidate.shape:
-        raise BadArgument(f"shapes differ: reference {reference.shape}, candidate {candidate.shape}")
+        raise BadArgument(tr("measure.shapes", shape=reference.shape, shape2=candidate.shape))
     for side, array in (("reference", reference), ("candidate", candidate)):
         dtype = _COMPLEX.get(array.dtype, array.dtype)
-        if dtype not in MANTISSA:
-            raise BadArgument(f"the {side}'s dtype, {array.dtype}, cannot be compared; can be: {', '.join(MANTISSA)}")
+        if dtype not in FORMATS:
+            raise BadArgument(tr("measure.pair_dtype", side=side, dtype=array.dtype, MANTISSA=", ".join(FORMATS)))
         expected = _items(array) * math.prod(array.shape)
         if array.raw.dtype != np.uint8 or not array.raw.flags.c_contiguous or array.raw.size != expected:
             got = f"{array.raw.size} of {array.raw.dtype}"
-            raise BadArgument(f"the {side} is {array.dtype} {array.shape}: expected {expected} raw bytes, got {got}")
+            raise BadArgument(
+                tr("measure.pair_bytes", side=side, dtype=array.dtype, shape=array.shape, expected=expected, got=got)
+            )
     if (reference.dtype in _COMPLEX) != (candidate.dtype in _COMPLEX):
-        raise BadArgument(f"one side is complex: reference {reference.dtype}, candidate {candidate.dtype}")
+        raise BadArgument(tr("measure.one_complex", dtype=reference.dtype, dtype2=candidate.dtype))
 
 
 def _items(array: Array) -> int:
@@ -109,8 +113,9 @@ def _task(reference: Array, candidate: Array, rtol: float, atol: float, eps: flo
     row_group, column_group = -(-rows // LINES) or 1, -(-columns // LINES) or 1
     dtype_a, dtype_b = (_COMPLEX.get(side.dtype, side.dtype) for side in (reference, candidate))
     # The step at x is the larger of the two dtypes' steps, and this is what comes of 2^(max(exponent, least) - bits).
-    mantissa = min(MANTISSA[dtype_a][0], MANTISSA[dtype_b][0])
-    least = max(lowest - bits for bits, lowest in (MANTISSA[dtype_a], MANTISSA[dtype_b])) + mantissa
+    one, other = FORMATS[dtype_a], FORMATS[dtype_b]
+    mantissa = min(one.mantissa, other.mantissa)
+    least = max(form.least_exponent - form.mantissa for form in (one, other)) + mantissa
     return Task(
         a=reference.raw.reshape(-1),
         b=candidate.raw.reshape(-1),

@@ -24,13 +24,14 @@ import torch
 
 from layertap.errors import BadArgument
 from layertap.measure.bits import FOUND
-from layertap.measure.difference import Difference, Part
+from layertap.measure.difference import Concentration, Difference
+from layertap.measure.floats import FORMATS
 from layertap.measure.pair_exact import mend_pair
 from layertap.measure.pair_fold import BEST, FOLDS, LINE, PAIR_SLAB_BYTES, SAMPLE, SAMPLES, fold_lines
 from layertap.measure.pair_fused import FIELDS, MOST, compare_pair
+from layertap.messages import tr
 
 _KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
-_MANTISSA = {"float32": (23, -126), "bfloat16": (7, -126), "float16": (10, -14)}
 _RAW = {2: torch.int16, 4: torch.int32}
 _NARROW, _WIDE = 64, 8192  # rows are told apart from the one, columns up to the other
 
@@ -79,10 +80,12 @@ def launch_pair(
             launch_pair(reference, candidate, slab, rtol=rtol, atol=atol, eps=eps)
         return
     if reference.shape != candidate.shape or not (reference.is_contiguous() and candidate.is_contiguous()):
-        sides = " and ".join(f"{tuple(side.shape)} with strides {side.stride()}" for side in (reference, candidate))
-        raise BadArgument(f"expected two contiguous tensors of one shape, got {sides}")
+        sides = " and ".join(
+            tr("measure.with_strides", shape=tuple(side.shape), stride=side.stride()) for side in (reference, candidate)
+        )
+        raise BadArgument(tr("measure.two_tensors", sides=sides))
     if slab.numel() != PAIR_SLAB_BYTES or slab.data_ptr() % 16 or not 1e-30 <= eps < 1e30:
-        raise BadArgument(f"expected {PAIR_SLAB_BYTES} aligned bytes and eps from 1e-30, got {slab.numel()} and {eps}")
+        raise BadArgument(tr("measure.pair_slab", PAIR_SLAB_BYTES=PAIR_SLAB_BYTES, numel=slab.numel(), eps=eps))
     if not reference.numel():
         slab.zero_()
         return
@@ -266,8 +269,9 @@ def folds_of(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def _step(one: str, two: str) -> tuple[int, int]:
     """The step of the coarser type at x is 2^(max(exponent of x, least) - mantissa)."""
-    mantissa = min(_MANTISSA[one][0], _MANTISSA[two][0])
-    return mantissa, max(least - bits for bits, least in (_MANTISSA[one], _MANTISSA[two])) + mantissa
+    forms = FORMATS[one], FORMATS[two]
+    mantissa = min(form.mantissa for form in forms)
+    return mantissa, max(form.least_exponent - form.mantissa for form in forms) + mantissa
 
 
 def _cosine(dot: float, one: float, two: float, error: float, least: float) -> float:
@@ -279,11 +283,13 @@ def _cosine(dot: float, one: float, two: float, error: float, least: float) -> f
     return min(1.0, max(-1.0, dot / math.sqrt(one) / math.sqrt(two)))
 
 
-def _worst(best: npt.NDArray[np.float64], error: float, shape: tuple[int, ...]) -> Part:
+def _worst(best: npt.NDArray[np.float64], error: float, shape: tuple[int, ...]) -> Concentration:
     relative, errors, index = best
     fold = int(np.where(relative == relative.max(), errors, -1.0).argmax())
     place = tuple(int(i) for i in np.unravel_index(int(index[fold]), shape))
-    return Part(index=place, share=float(errors[fold]) / error if error else 0.0, relative=float(relative[fold]))
+    return Concentration(
+        index=place, share=float(errors[fold]) / error if error else 0.0, relative=float(relative[fold])
+    )
 
 
 def _typical(sample: npt.NDArray[np.float32], lines: int) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from layertap.measure.difference import Agreement, Part
-from layertap.measure.pair_plain import MANTISSA, Floats, Task, values
+from layertap.measure.difference import Agreement, Concentration
+from layertap.measure.floats import FORMATS
+from layertap.measure.pair_plain import Floats, Task, values
 
 LINES = 1 << 18
 """Beyond so many rows or columns, neighbours are weighed together, and the worst group is then looked into."""
@@ -15,16 +16,16 @@ CHOICES = 1_000_000
 BLOCK = 1 << 20
 
 
-def worst_row(task: Task, shape: tuple[int, ...]) -> tuple[Part | None, float]:
+def worst_row(task: Task, shape: tuple[int, ...]) -> tuple[Concentration | None, float]:
     """The row with the largest error of its own, and what is typical of a row; (None, 0.0) where there is only one."""
     if task.rows < 2 or not task.columns:
         return None, 0.0
     index, part, typical = _worst(task, task.row, task.rows, task.row_group, axis=0)
     place = tuple(int(i) for i in np.unravel_index(index, shape[:-1]))
-    return Part(index=place, share=part[0], relative=part[1]), typical
+    return Concentration(index=place, share=part[0], relative=part[1]), typical
 
 
-def worst_column(task: Task, shape: tuple[int, ...]) -> tuple[Part | None, float]:
+def worst_column(task: Task, shape: tuple[int, ...]) -> tuple[Concentration | None, float]:
     """The same of columns; the two parts of a complex number are one column."""
     if not shape or shape[-1] < 2 or not task.rows:
         return None, 0.0
@@ -32,7 +33,7 @@ def worst_column(task: Task, shape: tuple[int, ...]) -> tuple[Part | None, float
     if parts > 1 and task.column_group == 1:
         sums, parts = sums.reshape(2, -1, parts).sum(axis=2), 1
     index, part, typical = _worst(task, sums, sums.shape[1], task.column_group, axis=1)
-    return Part(index=(index // parts,), share=part[0], relative=part[1]), typical
+    return Concentration(index=(index // parts,), share=part[0], relative=part[1]), typical
 
 
 def _worst(task: Task, sums: Floats, members: int, group: int, axis: int) -> tuple[int, tuple[float, float], float]:
@@ -83,7 +84,7 @@ def _look_into(task: Task, begin: int, end: int, axis: int) -> Floats:
 
 def agreement(task: Task, shape: tuple[int, ...]) -> Agreement | None:
     """Takes the first of equals for the largest, and NaN for larger than any number, as torch does."""
-    floating = MANTISSA[task.dtype_a][1] < 24 and MANTISSA[task.dtype_b][1] < 24
+    floating = all(FORMATS[dtype].least_exponent < 24 for dtype in (task.dtype_a, task.dtype_b))
     if not floating or not shape or task.columns != shape[-1] or not 2 <= task.columns <= CHOICES or not task.rows:
         return None
     agree, margin, index = 0, 0.0, -1

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from layertap.measure.float8 import float8_values
 from layertap.measure.pair_plain import Task, Totals
+from layertap.messages import tr
 
 LIBRARY = Path(__file__).with_name("_pair.dylib" if sys.platform == "darwin" else "_pair.so")
 THREADED = 1 << 18
@@ -81,7 +82,7 @@ def measure(task: Task) -> Totals:
         if helper is not None and not helper.cancel():
             failed &= helper.result() != 0  # a thread without memory takes no chunk: the others do its work
     if failed:
-        raise MemoryError("no memory for comparing two tensors")
+        raise MemoryError(tr("measure.out_of_memory"))
     totals = Totals(**{field.name: getattr(pair.totals, field.name) for field in fields(Totals)})
     totals.max_ulp *= 2.0**task.mantissa
     return totals
@@ -120,7 +121,7 @@ def _library() -> ctypes.CDLL | None:
     library.layertap_fingerprint.argtypes = (pointer, number, number, ctypes.c_int, pointer, pointer)
     library.layertap_fingerprint.restype = None
     if library.layertap_pair_size() != ctypes.sizeof(_Pair):
-        raise ImportError(f"{LIBRARY} was built from another pair.c; run `pip install -e .` again")
+        raise ImportError(tr("measure.rebuild_pair", LIBRARY=LIBRARY))
     library.layertap_init()
     return library
 

@@ -17,15 +17,6 @@ Floats = npt.NDArray[np.float64]
 BLOCK = 1 << 17
 BINS = 1 << 15
 
-MANTISSA = {
-    **dict(float64=(52, -1022), float32=(23, -126), float16=(10, -14), bfloat16=(7, -126), float8_e8m0fnu=(0, -127)),
-    **dict(float8_e4m3fn=(3, -6), float8_e4m3fnuz=(3, -7), float8_e5m2=(2, -14), float8_e5m2fnuz=(2, -15)),
-    **dict.fromkeys(("bool", "uint8", "int8", "uint16", "int16"), (24, 24)),
-    **dict.fromkeys(("uint32", "int32", "uint64", "int64"), (64, 64)),
-}
-"""Bits after the point, and the exponent of the smallest normal number. An integer is taken for a float whose steps are
-1 throughout."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Totals:

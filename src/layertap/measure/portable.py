@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from layertap.measure.definition import FIRST
+from layertap.messages import tr
 from layertap.site import Statistics
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def read(vector: Sequence[float]) -> Statistics:
     (4, 1, 1, -3.0, (1.0, -3.0))
     """
     if len(vector) != LENGTH:
-        raise ValueError(f"expected {LENGTH} numbers of a statistic, got {len(vector)}")
+        raise ValueError(tr("measure.statistic_numbers", LENGTH=LENGTH, count=len(vector)))
     numbers = dict(zip(_NUMBERS, vector, strict=False))
     words = vector[len(_NUMBERS) : len(_NUMBERS) + 2 * len(_COUNTS)]
     counts = {name: int(words[2 * i]) * _WORD + int(words[2 * i + 1]) for i, name in enumerate(_COUNTS)}

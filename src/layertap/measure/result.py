@@ -10,6 +10,7 @@ import numpy as np
 
 from layertap.errors import BadArgument
 from layertap.measure.definition import FIRST
+from layertap.messages import tr
 from layertap.site import Statistics
 
 
@@ -38,9 +39,9 @@ def merge(parts: Sequence[Measurement]) -> Measurement:
     (2, 4, 1.0)
     """
     if not parts:
-        raise BadArgument("merge needs at least one part")
+        raise BadArgument(tr("measure.merge_empty"))
     if len({len(part.sketch) for part in parts}) > 1:
-        raise BadArgument("merge got parts with a sketch and parts without one; measure all parts alike")
+        raise BadArgument(tr("measure.merge_mixed"))
     sketches = [np.frombuffer(part.sketch, "<f4").astype(np.float64) for part in parts]
     with np.errstate(over="ignore", invalid="ignore"):
         sketch = np.sum(sketches, axis=0).astype("<f4").tobytes()

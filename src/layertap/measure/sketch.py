@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from layertap.errors import BadArgument
 from layertap.measure.definition import BUCKETS
+from layertap.messages import tr
 
 
 def relative_l2(reference: bytes, candidate: bytes, reference_l2: float) -> float:
@@ -50,5 +51,5 @@ def _read(sketch: bytes) -> npt.NDArray[np.float64]:
 
 def _floats(sketch: bytes) -> npt.NDArray[np.float32]:
     if len(sketch) != 4 * BUCKETS:
-        raise BadArgument(f"a sketch has {4 * BUCKETS} bytes, got {len(sketch)}; was the tensor measured without one?")
+        raise BadArgument(tr("measure.sketch_bytes", value=4 * BUCKETS, count=len(sketch)))
     return np.frombuffer(sketch, "<f4")

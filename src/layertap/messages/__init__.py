@@ -29,7 +29,15 @@ def tr(code: str, /, **values: Any) -> str:
     """
     package = code.partition(".")[0]
     template = _catalogue(language(), package).get(code) or _catalogue("en", package)[code]
-    return printable(template.format(**values)) if values else template
+    if not values:
+        return template.format() if "{{" in template else template
+    # Which side is meant is a word of the catalogue: `side`, `side2` take "reference" or "candidate".
+    sides = {name: tr(f"result.{value}") for name, value in values.items() if name in _SIDES and value in _SIDE_WORDS}
+    return printable(template.format(**{**values, **sides}))
+
+
+_SIDES = ("side", "side2")
+_SIDE_WORDS = ("reference", "candidate")
 
 
 @cache

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from layertap.compare.columns import column
 from layertap.compare.result import Report, Row
+from layertap.messages import tr
 from layertap.report.screen import plain_text
 from layertap.report.table import Column, Lines
 from layertap.report.values import jsonable, number
-from layertap.words import say
+from layertap.result import with_codes
 
 STYLES = {"identical": "green", "noise": "green", "fault": "bold red", "inconclusive": "yellow"}
 BAR = 16
@@ -38,17 +39,13 @@ LONG = 200
 EDGE = 5
 """Rows that stay at each end of what is folded."""
 WORST = 3
-HINT = "Recorded runs show where an error is first seen, not whose it is: lt.find_fault tells, from both models."
+HINT = "report.offline_hint"
 FLOORS = {
-    "measured": "how sure: the floor is measured, from a run of the reference in the candidate's arithmetic",
-    "modelled": "how sure: the floor is modelled from dtypes and depth; floor=RUN (the reference in the candidate's "
-    "dtype) would measure it",
-    "tolerance": "how sure: judged by the tolerances that were given ({tolerance}), not by what rounding explains",
+    "measured": "report.floor_measured",
+    "modelled": "report.floor_modelled",
+    "tolerance": "report.floor_tolerance",
 }
-LEGEND = (
-    "error: relative L2 error; floor: the error that rounding explains; ratio: error ÷ floor, for the whole tensor or "
-    "its worst row or channel; jump: error ÷ the error of the row above"
-)
+LEGEND = "report.legend"
 SAME = 3
 """More bit-identical rows in a row than this are one line."""
 METRICS = (
@@ -56,7 +53,11 @@ METRICS = (
     *("relative_mse", "relative_mae", "relative_l2", "cosine", "pearson", "sqnr", "max_ulp", "allclose", "close"),
     *("percentiles", "nan_mismatch", "inf_mismatch", "row", "column", "argmax"),
 )
-"""All of requirement F2, by their names in `Difference`."""
+"""The metrics by which people compare tensors, by their names in `Difference`."""
+_COUNTS = (
+    *("count", "finite", "nonfinite", "reference_square", "reference_abs", "row_typical", "column_typical", "exact"),
+)
+"""What a `Difference` has besides."""
 
 
 def report_text(report: Report, *, verbose: bool = False) -> str:
@@ -67,19 +68,17 @@ def report_text(report: Report, *, verbose: bool = False) -> str:
 def report_view(report: Report, *, verbose: bool = False) -> Group:
     """For a terminal."""
     lines: list[Any] = [Text(line, style=style) for line, style in headline(report)]
-    lines += [Text(f"note: {note}", style="yellow") for note in report.notes]
+    lines += [Text(tr("report.note", text=note), style="yellow") for note in report.notes]
     if report.rows:
         lines += [Text(""), _table(report, verbose)]
         if len(report.rows) > LONG and not verbose:
-            lines.append(
-                Text(say("all {total} rows: -v, --json, --html, report.rows", total=len(report.rows)), style="dim")
-            )
+            lines.append(Text(tr("report.all_rows", total=len(report.rows)), style="dim"))
         if report.verdict != "identical":
-            lines.append(Text(say(LEGEND), style="dim"))
+            lines.append(Text(tr(LEGEND), style="dim"))
         lines += _worst(report)
     lines += _unmatched(report)
     if verbose:
-        lines += [Text(f"plan: {step}", style="dim") for step in report.plan]
+        lines += [Text(tr("report.plan", step=step), style="dim") for step in report.plan]
     return Group(*lines)
 
 
@@ -104,31 +103,30 @@ def report_dict(report: Report) -> dict[str, Any]:
         "unmatched": [{"side": side, "site": site} for side, site in report.unmatched],
         "plan": report.plan,
     }
-    return dict(jsonable(whole))
+    return with_codes(dict(jsonable(whole)), report, "reasons", "notes", "plan")
 
 
 def headline(report: Report) -> list[tuple[str, str]]:
     """The first lines, each with its style: the verdict, the first departure, how sure."""
     style = STYLES[report.verdict]
     sides = {"candidate": report.candidate, "reference": report.reference, "reasons": "; ".join(report.reasons)}
-    template = "{verdict}: {candidate} against {reference}: {reasons}"
-    lines = [(say(template, verdict=say(report.verdict.upper()), **sides), style)]
+    lines = [(tr("report.verdict", verdict=tr(f"result.{report.verdict}"), **sides), style)]
     first, worst = report.first, report.worst
     if report.verdict == "fault" and first is not None:
         error = ("≈" if first.estimated else "") + number(first.error, 3)
-        template = "first departure: {site} ({kind}), relative error {error}"
-        if not first.kind:
-            template = "first departure: {site}, relative error {error}"
-        lines.append((say(template, site=pair_name(first), kind=first.kind, error=error), style))
-        lines.append((say("how sure: {why}. {hint}", why=first.why, hint=say(HINT)), ""))
+        if first.kind:
+            line = tr("report.first", site=pair_name(first), kind=first.kind, error=error)
+        else:
+            line = tr("report.first_without_kind", site=pair_name(first), error=error)
+        lines.append((line, style))
+        lines.append((tr("report.how_sure", why=first.why, hint=tr(HINT)), ""))
         if report.growth is not None:
-            template = "at the last site the error is {growth} × that"
-            lines.append((say(template, growth=number(report.growth, 3)), ""))
+            lines.append((tr("report.growth", growth=number(report.growth, 3)), ""))
     elif report.rows:
         if worst is not None and worst.ratio and not math.isnan(worst.ratio):
-            lines.append((say("closest to a fault: {site}, {why}", site=pair_name(worst), why=worst.why), ""))
+            lines.append((tr("report.closest", site=pair_name(worst), why=worst.why), ""))
         if report.verdict != "identical":  # equal bits need no floor
-            lines.append((say(FLOORS[report.floor_kind], tolerance=report.tolerance), ""))
+            lines.append((tr(FLOORS[report.floor_kind], tolerance=report.tolerance), ""))
     return lines
 
 
@@ -167,7 +165,7 @@ def _folded_cells(rows: Sequence[Row]) -> list[str]:
     error, ratio = (_most(getattr(row, name) for row in rows) for name in ("error", "ratio"))
     sizes = (f"≤{number(error, 3)}", "", f"≤{number(ratio, 3)}") if error else ("0", "", "0")
     verdict = rows[0].verdict
-    name = f"… {len(rows)} more"
+    name = tr("report.more_rows", count=len(rows))
     if verdict == "identical":
         name = f"{pair_name(rows[0])} … {pair_name(rows[-1])} ({len(rows)})"
     return [name, verdict, *sizes, "", "", "", ""]
@@ -206,7 +204,7 @@ def _worst(report: Report) -> list[Text]:
     if len(above) < 2:
         return []
     named = ", ".join(f"{pair_name(row)} ({number(row.ratio, 3)} ×)" for row in above)
-    return [Text(f"furthest above the floor: {named}")]
+    return [Text(tr("report.worst", named=named))]
 
 
 def _unmatched(report: Report) -> list[Text]:
@@ -214,9 +212,9 @@ def _unmatched(report: Report) -> list[Text]:
     for side in ("reference", "candidate"):
         sites = [site for on, site in report.unmatched if on == side]
         if sites:
-            more = f" and {len(sites) - 6} more" if len(sites) > 6 else ""
+            more = tr("report.and_more", count=len(sites) - 6) if len(sites) > 6 else ""
             named = ", ".join(sites[:6]) + more
-            lines.append(Text(say("only in the " + side + ": {sites}", sites=named), style="yellow"))
+            lines.append(Text(tr("report.only_in", side=side, site=named), style="yellow"))
     return lines
 
 
@@ -241,8 +239,8 @@ def scale(errors: Iterable[float]) -> Callable[[float], float]:
 
 def _row_dict(row: Row) -> dict[str, Any]:
     found = row.difference
-    metrics = {} if found is None else {name: getattr(found, name) for name in METRICS}
-    return {
+    metrics = {} if found is None else {name: getattr(found, name) for name in (*METRICS, *_COUNTS)}
+    plain = {
         "site": str(row.site),
         "candidate_site": str(row.candidate_site),
         "kind": row.kind,
@@ -259,3 +257,4 @@ def _row_dict(row: Row) -> dict[str, Any]:
         "rung": row.rung,
         "metrics": metrics,
     }
+    return with_codes(plain, row, "why")

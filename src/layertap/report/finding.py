@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.text import Text
 
+from layertap.messages import tr
 from layertap.report.diff import STYLES
 from layertap.report.screen import plain_text
 from layertap.report.table import Column, Lines
 from layertap.report.values import jsonable, number
-from layertap.words import say
+from layertap.result import with_codes
 
 if TYPE_CHECKING:
     from layertap.fault.result import Finding, ModuleRow
@@ -32,10 +33,10 @@ def finding_view(finding: Finding, *, verbose: bool = False) -> Group:
     told = words(finding)
     lines = [Text(line, style=STYLES[finding.verdict] if not i else "") for i, line in enumerate(told)]
     notes = finding.notes if verbose else finding.notes[:NOTES]
-    lines += [Text(say("note: {text}", text=note), style="yellow") for note in notes]
+    lines += [Text(tr("report.note", text=note), style="yellow") for note in notes]
     left = len(finding.notes) - len(notes)
     if left:
-        lines.append(Text(say("… and {count} more notes (finding.notes)", count=left), style="yellow"))
+        lines.append(Text(tr("report.more_notes", count=left), style="yellow"))
     return Group(*lines, Text(""), _table(finding, verbose)) if finding.table else Group(*lines)
 
 
@@ -50,12 +51,12 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
             found[name] = [_row_dict(row) for row in value]
         elif name != "write_repro":
             found[name] = jsonable(value)
-    return found
+    return with_codes(found, finding, "evidence", "notes")
 
 
 def _row_dict(row: ModuleRow) -> dict[str, Any]:
-    inner = ("place", "call", "found")
-    return {field.name: jsonable(getattr(row, field.name)) for field in fields(row) if field.name not in inner}
+    plain = {field.name: jsonable(getattr(row, field.name)) for field in fields(row)}
+    return with_codes(plain, row, "where")
 
 
 def _table(finding: Finding, verbose: bool) -> Lines:
@@ -66,7 +67,7 @@ def _table(finding: Finding, verbose: bool) -> Lines:
     for row in rows if verbose else rows[:SHOWN]:
         numbers = (number(value, 3) for value in (row.total, row.local, row.floor, row.ratio))
         style = "bold" if row.path == finding.site and finding.verdict == "fault" else ""
-        table.add([row.path or "(the model)", row.kind, *numbers, row.where], style)
+        table.add([row.path or tr("report.the_model"), row.kind, *numbers, row.where], style)
     return table
 
 
@@ -74,27 +75,25 @@ def words(finding: Finding) -> list[str]:
     """The verdict in a sentence, then what belongs to it."""
     told = "; ".join(finding.evidence)
     if finding.verdict == "inconclusive":
-        return [say("{verdict}: {reasons}", verdict=say("INCONCLUSIVE"), reasons=told)]
+        return [tr("finding.reasons", verdict=tr("result.inconclusive"), reasons=told)]
     if finding.verdict != "fault":
         line = {
-            "identical": "{verdict}: every module returns the same bits on both sides",
-            "noise": "{verdict}: no module does more than rounding explains; output error {error}, "
-            "rounding alone {floor}",
+            "identical": "finding.identical",
+            "noise": "finding.noise",
         }[finding.verdict]
         sizes = {"error": number(finding.total, 3), "floor": number(finding.floor, 3)}
-        lines = [say(line, verdict=say(finding.verdict.upper()), **sizes)]
-        return lines + ([f"{finding.cause}: {told}"] if finding.cause else [])
-    site = finding.site or say("the model itself")
-    lines = [say("{site} is wrong ({cause}): {evidence}.", site=site, cause=finding.cause, evidence=told)]
+        lines = [tr(line, verdict=tr(f"result.{finding.verdict}"), **sizes)]
+        return lines + ([tr("finding.evidence", cause=finding.cause, evidence=told)] if finding.cause else [])
+    site = finding.site or tr("finding.model")
+    lines = [tr("finding.fault", site=site, cause=finding.cause, evidence=told)]
     if finding.op:
-        lines.append(say("The two sides part at {op}.", op=finding.op))
+        lines.append(tr("finding.op", op=finding.op))
     if math.isnan(finding.explained):
         sizes = {"total": number(finding.total, 3), "floor": number(finding.floor, 3)}
-        return [*lines, say("The output's error is {total}; rounding alone makes {floor}.", **sizes)]
+        return [*lines, tr("finding.output_error", **sizes)]
     lines.append(
-        say(
-            "Putting the reference's output back removes {share} of the final error. "
-            "Rounding explains {floor} of the {local} seen.",
+        tr(
+            "finding.explained",
             share=f"{finding.explained:.1%}",
             floor=number(finding.floor, 3),
             local=number(finding.local, 3),
@@ -102,5 +101,5 @@ def words(finding: Finding) -> list[str]:
     )
     for other in finding.others:
         told = "; ".join(other.evidence)
-        lines.append(say("also: {site} ({cause}): {evidence}", site=other.site, cause=other.cause, evidence=told))
+        lines.append(tr("finding.also", site=other.site, cause=other.cause, evidence=told))
     return lines

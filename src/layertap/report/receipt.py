@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from rich.console import Group
 from rich.text import Text
 
+from layertap.messages import tr
 from layertap.report.screen import plain_text
 from layertap.report.values import natural, size
 from layertap.site import Receipt, Site, SiteReceipt
-from layertap.words import say
 
 NAMED = 4
 """Sites named for each reason; the rest is counted."""
@@ -26,33 +26,32 @@ def receipt_view(receipt: Receipt) -> Group:
     """For a terminal."""
     lines: list[Text] = [Text(_summary(receipt))]
     if receipt.error:
-        lines.append(Text(say("stopped early: {error}", error=receipt.error), style="bold red"))
+        lines.append(Text(tr("receipt.stopped", error=receipt.error), style="bold red"))
     if receipt.lost:
-        lines.append(Text(say("lost: {count} records could not be written", count=receipt.lost), style="bold red"))
+        lines.append(Text(tr("receipt.lost", count=receipt.lost), style="bold red"))
     dropped = sum(site.dropped for site in receipt.sites)
     if dropped:
-        lines.append(Text(say("dropped for the budget: {count} tensors", count=dropped), style="yellow"))
-    lines += [Text(f"note: {note}", style="yellow") for note in receipt.notes]
-    for name, words in (("direct", "called as module.forward(…)"), ("recomputed", "recomputed by checkpointing")):
+        lines.append(Text(tr("receipt.dropped", count=dropped), style="yellow"))
+    lines += [Text(tr("report.note", text=note), style="yellow") for note in receipt.notes]
+    for name, how in (("direct", tr("receipt.direct")), ("recomputed", tr("receipt.recomputed"))):
         calls = sum(getattr(site, name) for site in receipt.sites)
         if calls:
-            lines.append(Text(f"{words}: {calls} calls", style="dim"))
+            lines.append(Text(tr("receipt.calls", how=how, calls=calls), style="dim"))
     lines += _skipped(receipt.fired)
     if receipt.silent:
         count, total = len(receipt.silent), len(receipt.sites)
-        lines.append(Text(say("silent: {count} of {total} sites", count=count, total=total), style="yellow"))
+        lines.append(Text(tr("receipt.silent", count=count, total=total), style="yellow"))
         lines += _grouped(receipt.silent)
     return Group(*lines)
 
 
 def _summary(receipt: Receipt) -> str:
     share = receipt.overhead / receipt.seconds if receipt.seconds else 0.0
-    kept = say("statistics only")
+    kept = tr("receipt.statistics_only")
     if receipt.bytes:
-        kept = say("{size} of tensors kept", size=size(receipt.bytes))
-    return say(
-        "recorded {records} tensors from {fired} of {sites} sites in {steps} step(s), {kept}; {seconds} s, of which "
-        "{overhead} s ({share}) inside layertap",
+        kept = tr("receipt.kept", size=size(receipt.bytes))
+    return tr(
+        "receipt.recorded",
         records=receipt.records,
         fired=len(receipt.fired),
         sites=len(receipt.sites),
@@ -72,7 +71,7 @@ def _skipped(sites: Iterable[SiteReceipt]) -> list[Text]:
     if not counts:
         return []
     listed = ", ".join(f"{reason} × {count}" for reason, count in sorted(counts.items()))
-    return [Text(f"leaves without a tensor: {listed}", style="dim")]
+    return [Text(tr("receipt.skipped", listed=listed), style="dim")]
 
 
 def _grouped(sites: Iterable[SiteReceipt]) -> list[Text]:
@@ -82,6 +81,6 @@ def _grouped(sites: Iterable[SiteReceipt]) -> list[Text]:
     lines = []
     for why, names in groups.items():
         names.sort(key=natural)
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        lines.append(Text(f"  {', '.join(names[:NAMED])}{more}: {why}"))
+        more = tr("receipt.and_more", count=len(names) - NAMED) if len(names) > NAMED else ""
+        lines.append(Text(tr("receipt.reason", names=", ".join(names[:NAMED]), more=more, why=why)))
     return lines

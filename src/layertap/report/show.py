@@ -13,12 +13,12 @@ from rich.text import Text
 from layertap.compare.tensors import array_of
 from layertap.measure.pair import compare
 from layertap.measure.sketch import relative_l2
+from layertap.messages import tr
 from layertap.report.table import Column, Lines
 from layertap.report.values import number, sparkline
 from layertap.site import Record
 from layertap.store import Run, SiteRecords
 from layertap.store.index import whole_numbers
-from layertap.words import say
 
 RED = "bold red"
 _NUMBER = re.compile(r"\d+")
@@ -62,9 +62,9 @@ def run_rows(run: Run, *, step: int | None = None, rank: int | None = None) -> l
     return rows
 
 
-def telling_step(run: Run, rank: int | None = None) -> int | None:
+def telling_step(run: Run, rank: int | None = None, *, long: int = LONG) -> int | None:
     """Of a training whose steps fill many screens: the first with NaN or Inf, else the last."""
-    if run.count <= LONG:
+    if run.count <= long:
         return None
     columns = run.table(["step", "rank", "asked", "nan", "pos_inf", "neg_inf"])
     found = {name: whole_numbers(columns.column(name)) for name in columns.column_names}
@@ -81,17 +81,17 @@ def run_view(run: Run, rows: Sequence[dict[str, Any]], only: int | None = None) 
     """The table, under a line of bars over depth and above what is wrong with the run itself."""
     head = [Text(str(run), style="bold")]
     if only is not None:
-        which = "the first with NaN or Inf" if any(row["nan"] or row["inf"] for row in rows) else "the last"
-        told = say(
-            "shown: step {step}, {which}; --step shows another, SITE one site over all steps",
+        which = "show.first_nonfinite" if any(row["nan"] or row["inf"] for row in rows) else "show.last"
+        told = tr(
+            "show.one_step",
             step=only,
-            which=say(which),
+            which=tr(which),
         )
         head.append(Text(told, style="yellow"))
-    head += [Text(f"problem: {problem}", style=RED) for problem in run.problems]
+    head += [Text(tr("show.problem", problem=problem), style=RED) for problem in run.problems]
     sizes = [row["abs_mean"] for row in rows]
     if len(sizes) > 1:
-        head.append(Text(f"mean |x| over depth, log scale  {sparkline(sizes)}", style="cyan"))
+        head.append(Text(tr("show.depth", sparkline=sparkline(sizes)), style="cyan"))
     several = [name for name in MOMENT if len({row[name] for row in rows}) > 1]
     table = Lines([column for column in COLUMNS if column.title not in MOMENT or column.title in several])
     for row in rows:
@@ -99,10 +99,9 @@ def run_view(run: Run, rows: Sequence[dict[str, Any]], only: int | None = None) 
     born = next((row for row in rows if row["nan"] or row["inf"]), None)
     foot = []
     if born is not None:
-        template = "first non-finite values: {site} ({nan} NaN, {inf} Inf)"
-        foot.append(Text(say(template, site=born["site"], nan=born["nan"], inf=born["inf"]), style=RED))
+        foot.append(Text(tr("show.first_values", site=born["site"], nan=born["nan"], inf=born["inf"]), style=RED))
     if any(row["change"] for row in rows):
-        foot.append(Text("Δ: against the same place one layer before; ≈ estimated from sketches", style="dim"))
+        foot.append(Text(tr("show.change"), style="dim"))
     return Group(*head, table, *foot)
 
 
@@ -117,22 +116,22 @@ def site_view(found: SiteRecords) -> Group:
     last = records[-1]
     lines = [
         Text(f"{last.site}  {last.kind}", style="bold"),
-        Text(f"{_shape(last.shape)} {last.dtype} on {last.device}"),
+        Text(tr("show.tensor", shape=_shape(last.shape), dtype=last.dtype, device=last.device)),
     ]
     if len(records) > 1:
         sizes = [record.statistics.abs_mean for record in records]
-        lines.append(Text(f"{len(records)} records, mean |x|  {sparkline(sizes)}", style="cyan"))
+        lines.append(Text(tr("show.records", count=len(records), sparkline=sparkline(sizes)), style="cyan"))
     if len(records) > FEW:
         return Group(*lines, _over_time(records))
     for record in records:
         stats = record.statistics
         bad = stats.nonfinite > 0
-        lines.append(Text(f"step {record.step} {record.phase} rank {record.rank}", style="bold"))
+        lines.append(Text(tr("show.moment", step=record.step, phase=record.phase, rank=record.rank), style="bold"))
         names = ("count", "mean", "std", "min", "max", "abs_mean", "abs_max", "l2", "zero")
         lines += [Text(f"  {name:9}{number(getattr(stats, name), 7)}") for name in names]
         lines.append(Text(f"  NaN {stats.nan}  +Inf {stats.pos_inf}  -Inf {stats.neg_inf}", style=RED if bad else ""))
-        lines.append(Text(f"  first    {' '.join(number(value, 6) for value in stats.first)}"))
-        lines.append(Text(f"  fingerprint {record.fingerprint:016x}  kept {record.kept}"))
+        lines.append(Text(tr("show.first_of", values=" ".join(number(value, 6) for value in stats.first))))
+        lines.append(Text(tr("show.fingerprint", fingerprint=record.fingerprint, kept=record.kept)))
     return Group(*lines)
 
 

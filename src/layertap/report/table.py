@@ -11,8 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
-from layertap.messages import printable
-from layertap.words import say
+from layertap.messages import printable, tr
 
 GAP = "  "
 NAME = 16
@@ -54,10 +53,10 @@ class Lines:
                 yield Segment(line, drawn)
                 yield Segment.line()
         away = [place for place in range(len(titles)) if place not in shown]
-        for template, empty in (("not shown, for want of room: {titles}", False), ("empty: {titles}", True)):
+        for template, empty in (("table.not_shown", False), ("table.empty", True)):
             named = ", ".join(titles[place] for place in away if self._is_empty(place) == empty)
             if named:
-                yield Text(say(template, titles=named), style="dim")
+                yield Text(tr(template, titles=named), style="dim")
 
     def _fitting(self, widths: Sequence[int], room: int) -> list[int]:
         """The columns that the screen has room for; empty ones give way before any other."""

@@ -7,34 +7,34 @@ from dataclasses import asdict
 from typing import Any
 
 from layertap.compare.training import Parting, TrainingReport
-from layertap.messages import printable
+from layertap.messages import printable, tr
 from layertap.report.values import jsonable, number
-from layertap.words import say
+from layertap.result import with_codes
 
 
 def training_text(report: TrainingReport) -> str:
     """As plain text."""
     sides = {"candidate": report.candidate, "reference": report.reference, "reasons": "; ".join(report.reasons)}
-    lines = [say("{verdict}: {candidate} against {reference}: {reasons}", verdict=say(report.verdict.upper()), **sides)]
+    lines = [tr("report.verdict", verdict=tr(f"result.{report.verdict}"), **sides)]
     if report.first is not None:
-        lines.append(say("first bit that differs: {place}", place=place_text(report.first)))
+        lines.append(tr("training_diff.first_bit", place=place_text(report.first)))
     if report.above is not None and report.above is not report.first:
-        lines.append(say("above rounding from: {place}", place=place_text(report.above)))
-    lines.append(say("compared: {records} records of {steps} steps", records=report.records, steps=report.steps))
-    return printable("\n".join([*lines, *(f"note: {note}" for note in report.notes)]))
+        lines.append(tr("training_diff.above", place=place_text(report.above)))
+    lines.append(tr("training_diff.compared", records=report.records, steps=report.steps))
+    return printable("\n".join([*lines, *(tr("report.note", text=note) for note in report.notes)]))
 
 
 def place_text(parting: Parting) -> str:
     """`step 37, model.layers.2.mlp:grad_output (MLP), relative error ≈ 3e-08, 0.2 × the modelled floor`."""
-    parts = [f"step {parting.step}", f"{parting.site} ({parting.kind})"]
+    parts = [tr("training_diff.step", step=parting.step), f"{parting.site} ({parting.kind})"]
     if parting.epoch is not None:
-        parts.insert(1, f"epoch {parting.epoch}, batch {parting.batch}")
+        parts.insert(1, tr("training_diff.epoch_batch", epoch=parting.epoch, batch=parting.batch))
     if parting.rank:
         parts.append(f"rank {parting.rank}")
     if parting.phase != "train":
         parts.append(parting.phase)
     if not math.isnan(parting.error):
-        parts.append(f"relative error ≈ {number(parting.error, 3)}")
+        parts.append(tr("training_diff.error", error=number(parting.error, 3)))
     return ", ".join([*parts, parting.why])
 
 
@@ -42,7 +42,7 @@ def training_dict(report: TrainingReport) -> dict[str, Any]:
     """The same for programs."""
 
     def place(parting: Parting | None) -> dict[str, Any] | None:
-        return None if parting is None else {**asdict(parting), "site": str(parting.site)}
+        return None if parting is None else with_codes({**asdict(parting), "site": str(parting.site)}, parting, "why")
 
     whole = {
         "reference": report.reference,
@@ -56,4 +56,4 @@ def training_dict(report: TrainingReport) -> dict[str, Any]:
         "records": report.records,
         "notes": report.notes,
     }
-    return dict(jsonable(whole))
+    return with_codes(dict(jsonable(whole)), report, "reasons", "notes")

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from layertap.errors import BadArgument, NoMatch
+from layertap.messages import tr
 from layertap.select.default import default_paths
 from layertap.select.nearest import no_match
 from layertap.select.pattern import Pattern, read
@@ -54,7 +55,7 @@ def select(
                 wishes[path].remove(pattern.role, pattern.leaf)
     choices = tuple(_choice(path, wishes[path], tree) for path in tree.modules if path in wishes and wishes[path].only)
     if not choices:
-        raise NoMatch(f"exclude={exclude!r} leaves nothing of the {asked} modules that sites={sites!r} selects")
+        raise NoMatch(tr("select.nothing_left", exclude=exclude, asked=asked, sites=sites))
     return Selection(choices=choices, model=kind_of(tree.modules[""]), modules=len(tree.modules))
 
 
@@ -102,7 +103,7 @@ def _patterns(items: Any, tree: Tree, name: str) -> list[Pattern]:
     several = isinstance(items, Iterable) and not isinstance(items, str) and not hasattr(items, "named_modules")
     found = [pattern for item in (items if several else [items]) for pattern in read(item, tree)]
     if not found and name == "sites":
-        raise BadArgument("sites is an empty list; leave it out for the default, or write '**' for every module")
+        raise BadArgument(tr("select.empty_list"))
     return found
 
 
@@ -118,8 +119,8 @@ def _roles(what: str | Sequence[str]) -> list[str]:
     for role in roles:
         if role not in ROLES:
             near = get_close_matches(str(role), ROLES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise BadArgument(f"what={what!r}: there is no role {role!r}, only {', '.join(ROLES)}{hint}")
+            hint = tr("select.did_you_mean", near=near[0]) if near else ""
+            raise BadArgument(tr("select.no_role", what=what, role=role, ROLES=", ".join(ROLES), hint=hint))
     if not roles:
-        raise BadArgument(f"what is empty; name at least one of {', '.join(ROLES)}")
+        raise BadArgument(tr("select.what_empty", ROLES=", ".join(ROLES)))
     return roles

@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.select.collapse import collapse
 from layertap.select.pattern import Pattern, read
 from layertap.select.tree import Tree, class_names, kind_of
@@ -15,15 +16,15 @@ SHOWN = 5
 
 def no_match(pattern: Pattern, tree: Tree) -> str:
     """The text of the error: the pattern, how many modules there are, and the nearest names."""
-    text = f"{pattern.text!r} matches none of the {len(tree.modules)} modules of {kind_of(tree.modules[''])}."
+    text = tr("select.no_match", text=pattern.text, count=len(tree.modules), kind_of=kind_of(tree.modules[""]))
     parts = [part.strip() for part in pattern.text.split(",")]
     if len(parts) > 1 and all(_found(part, tree) for part in parts):
-        return f"{text} Several patterns are a list: {parts} (--sites {' --sites '.join(parts)})"
+        return tr("select.several", text=text, parts=parts, parts2=" --sites ".join(parts))
     near = nearest(pattern.text, tree)
     if near:
         return f"{text} Nearest: {', '.join(near)}"
     top = list(collapse(path for path in tree.children[""].values()))
-    return f"{text} At the top it has: {', '.join(top[:SHOWN]) or 'nothing'}; '**' selects everything"
+    return tr("select.top", text=text, top=", ".join(top[:SHOWN]) or "nothing")
 
 
 def nearest(text: str, tree: Tree) -> list[str]:

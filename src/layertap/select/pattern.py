@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.select.tree import Tree, class_names, kind_of
 from layertap.site import ROLES
 
@@ -54,9 +55,7 @@ def _read_test(item: Any) -> Pattern:
         return _tested(f"this {kind_of(item)}", lambda path, module: module is item)
     if callable(item):
         return _tested(getattr(item, "__name__", repr(item)), item)
-    raise BadArgument(
-        f"{item!r} is no pattern; expected a path, a glob, re:…, type:…, a class, a module or a function(path, module)"
-    )
+    raise BadArgument(tr("select.expected_pattern", item=item))
 
 
 def glob_regex(glob: str) -> str:
@@ -89,14 +88,14 @@ def _read_text(text: str, tree: Tree) -> Pattern:
     prefix = "re:" if is_regex else "type:" if text.startswith("type:") else ""
     match = (_REGEX_SUFFIX if is_regex else _SUFFIX).fullmatch(text[len(prefix) :])
     if match is None or match["leaf"] == "":
-        raise BadArgument(f"{text!r} is no pattern; expected path:role.leaf with at most one role and leaf")
+        raise BadArgument(tr("select.expected_site", text=text))
     role, leaf = match["role"], match["leaf"]
     if role is not None and role not in ROLES:
         near = get_close_matches(role, ROLES, n=1)
-        hint = f"; did you mean :{near[0]}?" if near else ""
-        raise BadArgument(f"{text!r}: there is no role {role!r}, only {', '.join(ROLES)}{hint}")
+        hint = tr("select.did_you_mean_role", near=near[0]) if near else ""
+        raise BadArgument(tr("select.text_no_role", text=text, role=role, ROLES=", ".join(ROLES), hint=hint))
     if not is_regex and re.search(r"@\d+$", text):
-        raise BadArgument(f"{text!r}: calls cannot be selected one by one; leave out {text[text.rindex('@') :]!r}")
+        raise BadArgument(tr("select.no_calls", text=text, text2=text[text.rindex("@") :]))
     finders = {"re:": _regex, "type:": _type, "": _glob}
     return Pattern(text=text, role=role, leaf=leaf, find=finders[prefix](match["body"], text))
 
@@ -124,13 +123,13 @@ def _regex(body: str, text: str) -> Callable[[Tree], Iterator[str]]:
     try:
         compiled = re.compile(body)
     except re.error as error:
-        raise BadArgument(f"{text!r} is no regular expression: {error}; for a glob leave out 're:'") from error
+        raise BadArgument(tr("select.regex", text=text, error=error)) from error
     return lambda tree: (path for path in tree.children if compiled.fullmatch(path))
 
 
 def _type(body: str, text: str) -> Callable[[Tree], Iterator[str]]:
     if not body:
-        raise BadArgument(f"{text!r} names no class; write for instance 'type:Linear' or 'type:*Norm'")
+        raise BadArgument(tr("select.class_name", text=text))
     names = re.compile(fnmatch.translate(body))
 
     def find(tree: Tree) -> Iterator[str]:
@@ -161,9 +160,9 @@ def _step(component: str, text: str) -> Callable[[Tree, str], Iterator[str]]:
     if component.startswith("[") and component.endswith("]"):
         return _numbers(component[1:-1], text)
     if "[" in component or "]" in component:
-        raise BadArgument(f"{text!r}: brackets take a whole component of the path, as in 'model.layers.[0,2-5,last]'")
+        raise BadArgument(tr("select.brackets", text=text))
     if not component or "**" in component:
-        raise BadArgument(f"{text!r}: {component!r} is no component of a path; '**' stands alone between dots")
+        raise BadArgument(tr("select.component", text=text, component=component))
     names = re.compile(glob_regex(component))
 
     def step(tree: Tree, start: str) -> Iterator[str]:
@@ -179,10 +178,10 @@ def _step(component: str, text: str) -> Callable[[Tree, str], Iterator[str]]:
 def _numbers(inside: str, text: str) -> Callable[[Tree, str], Iterator[str]]:
     match = _NUMBER.fullmatch(inside.strip())
     if match is None:
-        raise BadArgument(f"{text!r}: {inside!r} is no number; write for instance [0,30,61], [0-3], [-1] or [last]")
+        raise BadArgument(tr("select.range_number", text=text, inside=inside))
     low, high = (match["one"], match["one"]) if match["one"] else (match["start"], match["stop"])
     if match["start"] and int(low) > int(high) and (int(low) < 0) == (int(high) < 0):
-        raise BadArgument(f"{text!r}: {inside!r} runs backwards; write [{high}-{low}]")
+        raise BadArgument(tr("select.range_order", text=text, inside=inside, high=high, low=low))
 
     def step(tree: Tree, start: str) -> Iterator[str]:
         numbers = tree.numbered(start)

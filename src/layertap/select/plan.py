@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from layertap.messages import tr
 from layertap.select.collapse import collapse
 from layertap.select.pattern import leaf_regex
 from layertap.site import Site
@@ -44,7 +45,7 @@ class Choice:
     def _of_role(self, role: str) -> str:
         only = [f"{role}.{glob}" for of, glob in self.leaves if of == role] or [role]
         never = [f".{glob}" for of, glob in self.without if of == role]
-        return ", ".join(only) + (f" but not {' or '.join(never)}" if never else "")
+        return ", ".join(only) + (tr("select.but_not", never=" or ".join(never)) if never else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ class Selection:
         table = [row for _, row in sorted(rows, key=lambda row: row[0])]
         if sizes:
             table.append(["total", "", "", format_bytes(self.bytes), _unknown(len(self.choices) - len(sizes))])
-        head = f"{len(self.choices)} of {_count(self.modules, 'module')} of {self.model}"
+        head = tr("select.count_of", count=len(self.choices), count2=_count(self.modules, "module"), model=self.model)
         return "\n".join([head, *_aligned(table)])
 
 
@@ -157,7 +158,7 @@ def _size(sizes: list[int | None]) -> str:
 
 
 def _unknown(count: int) -> str:
-    return f"and what {_count(count, 'module')} will add" if count else ""
+    return tr("select.will_add", count=_count(count, "module")) if count else ""
 
 
 def _count(number: int, noun: str) -> str:

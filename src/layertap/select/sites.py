@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.select.nearest import nearest
 from layertap.select.pattern import leaf_regex, read
 from layertap.select.tree import Tree
@@ -37,7 +38,7 @@ def matching_sites(patterns: str | Iterable[str], sites: Iterable[tuple[Site, st
             near = nearest(text, tree)
             hint = f"; nearest: {', '.join(near)}" if near else ""
             raise BadArgument(
-                f"sites: {text!r} matches none of the {len({str(site) for site, _ in known})} sites{hint}"
+                tr("select.sites_no_match", text=text, count=len({str(site) for site, _ in known}), hint=hint)
             )
         found |= taken
     return found

@@ -4,7 +4,7 @@
     dtype       element types by name, and how numpy reads them
     tensorfile  safetensors: written as a stream, read by a memory map
     runfile     run.json: what is known of the run as a whole, session by session
-    folder      what to do with a run that is there already
+    folder      what to do with a run that already exists
     writer      RunWriter: records and tensors in, committed shard by shard
     memory      MemoryWriter: the same without a folder
     shards      the parquet files, opened with suspicion

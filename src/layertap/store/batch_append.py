@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
-
-import numpy as np
 
 from layertap.errors import RunError
 from layertap.measure.fingerprint import fingerprint
@@ -41,6 +39,8 @@ class BatchAppender:
         self._keys = [""] * len(batch)
         self._start = 0
         """The first row that is not in a shard yet."""
+        self._reserved = 0
+        """The first row for which the open shard's parquet file has no room reserved yet."""
 
     def run(self) -> None:
         batch, rows = self._batch, list(self._batch.waiting())
@@ -97,6 +97,15 @@ class BatchAppender:
         sizes = [plan.nbytes for plan in plans]
         while done < len(rows):
             left = slice(done, None)
+            # A row must not be left without room when its tensor is in the file already.
+            if self._reserve(rows[-1] + 1) <= rows[-1]:
+                if len(rows) - done > 1:
+                    self._each(rows[left], sizes[left], data)
+                    return
+                self._take(rows[-1])
+                if self._start > rows[-1]:
+                    return  # it is lost
+                continue
             try:
                 keys = self._writer.open_shard.append(
                     [batch.name(row) for row in rows[left]],
@@ -105,59 +114,82 @@ class BatchAppender:
                     sizes[left],
                     data,
                 )
-                if not keys:
-                    self._take(rows[done])
-                    self._writer.make_room()
-                    continue
-            except RunError as error:  # the shard before could not be committed, and is lost; these rows are not
-                self.failure = self.failure or error
-                continue
             except OSError as error:
                 if len(rows) - done > 1:  # perhaps the disk has room for some of them
-                    for row, size, begin in zip(rows[left], sizes[left], _begins(sizes[left]), strict=False):
-                        self._append([row], data[begin : begin + size])
-                    return
-                self._lose(rows[done], f"the tensor of {batch.name(rows[done]).partition('/')[2]}", error)
+                    self._each(rows[left], sizes[left], data)
+                else:
+                    self._take(rows[done])
+                    self._lose(rows[done], f"the tensor of {batch.name(rows[done]).partition('/')[2]}", error)
                 return
             for row, key in zip(rows[left], keys, strict=False):
                 self._keys[row] = key
             data = data[sum(sizes[done : done + len(keys)]) :]
             done += len(keys)
-            if self._writer.due:
-                self._take(rows[done - 1] + 1)
-                self._commit_if_due()
+            if done < len(rows):  # the header is full
+                self._take(rows[done])
+                self._switch(self._writer.make_room)
+            elif self._writer.due:
+                self._take(rows[-1] + 1)
+                self._switch(self._writer.commit)
+
+    def _each(self, rows: Sequence[int], sizes: Sequence[int], data: Bytes) -> None:
+        begin = 0
+        for row, size in zip(rows, sizes, strict=True):
+            self._append([row], data[begin : begin + size])
+            begin += size
 
     def _take(self, stop: int) -> None:
         """Puts the rows up to there into the shard that has their tensors."""
         while self._start < stop:
-            size = stop - self._start
-            while True:
+            end = min(stop, self._reserve(stop))
+            if end > self._start:
+                self._writer.open_shard.add_rows(self._batch, self._start, end, self._keys)
+                self._start = end
+
+    def _reserve(self, stop: int) -> int:
+        """Reserves room for the rows up to there, or as far as the disk has some; returns how far.
+
+        Where it has none at all, what is pending is committed, which takes less room than was reserved for it. If that
+        does not help, the next row is lost.
+        """
+        while self._reserved < stop:
+            size, failure = stop - self._reserved, OSError()
+            while size:
                 try:
-                    self._writer.open_shard.add_rows(self._batch, self._start, self._start + size, self._keys)
-                    self._start += size
+                    self._writer.open_shard.reserve_rows(self._batch, self._reserved, self._reserved + size)
+                    self._reserved += size
                     break
                 except OSError as error:
-                    if size == 1:
-                        self._lose(self._start, f"a record of {self._batch.name(self._start).partition('/')[2]}", error)
-                        break
-                    size //= 2
+                    size, failure = size // 2, error
+            if size:
+                continue
+            if self._reserved > self._start:
+                break
+            if self._writer.open_shard.records:
+                self._switch(self._writer.commit)
+            else:
+                name = self._batch.name(self._start).partition("/")[2]
+                self._lose(self._start, f"a record of {name}", failure)
+                break
+        return self._reserved
 
     def _lose(self, row: int, what: str, error: OSError) -> None:
+        """Gives the row up; those before it are in a shard."""
         self._batch.lose(row)
-        if self._start < row:
-            self._take(row)
-        self._start = max(self._start, row + 1)
+        self._start = row + 1
         trouble = self._writer.failed(what, error)
         trouble.__cause__ = error
         self.failure = self.failure or trouble
+        self._reserved = self._start
+
+    def _switch(self, to_next: Callable[[], None]) -> None:
+        """Ends the open shard; rows that are not in it need room in the next one."""
+        try:
+            to_next()
+        except RunError as error:  # its rows are lost, and counted
+            self.failure = self.failure or error
+        self._reserved = self._start
 
     def _commit_if_due(self) -> None:
         if self._writer.due:
-            try:
-                self._writer.commit()
-            except RunError as error:
-                self.failure = self.failure or error
-
-
-def _begins(sizes: Sequence[int]) -> Iterator[int]:
-    yield from np.cumsum([0, *sizes]).tolist()
+            self._switch(self._writer.commit)

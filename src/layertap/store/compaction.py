@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from layertap.store.durable import sync_folder
+from layertap.durable import sync_folder
 from layertap.store.folder import temporary_name
 from layertap.store.parquetfile import ParquetFile
 from layertap.store.schema import FORMAT, REPLACES_KEY
-from layertap.store.tensorfile import Entry, TensorFileWriter, read_bytes, read_header
+from layertap.store.tensorfile import TensorEntry, TensorFileWriter, read_bytes, read_header
 
 SMALL_ROWS = 2000
 SMALL_BYTES = 4 << 20
@@ -65,9 +65,9 @@ def _replaced(tables: Sequence[Any], stems: Sequence[str]) -> list[tuple[str, in
 def _with_tensors(folder: Path, table: Any, path: Path, *, durable: bool) -> Any:
     """Copies the tensors of all rows into one file, and gives the rows its name and their new keys."""
     files, keys = table.column("file").to_pylist(), table.column("key").to_pylist()
-    headers: dict[str, dict[str, Entry]] = {}
+    headers: dict[str, dict[str, TensorEntry]] = {}
     used: set[str] = set()
-    moves: list[tuple[Path, Entry, bytes]] = []
+    moves: list[tuple[Path, TensorEntry, bytes]] = []
     nbytes = 0
     for row, (file, key) in enumerate(zip(files, keys, strict=True)):
         if not file:

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from layertap.errors import RunExists
+from layertap.store.locked_file import remove_abandoned
 from layertap.store.runfile import run_files
 from layertap.store.shards import open_shards
-from layertap.store.tensorfile import remove_abandoned
 
 _FILE = re.compile(r"(\d+)-[0-9A-Za-z]+-[0-9a-f]+-\d{6,}\.(?:parquet|safetensors)")
 

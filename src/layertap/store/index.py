@@ -104,15 +104,22 @@ class Index:
 
         A foreign folder without tensors has fingerprints of 0, which prove nothing; neither do those of all zeros.
         """
+        found = self.same_shapes(rows, other, others)
         if not len(rows):
-            return np.empty(0, np.bool_)
+            return found
         ours, theirs = self._columns, other._columns
         marks = ours["fingerprint"][rows]
-        found: npt.NDArray[np.bool_] = (marks == theirs["fingerprint"][others]) & (marks != 0)
+        found &= (marks == theirs["fingerprint"][others]) & (marks != 0)
         shared = np.array([other._codes["dtype"].get(name, -1) for name in self._codes["dtype"]])
         found &= shared[ours["dtype"][rows]] == theirs["dtype"][others]
+        return found
+
+    def same_shapes(self, rows: Rows, other: Index, others: Rows) -> npt.NDArray[np.bool_]:
+        """Row for row, whether two records are known to be of one shape."""
+        if not len(rows):
+            return np.empty(0, np.bool_)
         shapes = np.array([-1 if shape == _UNKNOWN else other._shapes.get(shape, -1) for shape in self._shapes])
-        found &= shapes[ours["shape"][rows]] == theirs["shape"][others]
+        found: npt.NDArray[np.bool_] = shapes[self._columns["shape"][rows]] == other._columns["shape"][others]
         return found
 
     @cached_property

@@ -9,6 +9,7 @@ from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from layertap.site import Record
@@ -52,16 +53,23 @@ class OpenShard:
         self._waiting[-1].append((record, size))
         self._count(1)
 
-    def add_rows(self, batch: RecordBatch, start: int, stop: int, keys: Sequence[str]) -> int:
-        """Takes rows of a batch as columns; an OSError, and nothing taken, where the disk has no room for them."""
+    def reserve_rows(self, batch: RecordBatch, start: int, stop: int) -> None:
+        """Takes room on the disk for rows of a batch; an OSError where it has none."""
+        numbers, counts = np.unique(batch.rows["plan"][start:stop], return_counts=True)
+        plans = batch.plans.all
+        rooms = (
+            _room_of_plan(plans[number]) * count
+            for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
+        )
+        self._reserve(sum(rooms), stop - start)
+
+    def add_rows(self, batch: RecordBatch, start: int, stop: int, keys: Sequence[str]) -> None:
+        """Takes rows of a batch as columns, for which room was reserved."""
         files = [self.tensors.name if key else "" for key in keys[start:stop]]
         table = batch.table(start, stop, files, keys[start:stop])
         if table.num_rows:
-            rooms = [_room_of_plan(plan) for plan in batch.plans.all[: int(batch.rows["plan"][start:stop].max()) + 1]]
-            self._reserve(sum(rooms[number] for number in batch.rows["plan"][start:stop].tolist()), table.num_rows)
             self._waiting.append(table)
             self._count(table.num_rows)
-        return int(table.num_rows)
 
     def append(
         self,
@@ -138,5 +146,6 @@ def _form(name: str, shape: tuple[int, ...]) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _room_of_plan(plan: RecordPlan) -> int:
-    texts = 6 * len(plan.path) + 5 * len(plan.leaf) + len(plan.kind) + 48
+    key = len(plan.site) + 24 if plan.nbytes else 0
+    texts = 3 * len(plan.path) + 3 * len(plan.leaf) + len(plan.kind) + key
     return 640 + 4 * texts + 1004 + 8 * (len(plan.shape) + len(plan.kept_shape))

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from layertap.durable import sync
 from layertap.site import Record
-from layertap.store.durable import sync
+from layertap.store.locked_file import LockedFile
 from layertap.store.schema import REPETITIVE
-from layertap.store.tensorfile import create_locked
 
 ROW_GROUP = 2048
 """Rows that a reader must decode to get at one record."""
@@ -28,12 +27,11 @@ _FOOTER = 48 << 10
 _UNABLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.ENODEV, errno.EBADF)
 
 
-class ParquetFile:
+class ParquetFile(LockedFile):
     """A temporary file under a lock; `write` gives it its contents and its name."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd = create_locked(path)
+        super().__init__(path)
         self._rows = 0
         self._needed = 0
         self._room = 0
@@ -70,17 +68,6 @@ class ParquetFile:
             sync(self._fd)
         os.replace(self.path, path)
         self._close()
-
-    def abandon(self) -> None:
-        """Removes the file; what cannot be removed is left, since nothing refers to it."""
-        with suppress(OSError):
-            self._close()
-            self.path.unlink()
-
-    def _close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def room_of(record: Record) -> int:

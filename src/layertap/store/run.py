@@ -17,6 +17,7 @@ import pyarrow as pa
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, NoTensor, SiteNotFound
 from layertap.measure.fingerprint import fingerprint
 from layertap.messages import printable
+from layertap.result import render
 from layertap.site import Receipt, Record, Site
 from layertap.store.dtype import Bytes, size_of, stored_as
 from layertap.store.index import Index, Rows, as_arrow
@@ -25,7 +26,7 @@ from layertap.store.records import SiteRecords
 from layertap.store.runfile import read_run_file, run_files
 from layertap.store.schema import RECORD, SCHEMA, TEXTS, to_records
 from layertap.store.shards import RETRIES, MemoryShard, Shard, inside, list_shards, open_shards, tensor_path
-from layertap.store.tensorfile import Entry, is_empty, read_bytes, read_header
+from layertap.store.tensorfile import TensorEntry, is_empty, read_bytes, read_header
 
 T = TypeVar("T")
 
@@ -61,8 +62,8 @@ class Run:
         self._whole = not since
         self._problems: list[str] = []
         self._shards: list[Shard | MemoryShard] = []
-        self._groups: OrderedDict[tuple[int, int, bool], Any] = OrderedDict()
-        self._headers: OrderedDict[str, dict[str, Entry]] = OrderedDict()
+        self._groups: OrderedDict[tuple[int, int, tuple[str, ...]], Any] = OrderedDict()
+        self._headers: OrderedDict[str, dict[str, TensorEntry]] = OrderedDict()
         if isinstance(source, MemoryWriter):
             self._memory = source
             self._files = {source.rank: {**source.info}}
@@ -225,6 +226,10 @@ class Run:
         state = f"partial ({len(self.problems)} problem(s), see .problems)" if self.partial else "complete"
         return printable(f"{self.name}: {len(self.sites)} sites, {self.count} records, {span}, {state}")
 
+    def _repr_html_(self) -> str:
+        html: str = render(self, "notebook")
+        return html
+
     def __repr__(self) -> str:
         return printable(f"<Run {self.name}: {self.count} records>")
 
@@ -237,9 +242,35 @@ class Run:
 
         A CorruptRun where one cannot be read: its row group is then told in `problems` and left out of the index.
         """
-        if not len(rows):
-            return []
         found: list[Any] = [None] * len(rows)
+        names = tuple(name for name in RECORD if sketches or name != "sketch")
+        for mine, records in self._by_group(rows, names, _decode):
+            for place, record in zip(mine.tolist(), records, strict=True):
+                found[place] = record
+        return found
+
+    def columns_at(self, rows: Rows, columns: Sequence[str]) -> Any:
+        """Some columns of the records at these rows of `index`, as an arrow table in the same order.
+
+        A CorruptRun where one cannot be read, as `records_at` has it.
+        """
+        order, tables = np.empty(len(rows), np.int64), []
+        begin = 0
+        for mine, table in self._by_group(rows, tuple(columns), lambda _, __, table: table):
+            order[mine] = np.arange(begin, begin + len(mine))
+            begin += len(mine)
+            tables.append(table)
+        if not tables:
+            return pa.schema([SCHEMA.field(name) for name in columns]).empty_table()
+        found = pa.concat_tables(tables)
+        return found if np.array_equal(order, np.arange(len(order))) else found.take(as_arrow(order))
+
+    def _by_group(
+        self, rows: Rows, names: tuple[str, ...], work: Callable[[Shard | MemoryShard, int, Any], T]
+    ) -> Iterator[tuple[Rows, T]]:
+        """What `work` makes of the rows that lie in one row group, and their places in `rows`, group by group."""
+        if not len(rows):
+            return
         shards, places = self.index.values("shard", rows), self.index.values("row", rows)
         for number in dict.fromkeys(shards.tolist()):
             here = np.flatnonzero(shards == number)
@@ -248,22 +279,29 @@ class Run:
             for group in dict.fromkeys(groups.tolist()):
                 mine = here[groups == group]
                 begin = int(ends[group]) - self._shards[number].groups[group]
-                records = self._decoded(number, group, places[mine] - begin, sketches)
-                for place, record in zip(mine.tolist(), records, strict=True):
-                    found[place] = record
-        return found
+                yield mine, self._of_group(number, group, places[mine] - begin, names, work)
 
-    def _decoded(self, number: int, group: int, places: Rows, sketches: bool) -> list[Record]:
+    def _of_group(
+        self,
+        number: int,
+        group: int,
+        places: Rows,
+        names: tuple[str, ...],
+        work: Callable[[Shard | MemoryShard, int, Any], T],
+    ) -> T:
         shard = self._shards[number]
-        table = self._groups.get((number, group, sketches))
+        table = self._groups.get((number, group, names))
         try:
             if table is None:
-                names = [name for name in RECORD if sketches or name != "sketch"]
-                table = self._groups[number, group, sketches] = shard.read(names, group, TEXTS)
+                table = self._groups[number, group, names] = shard.read(
+                    names, group, [name for name in TEXTS if name in names]
+                )
                 if len(self._groups) > _CACHED_GROUPS:
                     self._groups.popitem(last=False)
-            whole = len(places) == table.num_rows and np.array_equal(places, np.arange(len(places)))
-            return _decode(shard, group, table if whole else table.take(as_arrow(places)))
+            first = int(places[0])
+            if np.array_equal(places, np.arange(first, first + len(places))):
+                return work(shard, group, table.slice(first, len(places)))
+            return work(shard, group, table.take(as_arrow(places)))
         except CorruptRun as error:
             every = np.arange(len(self.index))
             shards, rows = self.index.values("shard", every), self.index.values("row", every)

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from layertap.durable import replacing
 from layertap.errors import CorruptRun, NewerFormat
 from layertap.files import parse_json, read_bytes, reason
-from layertap.store.durable import sync, sync_folder
 from layertap.store.schema import FORMAT
 
 MAX_BYTES = 64 << 20
@@ -96,20 +96,8 @@ def write_session(path: Path, session: Mapping[str, Any], *, keep: bool = True, 
             others.append(mine)
         *earlier, newest = others
         text = json.dumps({**newest, "sessions": earlier}, indent=1, allow_nan=False)
-        temporary = path.with_name(f".{path.name}.{mine['session']}.tmp")
-        try:
-            with open(temporary, "wb") as file:
-                file.write(text.encode() + b"\n")
-                file.flush()
-                if durable:
-                    sync(file.fileno())
-            os.replace(temporary, path)
-            if durable:
-                sync_folder(path.parent)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
+        with replacing(path, durable=durable) as file:
+            file.write(text.encode() + b"\n")
     return lost
 
 

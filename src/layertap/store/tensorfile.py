@@ -9,33 +9,29 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import os
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from layertap.durable import sync, sync_folder
 from layertap.errors import CorruptRun
 from layertap.files import open_regular, parse_json, reason
 from layertap.store.dtype import SAFETENSORS, SIZES, Bytes
-from layertap.store.durable import sync, sync_folder
+from layertap.store.locked_file import LockedFile
+from layertap.store.mapped import map_bytes
 
 MAX_HEADER = 100_000_000
 """The longest header that safetensors allows."""
-
-MAPPED = 1 << 30
-"""Tensors of more bytes are mapped, not read: two of them may not fit into memory."""
 
 _ITEM_SIZES = {name: SIZES[dtype] for dtype, name in SAFETENSORS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TensorEntry:
     """One tensor of a file."""
 
     dtype: str
@@ -46,7 +42,7 @@ class Entry:
     """Where its bytes lie, from the start of the file."""
 
 
-class TensorFileWriter:
+class TensorFileWriter(LockedFile):
     """Appends tensors to a file that becomes valid safetensors with `finish()`.
 
     Writes go to the file at once and unbuffered: nothing piles up in memory, and a write that failed (disk full) can be
@@ -54,7 +50,6 @@ class TensorFileWriter:
     """
 
     def __init__(self, path: Path, *, room: int, metadata: dict[str, str], durable: bool = True) -> None:
-        self.path = path
         self._durable = durable
         self.nbytes = 0
         self._broken = False
@@ -62,7 +57,7 @@ class TensorFileWriter:
         self._entries: list[bytes] = []
         self._used = len(self._header) + 1
         self._start = _aligned(8 + max(room, self._used))
-        self._fd = create_locked(path)
+        super().__init__(path)
         try:
             _write_all(self._fd, memoryview(bytes(self._start)))  # so that the header finds room on a disk that is full
         except OSError:
@@ -119,19 +114,8 @@ class TensorFileWriter:
         if self._durable:
             sync_folder(path.parent)
 
-    def abandon(self) -> None:
-        """Removes the file; what cannot be removed is left, since nothing refers to it."""
-        with suppress(OSError):
-            self._close()
-            self.path.unlink()
 
-    def _close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-
-def read_header(path: Path, name: str) -> dict[str, Entry]:
+def read_header(path: Path, name: str) -> dict[str, TensorEntry]:
     """All tensors of a file by key. Anything that safetensors forbids is a CorruptRun that calls the file `name`."""
     try:
         with open_regular(path) as file:
@@ -176,9 +160,9 @@ def is_empty(path: Path) -> bool:
 def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = False) -> Bytes:
     """The bytes from `begin` to `end`, in memory of their own: what was checked stays, whatever becomes of the file.
 
-    A map would be read from the disk later, and kill the process (SIGBUS) if another program had cut the file by then.
-    What is larger than MAPPED is mapped all the same, and so is what one quick pass reads (`mapped`), since that is
-    half the work; privately: writing to the array never reaches the disk.
+    A map would be read from the disk later, and who holds it would find zeros if another program had cut the file by
+    then. Only what one pass reads is `mapped`, since that is half the work and two tensors may not fit into memory;
+    whoever makes the pass asks `was_cut` at its end.
     """
     size = end - begin
     try:
@@ -186,10 +170,8 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
             there = os.fstat(file.fileno()).st_size
             if there < end:
                 raise _damaged(name, f"{there} bytes, expected at least {end}; it was cut")
-            if size and (mapped or size > MAPPED):
-                page = begin - begin % mmap.ALLOCATIONGRANULARITY
-                pages = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
-                return np.frombuffer(pages, np.uint8, count=size, offset=begin - page)
+            if size and mapped and (pages := map_bytes(file.fileno(), begin, end)) is not None:
+                return pages
             raw = np.empty(size, np.uint8)
             room = memoryview(raw.data)
             file.seek(begin)
@@ -201,49 +183,6 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
     except (OSError, ValueError) as error:
         raise _damaged(name, f"cannot be read ({error})") from None
     return raw
-
-
-def create_locked(path: Path) -> int:
-    """Opens a temporary file under a lock that dies with the process, so that leftovers can be told from live files."""
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        for _ in range(100):
-            if _lock(fd) != "held":
-                break
-            time.sleep(0.001)  # a session that cleans up is looking at it
-        # Who cleaned up may have taken it for a leftover in the moment between its creation and its lock.
-        if os.fstat(fd).st_nlink:
-            return fd
-        os.close(fd)
-
-
-def remove_abandoned(path: Path) -> bool:
-    """Removes a temporary file whose writer is gone; False if the writer lives, or the file system has no locks."""
-    try:
-        fd = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-    except OSError:
-        return False
-    try:
-        if _lock(fd) == "ours":
-            path.unlink()
-            return True
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return False
-
-
-def _lock(fd: int) -> Literal["ours", "held", "none"]:
-    try:
-        import fcntl
-
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "held"
-    except (ImportError, OSError):  # a file system without locks: leftovers stay, which costs space and nothing else
-        return "none"
-    return "ours"
 
 
 def _write_all(fd: int, data: memoryview) -> None:
@@ -267,7 +206,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _entry(name: str, key: str, value: Any, start: int) -> Entry:
+def _entry(name: str, key: str, value: Any, start: int) -> TensorEntry:
     try:
         dtype, shape, (begin, end) = value["dtype"], value["shape"], value["data_offsets"]
         whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
@@ -278,4 +217,4 @@ def _entry(name: str, key: str, value: Any, start: int) -> Entry:
         raise _damaged(name, f"tensor {key!r} has a malformed header entry")
     if len(shape) > 64 or item_size * math.prod(shape) != end - begin:
         raise _damaged(name, f"tensor {key!r} of {dtype} {shape} has data_offsets [{begin}, {end}]")
-    return Entry(dtype=dtype, shape=tuple(shape), begin=start + begin, end=start + end)
+    return TensorEntry(dtype=dtype, shape=tuple(shape), begin=start + begin, end=start + end)

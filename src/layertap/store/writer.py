@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from layertap.durable import make_folder, sync_folder
 from layertap.errors import BadArgument, RunError
 from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record
@@ -23,7 +24,6 @@ from layertap.store.batch_append import BatchAppender
 from layertap.store.columns import RecordBatch
 from layertap.store.compaction import SMALL_BYTES, SMALL_ROWS, merge
 from layertap.store.dtype import size_of
-from layertap.store.durable import make_folder, sync_folder
 from layertap.store.folder import prepare
 from layertap.store.open_shard import OpenShard
 from layertap.store.runfile import run_file, write_session

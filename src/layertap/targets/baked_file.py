@@ -18,7 +18,7 @@ from layertap.errors import LayertapError, MissingExtra, TargetError
 from layertap.site import Site
 from layertap.store.layout import Layout
 from layertap.targets.opaque import no_program, records_of
-from layertap.targets.reader import Contents, Ran, Reader
+from layertap.targets.reader import ArtefactContents, Ran, Reader
 from layertap.targets.target import told
 
 _ABSENT = "it has no tap: of such a file only what was baked in can be seen"
@@ -83,9 +83,9 @@ class Baked(Reader):
         raise TargetError("this file has its taps already; to have others, bake and compile the model again")
 
 
-def baked_contents(layout: Layout) -> Contents:
+def baked_contents(layout: Layout) -> ArtefactContents:
     """What a layout says of the file that it belongs to."""
-    contents = Contents(kind=layout.model, modules={"": layout.model}, lost=_lost(layout), absent=_ABSENT)
+    contents = ArtefactContents(kind=layout.model, modules={"": layout.model}, lost=_lost(layout), absent=_ABSENT)
     for tap in layout.taps:
         contents.modules.setdefault(Site.parse(tap.site).path, tap.kind)
     for path in contents.lost:

@@ -12,7 +12,7 @@ from typing import Any
 
 from layertap.errors import TargetError
 from layertap.site import Site
-from layertap.targets.reader import Contents, Ran, Reader
+from layertap.targets.reader import ArtefactContents, Ran, Reader
 from layertap.targets.shadow import Artefact, as_model
 from layertap.targets.target import Description, Inputs, Target, described
 
@@ -20,7 +20,7 @@ from layertap.targets.target import Description, Inputs, Target, described
 class Outline(Reader):
     """What is known of a file that is not loaded."""
 
-    def __init__(self, form: str, contents: Contents) -> None:
+    def __init__(self, form: str, contents: ArtefactContents) -> None:
         self.format, self.contents = form, contents
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:

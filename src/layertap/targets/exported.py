@@ -14,15 +14,15 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unf
 from layertap.capture.leaves import leaves
 from layertap.errors import TargetError
 from layertap.site import Site
-from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
-from layertap.targets.scopes import Call, Node, Scopes
+from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
+from layertap.targets.scopes import Node, ScopedCall, Scopes
 from layertap.targets.shadow import data_of
 from layertap.targets.target import told
 
 _NO_OPS = frozenset({torch.ops.aten.to, torch.ops.aten.contiguous, torch.ops.aten._to_copy})
 
 
-class Exported(Reader):
+class ExportedFile(Reader):
     """A loaded ExportedProgram."""
 
     format = "torch.export"
@@ -47,7 +47,7 @@ class Exported(Reader):
                 f"{name}: its nodes have no nn_module_stack, so no module can be told from another (was it made from "
                 "decomposed or hand-made graphs?); export the model again with torch.export.export"
             )
-        self._tapped: dict[frozenset[str], tuple[Any, list[tuple[Call, str]]]] = {}
+        self._tapped: dict[frozenset[str], tuple[Any, list[tuple[ScopedCall, str]]]] = {}
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
         if wanted not in self._tapped:
@@ -76,7 +76,7 @@ class Exported(Reader):
             ", … (the list lies in the file as layertap_taps)" if len(names) > 6 else ""
         )
 
-    def tapped(self, wanted: frozenset[str]) -> tuple[torch.export.ExportedProgram, list[tuple[Call, str]]]:
+    def tapped(self, wanted: frozenset[str]) -> tuple[torch.export.ExportedProgram, list[tuple[ScopedCall, str]]]:
         """The program with these modules' values as a second output, and what each value is."""
         old = self.program
         graph = torch.fx.Graph()
@@ -89,7 +89,7 @@ class Exported(Reader):
                 copy.target = node.target
         by_name = {node.name: copy for node, copy in copies.items()}
         made: list[torch.fx.Node] = []
-        taps: list[tuple[Call, str]] = []
+        taps: list[tuple[ScopedCall, str]] = []
         for call in self._scopes.calls:
             if call.path not in wanted:
                 continue
@@ -123,7 +123,7 @@ class Exported(Reader):
         return program, taps
 
 
-def _use_signature(call: Call, program: torch.export.ExportedProgram) -> None:
+def _use_signature(call: ScopedCall, program: torch.export.ExportedProgram) -> None:
     """What a module returned, and in which order, is kept where `preserve_module_call_signature` asked for it."""
     name = f"{call.path}@{call.number}" if call.number else call.path
     entry = next((entry for entry in program.module_call_graph if entry.fqn == name), None)
@@ -195,7 +195,7 @@ def _alias(node: Any) -> str:
     return str(source.name) if same else ""
 
 
-def _contents(program: torch.export.ExportedProgram) -> Contents:
+def _contents(program: torch.export.ExportedProgram) -> ArtefactContents:
     kinds: dict[str, str] = {}
     for node in program.graph.nodes:
         for path, kind in (node.meta.get("nn_module_stack") or {}).values():
@@ -209,7 +209,7 @@ def _contents(program: torch.export.ExportedProgram) -> Contents:
             modules[path] = kinds.get(path, "Module")
     modules = {**modules, **kinds}
     parameters = {name: data_of(tensor) for name, tensor in program.named_parameters()}
-    return Contents(
+    return ArtefactContents(
         kind=kinds.get("", "ExportedProgram"),
         modules=modules,
         arguments=_arguments(program),

@@ -7,7 +7,7 @@ import contextlib
 import importlib.util
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +19,8 @@ from layertap.targets.target import Inputs, Target, as_inputs, told
 _count = itertools.count()
 
 
-def open_file(path: Path, factory: str, name: str) -> Target:
-    """Imports the file in isolation and calls its factory."""
+def open_file(path: Path, factory: str, name: str, arguments: Mapping[str, Any] | None = None) -> Target:
+    """Imports the file in isolation and calls its factory with these arguments."""
     if not path.is_file():
         raise TargetError(f"{name}: there is no file {path} (looked from {Path.cwd()})")
     path = path.resolve()
@@ -28,7 +28,9 @@ def open_file(path: Path, factory: str, name: str) -> Target:
         module = _import(path, name)
         make = _factory(module, factory, path, name)
         # A module that the file made itself is taken as it is.
-        made = make if _is_model(make) else _called(make, path, name)
+        if _is_model(make) and arguments:
+            raise TargetError(f"{name} is a model already, and takes no arguments ({', '.join(arguments)})")
+        made = make if _is_model(make) else _called(make, path, name, arguments or {})
     model, inputs = _parted(made, name)
     return Target(model=model, inputs=inputs, name=name)
 
@@ -69,9 +71,9 @@ def _factory(module: ModuleType, factory: str, path: Path, name: str) -> Callabl
     raise TargetError(f"{name}: {path.name} {what}; {hint} has {', '.join(names) or 'no functions and no classes'}")
 
 
-def _called(make: Callable[[], Any], path: Path, name: str) -> Any:
+def _called(make: Callable[..., Any], path: Path, name: str, arguments: Mapping[str, Any]) -> Any:
     try:
-        return make()
+        return make(**arguments)
     except (Exception, SystemExit) as error:
         raise TargetError(f"{name} raised {told(error, path)}") from error
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from layertap.capture.artefact import artefact_of
 from layertap.errors import BadArgument, TargetError
 from layertap.files import check_archive, open_regular, parse_json, read_bytes, reason
 from layertap.targets.target import Inputs, Target, as_inputs
@@ -124,7 +125,7 @@ def _read_json(path: Path) -> Any:
 
 def _read_pt(path: Path) -> Any:
 
-    from layertap.store.foreign.suspicion import load_pt
+    from layertap.formats.safe_load import load_pt
 
     return load_pt(path)
 
@@ -144,7 +145,7 @@ def _random(target: Target, length: int, seed: int) -> Inputs:
         raise BadArgument(f"seq_len={length} leaves nothing to run; give 1 or more")
     vocabulary = _vocabulary(target.model)
     if vocabulary is None or "input_ids" not in _parameters(target.model)[0]:
-        if hasattr(target.model, "layertap_lost"):
+        if artefact_of(target.model) is not None:
             takes = ", ".join(map(str, target.model.reader.contents.arguments))
             raise TargetError(
                 f"{target.name}: nothing to run it on; give an input file (.npz, .safetensors, .json, .pt) with {takes}"
@@ -167,7 +168,7 @@ def _vocabulary(model: Any) -> int | None:
 
 def _parameters(model: Any) -> tuple[list[str], bool]:
     """The names that `forward` takes, and whether it takes any other as well."""
-    if hasattr(model, "layertap_lost"):  # a compiled file, whose tree takes anything
+    if artefact_of(model) is not None:  # a compiled file, whose tree takes anything
         return [argument.name for argument in model.reader.contents.arguments], False
     parameters = inspect.signature(model.forward).parameters.values()
     variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -177,7 +178,7 @@ def _parameters(model: Any) -> tuple[list[str], bool]:
 
 def _on_device(inputs: Inputs, model: Any) -> Inputs:
     weight = next(iter(model.parameters()), None)
-    if weight is None or (weight.is_meta and hasattr(model, "layertap_lost")):  # its runtime holds the weights
+    if weight is None or (weight.is_meta and artefact_of(model) is not None):  # its runtime holds the weights
         return inputs
     if isinstance(inputs, dict):
         return {name: _moved(value, weight.device) for name, value in inputs.items()}

@@ -12,7 +12,7 @@ import torch
 from layertap.errors import MissingExtra, TargetError
 from layertap.site import Site
 from layertap.targets.onnx_scopes import INTEGERS, kind_of, read_graph
-from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
+from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import Scopes
 from layertap.targets.trust import floor_of, largest_difference
 from layertap.words import say
@@ -44,7 +44,7 @@ class Onnx(Reader):
         initializers = {tensor.name for tensor in graph.initializer}
         inputs = [value for value in graph.input if value.name not in initializers]
         self._scopes = Scopes(found.nodes, [value.name for value in inputs], [value.name for value in graph.output])
-        self.contents = Contents(
+        self.contents = ArtefactContents(
             kind=kind_of(graph),
             modules=found.modules,
             arguments=tuple(self._argument(value) for value in inputs),

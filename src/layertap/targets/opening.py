@@ -24,11 +24,16 @@ ARTEFACTS = (".pt", ".pth", ".ts", ".pt2", ".onnx", ".xml")
 """How a compiled file's name may end."""
 
 
-def open_target(spec: str | os.PathLike[str] | Any, *, config: Mapping[str, Any] | None = None) -> Target:
+def open_target(
+    spec: str | os.PathLike[str] | Any,
+    *,
+    config: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> Target:
     """Opens `file.py:factory`, `hf:PATH`, or a compiled file: TorchScript, `.pt2`, `.onnx`, OpenVINO's `.xml`.
 
     A model, a ScriptModule, an ExportedProgram or an app of NxD Inference in memory is taken as it is. `config` is for
-    OpenVINO's compiler, for instance `{"INFERENCE_PRECISION_HINT": "f32"}`.
+    OpenVINO's compiler, for instance `{"INFERENCE_PRECISION_HINT": "f32"}`; `arguments` are the factory's, by name.
 
     >>> open_target("resnet50")
     Traceback (most recent call last):
@@ -39,11 +44,13 @@ def open_target(spec: str | os.PathLike[str] | Any, *, config: Mapping[str, Any]
     if not isinstance(spec, (str, os.PathLike)):
         return _in_memory(spec)
     text = os.fspath(spec)
+    if arguments and not text.rpartition(":")[0].endswith(".py"):
+        raise BadArgument(f"arguments={dict(arguments)!r} are for a factory (file.py:factory); {text} takes none")
     if text.startswith("hf:"):
         return open_hf(Path(text.removeprefix("hf:")).expanduser(), text)
     name, colon, factory = text.rpartition(":")
     if colon and name.endswith(".py"):
-        return open_file(Path(name).expanduser(), factory, text)
+        return open_file(Path(name).expanduser(), factory, text, arguments or {})
     path = Path(text).expanduser()
     if path.is_file():
         layout = layout_of(path)
@@ -100,12 +107,12 @@ def _program(path: Path, name: str) -> Target:
     refuse_pickles(archive, name)
 
     def load() -> Any:
-        from layertap.targets.exported import Exported
+        from layertap.targets.exported import ExportedFile
 
         missing = missing_operators(path, name)
         if missing:
             raise TargetError(f"{name} needs {_unknown(missing)}")
-        return Exported(path, name)
+        return ExportedFile(path, name)
 
     def samples() -> Inputs | None:
         found = archive.find(r"data/sample_inputs/.*\.pt")
@@ -164,9 +171,9 @@ def _in_memory(spec: Any) -> Target:
 
         return _target(TorchScript(spec, name), name)
     if torch is not None and isinstance(spec, torch.export.ExportedProgram):
-        from layertap.targets.exported import Exported
+        from layertap.targets.exported import ExportedFile
 
-        return _target(Exported(spec, name), name, _examples(spec))
+        return _target(ExportedFile(spec, name), name, _examples(spec))
     if hasattr(spec, "models") and hasattr(spec, "neuron_config"):
         from layertap.targets.neuron import open_app
 

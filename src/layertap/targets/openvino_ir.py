@@ -12,7 +12,7 @@ import torch
 
 from layertap.errors import MissingExtra, TargetError
 from layertap.site import Site
-from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
+from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import Node, Scopes
 
 _NAME = re.compile(r"__module\.(?P<path>[^/]+)/")
@@ -59,7 +59,7 @@ class OpenVino(Reader):
             Argument(name=given, dtype=_dtype(port), shape=tuple(map(str, port.get_partial_shape())))
             for given, port in zip(inputs, self.model.inputs, strict=True)
         ]
-        self.contents = Contents(
+        self.contents = ArtefactContents(
             kind=self.model.get_friendly_name() or "Model",
             modules={"": "", **{path: _kind_by_name(path) for path in sorted(paths, key=_natural)}},
             arguments=tuple(arguments),
@@ -127,7 +127,7 @@ class OpenVino(Reader):
         ports = {_value(port): port for op in model.get_ordered_ops() for port in op.outputs()}
         for call in self._scopes.calls:
             for value in call.values if call.path in wanted else ():
-                # Each a result of its own: add_outputs would hand back one that is there already.
+                # Each a result of its own: add_outputs would hand back one that already exists.
                 model.add_results([self._openvino.opset13.result(ports[value])])
         model.validate_nodes_and_infer_types()
         return model

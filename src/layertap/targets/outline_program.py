@@ -14,7 +14,7 @@ import torch
 
 from layertap.errors import TargetError
 from layertap.targets.archive import Archive
-from layertap.targets.reader import Argument, Contents
+from layertap.targets.reader import Argument, ArtefactContents
 from layertap.targets.scopes import Node, Scopes
 
 _NAMES = (
@@ -28,7 +28,7 @@ NO_PATHS = (
 )
 
 
-def program_contents(path: Path, name: str) -> Contents:
+def program_contents(path: Path, name: str) -> ArtefactContents:
     """The modules of an exported program, its inputs, and what of it cannot be seen."""
     archive = Archive(path, name)
     (member, *_) = archive.find(r"models/.*\.json") or [""]
@@ -43,7 +43,7 @@ def program_contents(path: Path, name: str) -> Contents:
         ) from error
 
 
-def _contents(program: dict[str, Any], name: str) -> Contents:
+def _contents(program: dict[str, Any], name: str) -> ArtefactContents:
     whole = program["graph_module"]
     graph, signature = whole["graph"], whole["signature"]
     weights = _weights(signature)
@@ -72,7 +72,7 @@ def _contents(program: dict[str, Any], name: str) -> Contents:
         path = entry["fqn"].partition("@")[0]
         if path in kinds or not any(other.startswith(f"{path}.") for other in kinds):
             modules[path] = kinds.get(path, "Module")
-    contents = Contents(
+    contents = ArtefactContents(
         kind=kinds.get("", "ExportedProgram"),
         modules={**modules, **kinds},
         arguments=tuple(_arguments(whole, users)),

@@ -14,7 +14,7 @@ from pathlib import Path
 from layertap.errors import TargetError
 from layertap.targets.archive import Archive, first_class
 from layertap.targets.opaque import foreign_device, frozen_torchscript
-from layertap.targets.reader import Argument, Contents
+from layertap.targets.reader import Argument, ArtefactContents
 from layertap.targets.shadow import CONTAINERS
 from layertap.targets.torchscript import FORWARD
 
@@ -31,7 +31,7 @@ class _Class:
     parameters: bool = False
 
 
-def script_contents(path: Path, name: str) -> Contents:
+def script_contents(path: Path, name: str) -> ArtefactContents:
     """The modules of a TorchScript file, and which of them its code calls."""
     archive = Archive(path, name)
     classes = _classes(archive, name)
@@ -59,7 +59,7 @@ def script_contents(path: Path, name: str) -> Contents:
         elif below and called.kinds[below] == "NoneType":
             lost[below] = f"{short} left no value of its own in the file (it hands on its input, or returns none)"
     remarks = [f"{name} needs the class {foreign}: the library that registers it must be imported"] if foreign else []
-    return Contents(
+    return ArtefactContents(
         kind=_short(root),
         modules={below: _short(kind) for below, kind in modules.items()},
         lost=lost,

@@ -46,7 +46,7 @@ class Argument:
 
 
 @dataclass(kw_only=True)
-class Contents:
+class ArtefactContents:
     """What a file turned out to hold."""
 
     kind: str
@@ -90,7 +90,7 @@ class Reader(ABC):
 
     format: str
     """What people call it: `TorchScript`."""
-    contents: Contents
+    contents: ArtefactContents
     can_do_without = True
     """Whether it can also be run without any tap; else its drift is not known."""
     probes_itself = False

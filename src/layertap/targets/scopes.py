@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from layertap.targets.reader import Contents
+from layertap.targets.reader import ArtefactContents
 
 NO_NODE = "no node of the file is left of it: it handed on its input (nn.Identity), or was merged or folded away"
 AMBIGUOUS = (
@@ -52,7 +52,7 @@ class Node:
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class ScopedCall:
     """One call of a module: the values that left it."""
 
     path: str
@@ -94,7 +94,7 @@ class Scopes:
                 self._readers[value].append(place)
         self._fill_unknown_scopes()
         self._reached = self._data()
-        self.calls: list[Call] = []
+        self.calls: list[ScopedCall] = []
         """In order of execution, a module after what it contains."""
         self.lost: dict[str, str] = {}
         self.remarks: list[str] = []
@@ -108,7 +108,7 @@ class Scopes:
             self._module(path, places)
         self.calls.sort(key=lambda call: (call.place, -call.path.count(".")))
 
-    def fill(self, contents: Contents) -> None:
+    def fill(self, contents: ArtefactContents) -> None:
         """Writes what was found into the contents; modules that are known and have no node are lost."""
         contents.constant |= self.constant
         contents.lost.update(self.lost)
@@ -140,7 +140,7 @@ class Scopes:
                 break  # a later call would be counted as this one
             if values:
                 place = max(self._maker[value] for value in values)
-                self.calls.append(Call(path=path, number=number, values=values, place=place))
+                self.calls.append(ScopedCall(path=path, number=number, values=values, place=place))
                 if not any(value in self._reached for value in values):
                     self.constant.add(path)
 

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from layertap.capture import taps
-from layertap.targets.reader import Contents, Reader, Values
+from layertap.capture.artefact import ArtefactState
+from layertap.targets.reader import ArtefactContents, Reader, Values
 from layertap.targets.trust import CHECKED, check
 from layertap.words import say
 
@@ -28,8 +29,10 @@ class Shadow(nn.Module):
 
     def __init__(self, lost: str = "") -> None:
         super().__init__()
-        self.__dict__["layertap_lost"] = lost
+        self.__dict__["layertap_artefact"] = ArtefactState(lost=lost)
         self.__dict__["_values"] = None
+
+    layertap_artefact: ArtefactState
 
     def forward(self) -> Any:
         values: Values = self.__dict__["_values"]
@@ -43,37 +46,32 @@ class Artefact(Shadow):
         super().__init__()
         self.__dict__["reader"] = reader
         self.__dict__["shadows"] = _grow(self, reader.contents)
-        self.__dict__["layertap_format"] = reader.format
-        self.__dict__["layertap_notes"] = list(reader.contents.remarks)
-        self.__dict__["layertap_computes"] = set()
-        self.__dict__["layertap_checking"] = 0.0
+        self.layertap_artefact.format = reader.format
+        self.layertap_artefact.notes = list(reader.contents.remarks)
         self.__dict__["_checked"] = {}
         self.eval()
 
     reader: Reader
     shadows: dict[str, nn.Module]
-    layertap_notes: list[str]
-    """What the receipt of a recording says: what the format has lost, and the drift and freshness of the last taps."""
-    layertap_computes: set[str]
-    """Dtypes coarser than its tensors' in which the runtime said it computes; a run carries them as `computes_in`."""
-    layertap_checking: float
-    """Seconds spent on checks, which a receipt leaves out of its times."""
     _checked: dict[frozenset[str], list[str]]
     """Taps → what a check of them has shown; it is made once."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         wanted = frozenset(path for path in self.reader.contents.paths if path and taps.wanted(self.shadows[path]))
         ran = self.reader.run(args, kwargs, wanted)
-        self.layertap_computes |= ran.computes
+        state = self.layertap_artefact
+        state.computes_in |= ran.computes
         if wanted:
             if wanted not in self._checked:
                 began = time.perf_counter()
                 self._checked[wanted] = [*check(self.reader, args, kwargs, wanted, ran), say(CHECKED)]
-                self.__dict__["layertap_checking"] += time.perf_counter() - began
+                state.seconds_checking += time.perf_counter() - began
             notes = [*self.reader.contents.told(wanted), *self._checked[wanted], *ran.notes]
-            self.layertap_notes[:] = dict.fromkeys(notes)
+            state.notes = list(dict.fromkeys(notes))
         for path, why in ran.lost.items():
-            self.shadows[path].__dict__["layertap_lost"] = why
+            shadow = self.shadows[path]
+            if isinstance(shadow, Shadow):
+                shadow.layertap_artefact.lost = why
         for path, values in ran.calls:
             shadow = self.shadows[path]
             shadow.__dict__["_values"] = values
@@ -88,7 +86,7 @@ def as_model(reader: Reader) -> Artefact:
     return root
 
 
-def _grow(root: nn.Module, contents: Contents) -> dict[str, nn.Module]:
+def _grow(root: nn.Module, contents: ArtefactContents) -> dict[str, nn.Module]:
     found: dict[str, nn.Module] = {"": root}
     for path in sorted(_with_parents(contents.modules), key=lambda path: path.count(".")):
         if not path:
@@ -121,7 +119,7 @@ def _with_parents(modules: dict[str, str]) -> list[str]:
     return list(paths)
 
 
-def _container(path: str, contents: Contents) -> str:
+def _container(path: str, contents: ArtefactContents) -> str:
     below = [other[len(path) + 1 :].partition(".")[0] for other in contents.modules if other.startswith(f"{path}.")]
     return CONTAINERS[0] if all(name.isdigit() for name in below) else CONTAINERS[1]
 

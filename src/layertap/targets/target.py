@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from layertap.capture.artefact import artefact_of
 from layertap.errors import BadArgument, LayertapError, TargetError
 from layertap.select import select
 from layertap.select.collapse import collapse
@@ -105,7 +106,7 @@ class Target:
 
     @property
     def _reader(self) -> Reader | None:
-        found: Reader | None = getattr(self.model, "reader", None) if hasattr(self.model, "layertap_lost") else None
+        found: Reader | None = getattr(self.model, "reader", None) if artefact_of(self.model) is not None else None
         return found
 
 

@@ -22,7 +22,7 @@ from torch._C import ListType, NoneType, StringType, TensorType, TupleType
 
 from layertap.site import Site
 from layertap.targets.opaque import frozen_torchscript
-from layertap.targets.reader import Argument, Contents, Ran, Reader, bind
+from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import leaf_names
 from layertap.targets.shadow import CONTAINERS, data_of
 from layertap.targets.torchscript_file import with_output_type
@@ -140,7 +140,7 @@ class _Calls:
                 self.types.setdefault(called, node.output().type().annotation_str)
 
 
-def _contents(module: Any, calls: _Calls) -> Contents:
+def _contents(module: Any, calls: _Calls) -> ArtefactContents:
     modules = {path: str(child.original_name) for path, child in module.named_modules()}
     lost = {}
     for path, kind in modules.items():
@@ -157,7 +157,7 @@ def _contents(module: Any, calls: _Calls) -> Contents:
         elif not calls.leaves[path]:
             lost[path] = f"{kind} returns {calls.types[path]}, of which no tensor can be tapped; tap what it calls"
     schema = module._c._get_method("forward").schema
-    return Contents(
+    return ArtefactContents(
         kind=str(module.original_name),
         modules=modules,
         lost=lost,

@@ -15,6 +15,8 @@ Importing this imports neither torch nor pyarrow: pytest does it at every start,
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from layertap.messages import tr
+
 if TYPE_CHECKING:
     from layertap.testing.golden import load_golden, save_golden
     from layertap.testing.matching import assert_matches
@@ -26,7 +28,7 @@ _FILES = {"assert_matches": "matching", "load_golden": "golden", "save_golden": 
 
 def __getattr__(name: str) -> Any:
     if name not in _FILES:
-        raise AttributeError(f"layertap.testing has no {name!r}; it has {', '.join(__all__)}")
+        raise AttributeError(tr("testing.no_such", name=name, all=", ".join(__all__)))
     return getattr(import_module(f"layertap.testing.{_FILES[name]}"), name)
 
 

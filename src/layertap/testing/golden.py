@@ -15,18 +15,18 @@ import hashlib
 import json
 import math
 import os
-import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from layertap.durable import replacing
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, RunError
 from layertap.files import parse_json, read_bytes
+from layertap.formats import open_run
 from layertap.measure.definition import BUCKETS
+from layertap.messages import tr
 from layertap.site import Record, Sharding, Site, Statistics
 from layertap.store import MemoryWriter, Run
-from layertap.store.foreign import open_run
 from layertap.store.runfile import plain
 
 GOLDEN_FORMAT = 1
@@ -56,10 +56,7 @@ def load_golden(path: str | os.PathLike[str]) -> Run:
     """Reads a golden as a run in memory. It holds statistics, fingerprints and sketches, no tensors."""
     path = Path(path)
     if not path.exists():
-        raise NotARun(
-            f"{path}: no golden baseline here yet; write it with `pytest --layertap-update` (or with "
-            f"layertap.testing.save_golden), look at it, and commit it"
-        )
+        raise NotARun(tr("golden.absent", path=path))
     head, lines = _read(path)
     info = {**{name: head[name] for name in _INFO if name in head}, "source": str(path)}
     # Not the time of reading: two loads of one file are one run.
@@ -68,8 +65,10 @@ def load_golden(path: str | os.PathLike[str]) -> Run:
         try:
             writer.add(_record(_parse(line)))
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-            raise CorruptRun(f"{path}, line {number}: {what[:200]}; {_AGAIN}") from None
+            what = tr("golden.missing_key", args=error.args[0]) if isinstance(error, KeyError) else str(error)
+            raise CorruptRun(
+                tr("golden.line", path=path, number=number, what=what[:200], again=tr("golden.again"))
+            ) from None
     writer.close()
     return Run(writer)
 
@@ -81,7 +80,7 @@ def as_run(source: Any) -> Run:
         return load_golden(path) if path.suffix == SUFFIX and path.is_file() else open_run(path)
     found = source if isinstance(source, (Run, MemoryWriter)) else getattr(source, "run", None)
     if not isinstance(found, (Run, MemoryWriter)):
-        raise BadArgument(f"expected a Run, a recorder or a path, got {type(source).__name__}")
+        raise BadArgument(tr("golden.expected_run", name=type(source).__name__))
     return open_run(found)
 
 
@@ -101,30 +100,27 @@ def golden_bytes(run: Run) -> bytes:
 
 def write_golden(contents: bytes, path: Path) -> None:
     """Puts the file in place by a rename, so that processes that write one golden at a time leave a whole one."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(contents)
-        os.replace(temporary, path)
+        with replacing(path) as file:
+            file.write(contents)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise RunError(f"{path}: the golden cannot be written ({error.strerror or error})") from error
+        raise RunError(tr("golden.not_writable", path=path, strerror=error.strerror or error)) from error
 
 
 def _fit(run: Run) -> None:
     receipt = run.receipt
     if run.partial:
-        raise BadArgument(f"{run.name} is no baseline, it is partial: {run.problems[0]}. Save after the `with` block")
+        raise BadArgument(tr("golden.partial", name=run.name, problems=run.problems[0]))
     if not run.sites:
-        raise BadArgument(f"{run.name} is no baseline: nothing was recorded")
+        raise BadArgument(tr("golden.empty", name=run.name))
     if receipt is not None and (receipt.error or receipt.lost):
-        raise BadArgument(f"{run.name} is no baseline: {receipt.error or f'{receipt.lost} records were lost'}")
+        raise BadArgument(
+            tr("golden.failed", name=run.name, error=receipt.error or tr("golden.lost", lost=receipt.lost))
+        )
     for record in run.records():
         if not record.sketch and record.statistics.count:
-            raise BadArgument(
-                f"{run.name} is no baseline: {record.site} has statistics but no sketch, which proves nothing"
-            )
+            raise BadArgument(tr("golden.no_sketch", name=run.name, site=record.site))
 
 
 def _row(record: Record) -> dict[str, Any]:
@@ -141,15 +137,13 @@ def _row(record: Record) -> dict[str, Any]:
 
 # The way back, without trust.
 
-_AGAIN = "it was damaged, edited or merged; take it from git again, or write it with `pytest --layertap-update`"
-
 
 def _read(path: Path) -> tuple[dict[str, Any], Iterator[bytes]]:
     """The first line and the others, once their number and checksum are found to be right."""
     try:
         contents = read_bytes(path, MAX_BYTES)
     except OSError as error:
-        raise CorruptRun(f"{path}: cannot be read as a golden baseline ({error.strerror or error})") from None
+        raise CorruptRun(tr("golden.unreadable", path=path, strerror=error.strerror or error)) from None
     top, _, body = contents.replace(b"\r\n", b"\n").partition(b"\n")  # git may have changed the ends of lines
     try:
         head = _parse(top)
@@ -157,30 +151,29 @@ def _read(path: Path) -> tuple[dict[str, Any], Iterator[bytes]]:
         head = {}
     version = head.get("layertap_golden")
     if type(version) is not int:
-        raise CorruptRun(f"{path}: not a golden baseline; its first line has no layertap_golden. {_AGAIN.capitalize()}")
+        raise CorruptRun(tr("golden.not_golden", path=path, capitalize=tr("golden.again")))
     if version > GOLDEN_FORMAT:
-        raise NewerFormat(
-            f"{path}: written in format {version}; this layertap reads up to {GOLDEN_FORMAT}. "
-            f"Upgrade it: pip install -U layertap"
-        )
+        raise NewerFormat(tr("golden.newer", path=path, version=version, GOLDEN_FORMAT=GOLDEN_FORMAT))
     lines = body.splitlines()
     if head.get("records") != len(lines):
-        raise CorruptRun(f"{path}: {head.get('records')} records expected, {len(lines)} lines found; {_AGAIN}")
+        raise CorruptRun(
+            tr("golden.count", path=path, get=head.get("records"), count=len(lines), AGAIN=tr("golden.again"))
+        )
     if head.get("sha256") != hashlib.sha256(body).hexdigest():
-        raise CorruptRun(f"{path}: its lines do not match the checksum in the first; {_AGAIN}")
+        raise CorruptRun(tr("golden.checksum", path=path, AGAIN=tr("golden.again")))
     dtypes = head.get("parameter_dtypes", [])
     if not isinstance(dtypes, list) or not all(isinstance(dtype, str) for dtype in dtypes):
-        raise CorruptRun(f"{path}: parameter_dtypes is not a list of names; {_AGAIN}")
+        raise CorruptRun(tr("golden.dtypes", path=path, AGAIN=tr("golden.again")))
     return head, iter(lines)
 
 
 def _parse(line: bytes) -> dict[str, Any]:
     def refuse(word: str) -> float:
-        raise ValueError(f"{word} is no JSON")
+        raise ValueError(tr("golden.no_json", word=word))
 
     value = parse_json(line, parse_constant=refuse)
     if not isinstance(value, dict):
-        raise ValueError("not a JSON object")
+        raise ValueError(tr("golden.no_object"))
     return value
 
 
@@ -189,14 +182,14 @@ def _record(row: Mapping[str, Any]) -> Record:
     try:
         sketch = base64.b64decode(_text(row, "sketch"), validate=True)
     except ValueError:
-        raise ValueError("sketch is not base64") from None
+        raise ValueError(tr("golden.no_base64")) from None
     if len(sketch) not in (0, 4 * BUCKETS):
-        raise ValueError(f"sketch has {len(sketch)} bytes, expected {4 * BUCKETS}")
+        raise ValueError(tr("golden.sketch_size", count=len(sketch), value=4 * BUCKETS))
     fingerprint = _text(row, "fingerprint")
     if len(fingerprint) != 16 or not set(fingerprint) <= set("0123456789abcdef"):
-        raise ValueError(f"fingerprint {fingerprint!r} is not of 16 hexadecimal digits")
+        raise ValueError(tr("golden.fingerprint", fingerprint=fingerprint))
     if type(row["asked"]) is not bool:
-        raise ValueError("asked is neither true nor false")
+        raise ValueError(tr("golden.asked"))
     site = Site.parse(_text(row, "site"))
     _whole("call", site.call, 0, 1 << 31)
     statistics: dict[str, Any] = {name: _whole(name, row[name], 0) for name in _COUNTS}
@@ -221,20 +214,20 @@ def _record(row: Mapping[str, Any]) -> Record:
 def _text(row: Mapping[str, Any], name: str) -> str:
     value = row[name]
     if not isinstance(value, str):
-        raise ValueError(f"{name} is not a text")
+        raise ValueError(tr("golden.string", name=name))
     value.encode()  # half of a surrogate pair is a ValueError here, and later in arrow, where no line is known
     return value
 
 
 def _list(row: Mapping[str, Any], name: str) -> list[Any]:
     if not isinstance(row[name], list):
-        raise ValueError(f"{name} is not a list")
+        raise ValueError(tr("golden.list", name=name))
     return list(row[name])
 
 
 def _whole(name: str, value: Any, least: int = -(1 << 63), end: int = 1 << 63) -> int:
     if type(value) is not int or not least <= value < end:
-        raise ValueError(f"{name} is not a whole number from {least} to {end - 1}")
+        raise ValueError(tr("golden.whole", name=name, least=least, end=end - 1))
     return value
 
 
@@ -243,5 +236,5 @@ def _real(name: str, value: Any) -> float:
     if isinstance(value, str) and value in words:
         return words[value]
     if type(value) not in (int, float) or math.isinf(value):
-        raise ValueError(f"{name} is not a number")
+        raise ValueError(tr("golden.number", name=name))
     return float(value)

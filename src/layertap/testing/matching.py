@@ -11,6 +11,8 @@ from typing import Any
 from layertap.compare import Report, diff
 from layertap.compare.align.inputs import input_pairs
 from layertap.errors import RunError
+from layertap.messages import tr
+from layertap.result import code_of
 from layertap.store import Run
 from layertap.testing.golden import as_run, golden_bytes, load_golden, write_golden
 from layertap.testing.session import Session, current
@@ -48,8 +50,8 @@ def _compare(golden: Run, run: Run, floor: Any = None) -> Report:
         floor = [as_run(one) for one in (floor if several else [floor])]
     report = diff(golden, run, floor=floor)
     # That a run is its golden bit for bit is what one hopes for, not the sign of a change that did not run.
-    notes = tuple(note for note in report.notes if not note.startswith("the candidate is the reference"))
-    candidate = "this run" if run.path is None else str(run.path)
+    notes = tuple(note for note in report.notes if code_of(note) != "comparable.placebo")
+    candidate = tr("matching.this_run") if run.path is None else str(run.path)
     return replace(report, reference=golden.name, candidate=candidate, notes=notes, placebo=False)
 
 
@@ -61,15 +63,18 @@ def _hints(golden: Run, run: Run, report: Report) -> list[str]:
             for one, other in pairs:
                 a, b = one and one.record, other and other.record
                 if a and b and a.fingerprint != b.fingerprint:
-                    lines.append(f"{a.site} begins with {_begins(a)} in the golden and with {_begins(b)} in this run")
+                    lines.append(tr("matching.begins", site=a.site, begins=_begins(a), begins2=_begins(b)))
     made = golden.info.get("torch"), run.info.get("torch")
     if all(made) and made[0] != made[1]:
-        lines.append(f"the golden was written with torch {made[0]}, this run was recorded with torch {made[1]}")
-    return [*lines[:4], f"if {golden.name} is what is wrong: pytest --layertap-update writes it anew"]
+        lines.append(tr("matching.torch", made=made[0], made2=made[1]))
+    return [*lines[:4], tr("matching.update", name=golden.name)]
+
+
+_OTHER_INPUTS = ("comparable.different_inputs", "comparable.different_inputs_more")
 
 
 def _other_inputs(report: Report) -> bool:
-    return any(reason.startswith("different inputs") for reason in report.reasons)
+    return any(code_of(reason) in _OTHER_INPUTS for reason in report.reasons)
 
 
 def _begins(record: Any) -> str:
@@ -81,7 +86,7 @@ def _update(run: Run, path: Path, session: Session | None) -> None:
     contents = golden_bytes(run)
     before = path.read_bytes() if path.is_file() else None
     if contents != before:
-        fate = "new" if before is None else _fate(run, path)
+        fate = tr("matching.new") if before is None else _fate(run, path)
         write_golden(contents, path)
         if session is not None:
             session.written[str(path.resolve())] = fate
@@ -94,7 +99,7 @@ def _fate(run: Run, path: Path) -> str:
     try:
         report = _compare(load_golden(path), run)
     except RunError:
-        return "was damaged"
+        return tr("matching.damaged")
     if report.first is not None and report.verdict == "fault":
-        return f"was: fault, first at {report.first.site}"
-    return f"was: {report.verdict}"
+        return tr("matching.was_fault", site=report.first.site)
+    return tr("matching.was", verdict=report.verdict)

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.testing.session import Session, begin, end
 
 SUFFIX = ".layertap"
@@ -44,12 +45,9 @@ def layertap_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     def match(run: Any, name: str | None = None, *, floor: Any = None) -> None:
         __tracebackhide__ = True
         if name is None and default in used:
-            raise BadArgument("layertap_golden was called twice in this test; give the second golden a name")
+            raise BadArgument(tr("pytest.golden_twice"))
         if name is not None and (not name or _UNSAFE.search(name) or name.startswith(".")):
-            raise BadArgument(
-                f"{name!r} cannot be a golden's name: letters, digits and _.+=,- can. "
-                f"For a path of your own use layertap.testing.assert_matches(run, path)"
-            )
+            raise BadArgument(tr("pytest.golden_name", name=name))
         from layertap.testing.matching import assert_matches
 
         used.add(name or default)
@@ -75,10 +73,8 @@ def file_name(test: str) -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("layertap", "golden baselines of models")
-    group.addoption(
-        "--layertap-update", action="store_true", help="write the golden baselines of the tests that run, anew"
-    )
+    group = parser.getgroup("layertap", tr("pytest.group"))
+    group.addoption("--layertap-update", action="store_true", help=tr("pytest.update"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -116,7 +112,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if not (session.update or session.written):
         return
     names = [f"{_short(path, config.rootpath)} ({fate})" for path, fate in sorted(session.written.items())]
-    text = f"layertap: {_count(len(names))} written"
+    text = tr("pytest.written", count=_count(len(names)))
     text += f": {', '.join(names)}" if names else ""
     unchanged = set(session.unchanged) - set(session.written)
     text += f"; {len(unchanged)} unchanged" if unchanged else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from layertap.errors import MissingExtra
-from layertap.training.monitor import Monitor
+from layertap.monitor.monitor import Monitor
 
 try:
     from transformers import TrainerCallback

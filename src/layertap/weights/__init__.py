@@ -2,6 +2,7 @@
 
 audit     every tensor of either side, explained by a rule that is proven on its values
 loading   the same around any code that loads: what was there before and was never written
+fingerprints  one side of an audit for a model in another process
 knockout  which of them may go: the effect on the output of leaving out each
 doctor    is it the code, the loading, the cache, or the idea?
 prune     a model without some of its branches: gone round, or removed; save_pruned, load_pruned
@@ -9,6 +10,7 @@ prune     a model without some of its branches: gone round, or removed; save_pru
 
 from layertap.weights.audit import audit
 from layertap.weights.doctor import Diagnosis, doctor
+from layertap.weights.fingerprints import Fingerprints, fingerprints
 from layertap.weights.knockout import Joint, Knockout, KnockoutRow, knockout
 from layertap.weights.loading import Loading, loading
 from layertap.weights.pruned_files import load_pruned, save_pruned
@@ -20,6 +22,7 @@ __all__ = [
     "Audit",
     "AuditRow",
     "Diagnosis",
+    "Fingerprints",
     "Joint",
     "Knockout",
     "KnockoutRow",
@@ -27,6 +30,7 @@ __all__ = [
     "Pruning",
     "audit",
     "doctor",
+    "fingerprints",
     "knockout",
     "load_pruned",
     "loading",

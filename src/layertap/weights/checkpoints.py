@@ -16,7 +16,7 @@ import torch
 from layertap.errors import BadArgument
 from layertap.files import attempt, open_regular, parse_json, read_bytes, reading
 from layertap.store.tensorfile import read_header
-from layertap.weights.entries import BLOCK, Entry
+from layertap.weights.entries import BLOCK, Entry, Stored
 
 _DTYPES = {
     "F64": torch.float64,
@@ -78,7 +78,9 @@ def _indexed(index: Path) -> dict[str, Entry]:
     for name in files:
         if not isinstance(name, str) or Path(name).name != name:
             raise BadArgument(f"{index} names {name!r}; expected a file in the same folder")
-        if not (index.parent / name).is_file():
+        with reading(f"{index} names {name[:80]!r}", "not a file name", BadArgument):
+            there = (index.parent / name).is_file()  # a name may be longer than a system allows
+        if not there:
             raise BadArgument(f"{index} names {name}, which is not there: the download or copy is incomplete")
         held = _file(index.parent / name)
         found.update({tensor: held[tensor] for tensor in held if placed.get(tensor) == name})
@@ -110,6 +112,7 @@ def _safetensors(path: Path) -> dict[str, Entry]:
             dtype=dtype,
             blocks=partial(_file_blocks, path, place.begin, place.end, dtype),
             storage=(str(path), place.begin, place.end) if place.end > place.begin else None,
+            stored=Stored(path=path, begin=place.begin, end=place.end),
         )
     return found
 

@@ -17,7 +17,7 @@ PIECES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RowRun:
     """Rows (or columns) that follow each other on both sides."""
 
     owner: str
@@ -40,7 +40,7 @@ class Composition:
 
     across: bool
     """Whether these are its columns."""
-    runs: tuple[Run, ...]
+    runs: tuple[RowRun, ...]
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -62,17 +62,13 @@ class Composition:
         return any(run.across != self.across for run in self.runs)
 
 
-class Index:
+class RowIndex:
     """All rows of some tensors by number, and all columns if `across`: twice the work, needed for few tensors."""
 
     def __init__(self, parts: Mapping[str, Hashes], *, across: bool) -> None:
         self._sequences: list[tuple[str, bool, Any]] = []
         for name, found in parts.items():
-            self._sequences.append((name, False, found.rows))
-            if found.lines is not found.rows:
-                self._sequences.append((name, False, found.lines))
-            if across and len(found.columns):
-                self._sequences.append((name, True, found.columns))
+            self._sequences += [(name, turned, numbers) for turned, numbers in _ways(found, across)]
         self._across = across
         sizes = [len(sequence) for _, _, sequence in self._sequences]
         numbers = np.concatenate([s for _, _, s in self._sequences]) if sizes else np.empty(0, np.uint64)
@@ -94,14 +90,14 @@ class Index:
         """The share of the tensor's rows that are somewhere among the indexed ones."""
         return float(np.isin(found.rows, self._numbers).mean()) if len(found.rows) else 0.0
 
-    def _runs(self, sequence: Any, prefer: Collection[str]) -> tuple[Run, ...]:
+    def _runs(self, sequence: Any, prefer: Collection[str]) -> tuple[RowRun, ...]:
         if not len(sequence):
             return ()
         left = np.searchsorted(self._numbers, sequence, "left")
         right = np.searchsorted(self._numbers, sequence, "right")
         if (left == right).any():
             return ()
-        runs: list[Run] = []
+        runs: list[RowRun] = []
         used: set[int] = set()
         at = 0
         while at < len(sequence):
@@ -118,7 +114,7 @@ class Index:
             _, which, start, length = best
             used.add(which)
             name, across, there = self._sequences[which]
-            runs.append(Run(owner=name, across=across, start=start, length=length, total=len(there)))
+            runs.append(RowRun(owner=name, across=across, start=start, length=length, total=len(there)))
             at += length
         # One row of the other side many times over is no composition: zeros, or a fill value, are everywhere.
         return tuple(runs) if len({(run.owner, run.across, run.start) for run in runs}) == len(runs) else ()
@@ -133,9 +129,10 @@ class Index:
 
 
 def _ways(found: Hashes, across: bool) -> Iterator[tuple[bool, Any]]:
-    yield False, found.rows
-    if found.lines is not found.rows:
-        yield False, found.lines
+    rows, lines = (found.row_values, found.line_values) if across else (found.rows, found.lines)
+    yield False, rows
+    if lines is not rows:
+        yield False, lines
     if across and len(found.columns):
         yield True, found.columns
 

@@ -40,22 +40,6 @@ def rule_of(entry: Entry, made: Composition, other: Weights) -> tuple[str, str]:
     return "interleaved", f"{len(runs)} runs of {len(owners)} tensors{turned}"
 
 
-def transposing(left: Iterable[Entry], relations: dict[str, Composition | None]) -> bool:
-    """Whether tensors that are not square show that one side holds its matrices transposed: all that could, do."""
-    turned = [
-        made.transposed
-        for entry in left
-        if (made := relations.get(entry.name)) is not None
-        and len(entry.shape) >= 2
-        and entry.shape[-1] != entry.shape[-2]
-    ]
-    return bool(turned) and all(turned)
-
-
-def hashes_of(entry: Entry, dtype: torch.dtype | None) -> Hashes:
-    return Hashes(entry, dtype if dtype is not None and entry.dtype.is_floating_point else entry.dtype)
-
-
 def common_dtype(left: Iterable[Entry], right: Iterable[Entry]) -> torch.dtype | None:
     """The coarsest floating dtype of either side; None where all have one."""
     dtypes = {entry.dtype for entry in (*left, *right) if entry.dtype.is_floating_point and entry.dtype.itemsize > 1}

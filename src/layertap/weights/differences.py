@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from layertap.weights.entries import Entry
@@ -30,6 +32,15 @@ class Differences:
     """Whether the model's values are the other side's, rounded to the model's dtype."""
     lossless_back: bool
     """Whether the other side's values are the model's, rounded to the other side's dtype."""
+    through: str = ""
+    """A coarser dtype through which the other side's values went to become the model's; empty where there is none."""
+    cut: bool = False
+    """Whether the values are rounded, but not to the nearest: digits were cut off."""
+
+
+PIECE = 1 << 15
+"""Elements that are compared at once: they stay in cache, and torch does not divide them among threads."""
+_COARSER = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def differences(model: Entry, other: Entry) -> Differences:
@@ -37,18 +48,30 @@ def differences(model: Entry, other: Entry) -> Differences:
     unequal = 0
     aa = bb = ab = dd = largest = 0.0
     there = back = True
-    for a, b in _together(model, other):
+    floating = model.dtype.is_floating_point and other.dtype.is_floating_point
+    through = [d for d in _COARSER if floating and d.itemsize < min(model.dtype.itemsize, other.dtype.itemsize)]
+    step = max(torch.finfo(model.dtype).eps, torch.finfo(other.dtype).eps) if floating else 0.0
+    cut = floating and model.dtype != other.dtype
+    for a, b in together(model, other):
+        if a.dtype == b.dtype and same_bits(a, b):
+            x = np.nan_to_num(_double(a), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+            length = _dot(x, x)
+            aa, bb, ab = aa + length, bb + length, ab + length
+            through = [d for d in through if same_values(a, a.to(d).to(a.dtype))]
+            continue
         if not a.is_complex():
-            there = there and _same(a, b.to(a.dtype))
-            back = back and _same(b, a.to(b.dtype))
+            there = there and same_values(a, b.to(a.dtype))
+            back = back and same_values(b, a.to(b.dtype))
+            through = [d for d in through if same_values(a, b.to(d).to(a.dtype))]
         x, y = _double(a), _double(b)
-        apart = ~((x == y) | (x.isnan() & y.isnan()))
-        unequal += int(apart.sum())
-        x, y = torch.nan_to_num(x, 0, 0, 0), torch.nan_to_num(y, 0, 0, 0)
+        apart = (x != y) & ~(np.isnan(x) & np.isnan(y))
+        unequal += int(np.count_nonzero(apart))
+        x, y = (np.nan_to_num(side, copy=False, nan=0.0, posinf=0.0, neginf=0.0) for side in (x, y))
         d = x - y
-        aa, bb, ab = aa + float(x.dot(x)), bb + float(y.dot(y)), ab + float(x.dot(y))
-        dd += float(d.dot(d))
-        largest = max(largest, float(d.abs().max())) if d.numel() else largest
+        size = np.abs(d)
+        cut = cut and bool((size <= 1.01 * step * np.maximum(np.abs(x), np.abs(y))).all())
+        aa, bb, ab, dd = aa + _dot(x, x), bb + _dot(y, y), ab + _dot(x, y), dd + _dot(d, d)
+        largest = max(largest, float(size.max())) if len(size) else largest
     slope = ab / bb if bb else math.nan
     rest = max(aa - ab * ab / bb, 0.0) if bb else aa
     return Differences(
@@ -60,28 +83,62 @@ def differences(model: Entry, other: Entry) -> Differences:
         largest=largest,
         lossless=there,
         lossless_back=back,
+        through=str(through[0]).removeprefix("torch.") if through and unequal else "",
+        cut=cut and not there and not back,
     )
 
 
-def _together(model: Entry, other: Entry) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Flat pieces of equal length of both."""
+def together(model: Entry, other: Entry, width: int = 1) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Pieces of both with the same values: flat, or where a width is given, of some whole lines."""
+    if width > 1:
+        yield from _lines(model, other, width)
+        return
     left, right = model.blocks(), other.blocks()
     a, b = torch.empty(0), torch.empty(0)
     while True:
         a = a.reshape(-1) if a.numel() else next(left, torch.empty(0)).reshape(-1)
         b = b.reshape(-1) if b.numel() else next(right, torch.empty(0)).reshape(-1)
-        size = min(a.numel(), b.numel(), 1 << 22)
+        size = min(a.numel(), b.numel(), PIECE)
         if not size:
             return
         yield a[:size], b[:size]
         a, b = a[size:], b[size:]
 
 
-def _double(values: torch.Tensor) -> torch.Tensor:
-    return (torch.view_as_real(values).reshape(-1) if values.is_complex() else values).double()
+def _lines(model: Entry, other: Entry, width: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    rest: list[list[torch.Tensor]] = [[], []]
+    held, least = 0, -(-PIECE // width) * width
+    for a, b in together(model, other):
+        rest[0].append(a)
+        rest[1].append(b)
+        held += len(a)
+        if held >= least:
+            x, y = (torch.cat(parts) for parts in rest)
+            whole = held - held % width
+            yield x[:whole].view(-1, width), y[:whole].view(-1, width)
+            rest, held = [[x[whole:]], [y[whole:]]], held - whole
+    if held >= width:
+        x, y = (torch.cat(parts) for parts in rest)
+        yield x[: held - held % width].view(-1, width), y[: held - held % width].view(-1, width)
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _double(values: torch.Tensor) -> Any:
+    real = torch.view_as_real(values).reshape(-1) if values.is_complex() else values
+    return real.to(torch.float64, copy=True).numpy()
+
+
+def _dot(a: Any, b: Any) -> float:
+    """In this thread: BLAS, and torch, would divide it among threads of their own, which takes longer than the sum."""
+    return float(np.einsum("i,i->", a, b))
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Of two pieces of one dtype."""
+    one, two = (side.contiguous().view(torch.uint8).numpy() for side in (a, b))
+    return bool(np.array_equal(one, two))
+
+
+def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.is_floating_point():
         a, b = (a.float(), b.float()) if a.dtype.itemsize == 1 else (a, b)
         return bool(((a == b) | (a.isnan() & b.isnan())).all())

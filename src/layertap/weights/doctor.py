@@ -18,6 +18,7 @@ from torch import nn
 
 from layertap.errors import BadArgument
 from layertap.fault import find_fault
+from layertap.result import Result
 from layertap.select.collapse import collapse
 from layertap.weights.audit import audit
 from layertap.weights.branches import Branch, call, confirm, find_branches
@@ -43,7 +44,7 @@ as good as the reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Result):
     """One answer, and what it rests on."""
 
     answer: Answer

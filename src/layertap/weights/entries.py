@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
+
+    from layertap.measure import Measurement
 
 BLOCK = 1 << 25
 """Bytes that are read at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Where a tensor's bytes lie, in C order and in its dtype."""
+
+    path: Path
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a tensor whose values are in another process: no values, but what they are recognised by."""
+
+    measured: Measurement
+    lines: Any = None
+    """uint64 of every line along the last axis, as `Hashes` numbers them; None where they were not kept."""
+    casts: Mapping[str, int] = field(default_factory=dict)
+    """Its fingerprint after a cast: dtype → number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,6 +53,14 @@ class Entry:
     """Whether a state_dict holds it; buffers that are computed anew are not."""
     meta: bool = False
     """Whether it has no values at all."""
+    stored: Stored | None = None
+    """Where it can be read from directly, in any part."""
+    live: torch.Tensor | None = None
+    """The tensor itself, where it lies in this process's memory in C order."""
+    known: Known | None = None
+    """In place of values: what another process said of them."""
+    quantised: str = ""
+    """The kind of blocks of small numbers that it is stored as; `blocks` gives the values that they stand for."""
 
     @property
     def numel(self) -> int:
@@ -40,6 +72,11 @@ class Entry:
     @property
     def nbytes(self) -> int:
         return self.numel * self.dtype.itemsize
+
+    @property
+    def readable(self) -> bool:
+        """Whether its values can be had."""
+        return not self.meta and self.known is None
 
     def read(self) -> torch.Tensor:
         """All values, in its shape."""
@@ -61,7 +98,9 @@ class Weights:
     """The live model, where it is one."""
     config: dict[str, Any] = field(default_factory=dict)
     """What lies beside a checkpoint in config.json, or belongs to the model."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Other names that the format has for its tensors, as hints: own name → what a model may call it."""
 
     @property
     def nbytes(self) -> int:
-        return sum(entry.nbytes for entry in self.entries.values() if not entry.meta)
+        return sum(entry.nbytes for entry in self.entries.values() if entry.readable)

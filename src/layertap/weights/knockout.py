@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from layertap.errors import BadArgument
+from layertap.result import Result
 from layertap.weights.branches import ATTENTION, Branch, call, confirm, find_branches
 from layertap.weights.plan import Plan
 from layertap.weights.pruning import Pruning, outputs, skips_of
@@ -75,7 +76,7 @@ class Joint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knockout:
+class Knockout(Result):
     """Every part, the one that does least harm first."""
 
     rows: tuple[KnockoutRow, ...]

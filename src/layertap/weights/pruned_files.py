@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from layertap.durable import replacing
 from layertap.errors import BadArgument, MissingExtra, WeightsWrong
 from layertap.files import parse_json, read_bytes
 from layertap.weights.branches import call, confirm, default_inputs
@@ -126,6 +126,5 @@ def _compare(model: nn.Module, again: nn.Module, inputs: Any, path: Path) -> Non
 
 
 def _write(path: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(text)
-    os.replace(file.name, path)
+    with replacing(path) as file:
+        file.write(text.encode())

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from layertap.result import Result
+
 AuditVerdict = Literal["identical", "noise", "fault", "inconclusive"]
 
 STATUSES = (
@@ -66,7 +68,7 @@ class AuditRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class Audit(Result):
     """Two sets of parameters, tensor by tensor."""
 
     model: str

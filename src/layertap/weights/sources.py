@@ -14,6 +14,7 @@ from layertap.errors import BadArgument
 from layertap.files import parse_json, read_bytes
 from layertap.weights.checkpoints import checkpoint_entries
 from layertap.weights.entries import BLOCK, Entry, Weights
+from layertap.weights.fingerprints import Fingerprints, as_weights, read_fingerprints
 
 
 def open_weights(source: Any) -> Weights:
@@ -27,8 +28,12 @@ def open_weights(source: Any) -> Weights:
         if not found:
             raise BadArgument("the mapping holds no tensors; expected a state dict: name → tensor")
         return Weights(name="state dict", entries={name: _of_tensor(name, tensor) for name, tensor in found.items()})
+    if isinstance(source, Fingerprints):
+        return as_weights(source)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
+        if path.suffix == ".json" and not path.name.endswith(".index.json") and path.is_file():
+            return as_weights(read_fingerprints(path))
         return Weights(name=str(path), entries=checkpoint_entries(path), config=_config(path))
     raise BadArgument(
         f"audit takes a model, a state dict, or the path of a checkpoint on either side, got {type(source).__name__}"
@@ -56,8 +61,10 @@ def _model_config(model: nn.Module) -> dict[str, Any]:
 
 def _of_tensor(name: str, tensor: torch.Tensor, *, parameter: bool = True, persistent: bool = True) -> Entry:
     plain = tensor.detach()
-    if type(plain) not in (torch.Tensor, nn.Parameter) and hasattr(plain, "dequantize"):
-        plain = plain.dequantize()  # a quantised tensor of a subclass: what it stands for
+    quantised = ""
+    if plain.is_quantized or (type(plain) not in (torch.Tensor, nn.Parameter) and hasattr(plain, "dequantize")):
+        quantised = str(plain.dtype) if plain.is_quantized else f"{type(plain).__name__} {_levels(plain)}".strip()
+        plain = plain.dequantize()  # a quantised tensor, of torch or of a subclass: what it stands for
     meta = plain.is_meta
     # Views of one storage are tied only where they are the same view.
     storage = None if meta else (plain.untyped_storage()._cdata, plain.storage_offset(), plain.shape, plain.stride())
@@ -70,7 +77,16 @@ def _of_tensor(name: str, tensor: torch.Tensor, *, parameter: bool = True, persi
         parameter=parameter,
         persistent=persistent,
         meta=meta,
+        live=plain if not meta and plain.device.type == "cpu" and plain.is_contiguous() else None,
+        quantised=quantised,
     )
+
+
+def _levels(tensor: torch.Tensor) -> str:
+    """The dtype of the small numbers inside, for the evidence."""
+    inner = [getattr(tensor, name, None) for name in ("qdata", "int_data")]
+    held = next((part for part in inner if isinstance(part, torch.Tensor)), None)
+    return str(held.dtype).removeprefix("torch.") if held is not None else ""
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -15,7 +15,7 @@ Nothing here imports torch; of each record the sketch is read, never the tensor.
 """
 
 from layertap.compare.align.ladder import align
-from layertap.compare.align.layout import Layout
+from layertap.compare.align.layout import AxisLayout
 from layertap.compare.align.order import LEFT_OVER
 
-__all__ = ["LEFT_OVER", "Layout", "align"]
+__all__ = ["LEFT_OVER", "AxisLayout", "align"]

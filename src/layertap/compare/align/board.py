@@ -10,7 +10,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from layertap.compare.align.layout import Layout
+from layertap.compare.align.layout import AxisLayout
+from layertap.result import Note
 from layertap.site import Record
 
 Vector = npt.NDArray[np.float64]
@@ -22,7 +23,7 @@ class Match:
 
     candidate: int
     rung: str
-    layout: Layout | None = None
+    layout: AxisLayout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Board:
     taken: dict[int, int] = field(default_factory=dict)
     """Candidate → reference, the way back."""
 
-    def pair(self, i: int, j: int, rung: str, layout: Layout | None = None) -> None:
+    def pair(self, i: int, j: int, rung: str, layout: AxisLayout | None = None) -> None:
         self.matches[i] = Match(candidate=j, rung=rung, layout=layout)
         self.taken[j] = i
 
@@ -89,18 +90,18 @@ class Board:
 
     @staticmethod
     def pairs_text(count: int) -> str:
-        return "1 pair" if count == 1 else f"{count} pairs"
+        return Note("align.one_pair") if count == 1 else Note("align.pairs", count=count)
 
 
 Kin = tuple[int, str, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ModulePlace:
     """What a path says about where it stands: in a numbered family, or at one of the ends of a model.
 
     >>> place("model.layers.3.mlp")
-    Place(stem='model.layers.', number=3, rest='.mlp', end='')
+    ModulePlace(stem='model.layers.', number=3, rest='.mlp', end='')
     >>> place("layer_30_output").number, place("model.embed_tokens").end, place("ln_f").end
     (30, 'embedding', 'final_norm')
     """
@@ -126,13 +127,13 @@ _ENDS = {
 
 
 @lru_cache(maxsize=1 << 16)
-def place(path: str) -> Place:
+def place(path: str) -> ModulePlace:
     """Reads a path. The first number counts: experts and heads inside a layer belong to the rest."""
     path = re.sub(r"_outputs?$", "", path)
     found = _NUMBER.search(path) or _TRAILING.search(path)
     if found is None:
-        return Place(stem=path, number=None, rest="", end=_ENDS.get(path.rpartition(".")[2], ""))
-    return Place(stem=path[: found.start()], number=int(found[0]), rest=path[found.end() :], end="")
+        return ModulePlace(stem=path, number=None, rest="", end=_ENDS.get(path.rpartition(".")[2], ""))
+    return ModulePlace(stem=path[: found.start()], number=int(found[0]), rest=path[found.end() :], end="")
 
 
 Family = tuple[str, str, str, str, int]

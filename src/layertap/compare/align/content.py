@@ -9,6 +9,7 @@ import numpy as np
 
 from layertap.compare.align.board import Board, Kin
 from layertap.compare.align.distance import Matrix, distances, nearest
+from layertap.result import Note
 
 GAP = 0.6
 """The cost of leaving out one record; more than half of the worst pair, so that a faulty layer stays paired."""
@@ -30,12 +31,12 @@ def pair_by_content(board: Board) -> list[str]:
         if not theirs:
             continue
         if max(len(ours), len(theirs)) > MOST:
-            lines.append(f"content: {len(ours)} against {len(theirs)} leftovers of one shape are too many to match")
+            lines.append(Note("align.content_too_many", count=len(ours), count2=len(theirs)))
             continue
         for i, j in _clear_pairs(board, kin, ours, theirs):
             board.pair(i, j, "content")
             count += 1
-    return [f"content: {board.pairs_text(count)} of what was left over", *lines] if count or lines else []
+    return [Note("align.content", pairs_text=board.pairs_text(count)), *lines] if count or lines else []
 
 
 def monotone(costs: Matrix, gap: float = GAP) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layertap.compare.align.moments import Labels, Moment, pair_moments
+from layertap.compare.align.moments import Labels, StepMoment, pair_moments
 from layertap.site import Record
 from layertap.store import Run
 from layertap.store.dtype import to_numpy
@@ -50,7 +50,7 @@ class Input:
 InputPair = tuple[Input | None, Input | None]
 
 
-def input_pairs(reference: Run, candidate: Run) -> Iterator[tuple[Moment, list[InputPair]]]:
+def input_pairs(reference: Run, candidate: Run) -> Iterator[tuple[StepMoment, list[InputPair]]]:
     """The inputs of each step that both runs have, paired by name and call; then by place, where one name is left."""
     ours, theirs = _inputs(reference), _inputs(candidate)
     shared, _ = pair_moments(ours, theirs, lambda: (_labels(ours), _labels(theirs)))
@@ -66,10 +66,10 @@ def input_pairs(reference: Run, candidate: Run) -> Iterator[tuple[Moment, list[I
                 yield first, _pair(found, told[1]) if side == 0 else _pair(told[0], found)
                 return
         if all(told):
-            yield Moment(0, 0), _pair(*told)
+            yield StepMoment(0, 0), _pair(*told)
 
 
-def _labels(moments: Mapping[Moment, list[Record]]) -> Labels:
+def _labels(moments: Mapping[StepMoment, list[Record]]) -> Labels:
     return {moment: {(record.epoch, record.batch) for record in records} for moment, records in moments.items()}
 
 
@@ -78,16 +78,16 @@ def known(run: Run) -> bool:
     return bool(_inputs(run) or _told(run))
 
 
-def _inputs(run: Run) -> dict[Moment, list[Record]]:
+def _inputs(run: Run) -> dict[StepMoment, list[Record]]:
     records = run.inputs
     if not records:
         # Asked for as a site, the model's inputs stand among the others.
         records = tuple(record for site in run.sites if not site.path and site.role == "input" for record in run[site])
-    found: dict[Moment, list[Record]] = defaultdict(list)
+    found: dict[StepMoment, list[Record]] = defaultdict(list)
     for record in records:
         if record.site.leaf.startswith("#"):
             continue  # known of the input (which samples a batch holds), not given to the model
-        found[Moment(record.step, record.rank)].append(record)
+        found[StepMoment(record.step, record.rank)].append(record)
     return dict(found)
 
 

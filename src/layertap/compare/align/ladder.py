@@ -11,20 +11,21 @@ import numpy as np
 from layertap.compare.align.board import Board, View
 from layertap.compare.align.content import pair_by_content
 from layertap.compare.align.mapping import pair_by_rules, read_rules
-from layertap.compare.align.moments import Moment, Moments, is_sharded, labels_of, moments_of, pair_moments
+from layertap.compare.align.moments import Moments, StepMoment, is_sharded, labels_of, moments_of, pair_moments
 from layertap.compare.align.names import pair_by_prefix, pair_exact
 from layertap.compare.align.numbering import pair_by_numbering
 from layertap.compare.align.order import pair_by_order
 from layertap.compare.align.pairs import Pairs
 from layertap.compare.align.shift import check_numbers
 from layertap.compare.result import Alignment
+from layertap.result import Note
 from layertap.site import Record
 from layertap.store import Run
 from layertap.store.index import Rows
 
 T = TypeVar("T")
 Sides = tuple[T, T]
-Shared = Sequence[Sides[Moment]]
+Shared = Sequence[Sides[StepMoment]]
 
 
 def align(
@@ -51,8 +52,8 @@ def align(
     overlap = find_overlap(reference, candidate, board.reference, board.candidate, find_trim(reference, candidate))
     for views, cut in zip(board.views, overlap.views, strict=True):
         views.update(cut)
-    plan = [
-        f"order: the {side}'s records stand in text order (10 before 2); they are read in natural order"
+    plan: list[str] = [
+        Note("align.text_order", side=side)
         for side, repaired in (("reference", repaired_ours), ("candidate", repaired_theirs))
         if repaired
     ]
@@ -70,7 +71,7 @@ def align(
         plan += pair_by_order(board, {(trim.reference_length, trim.candidate_length) for trim in overlap.trims})
     pairs, reference_only, candidate_only = _records(board, runs, (ours, theirs), shared)
     if reference_only or candidate_only:
-        plan.append(f"unmatched: {len(reference_only)} of the reference, {len(candidate_only)} of the candidate")
+        plan.append(Note("align.unmatched", count=len(reference_only), count2=len(candidate_only)))
     return Alignment(
         pairs=pairs,
         reference_only=tuple(reference_only),
@@ -137,7 +138,7 @@ def _records(
     return pairs, _first(runs[0], ours[~paired], codes[~paired]), _first(runs[1], theirs[left], their_codes[left])
 
 
-def _flat(moments: Moments, wanted: Sequence[Moment]) -> tuple[Rows, Rows]:
+def _flat(moments: Moments, wanted: Sequence[StepMoment]) -> tuple[Rows, Rows]:
     """The rows of these moments one after the other, and for each the number of its moment."""
     parts = [moments[moment] for moment in wanted]
     if not parts:

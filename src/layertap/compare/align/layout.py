@@ -7,23 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 _STEP = re.compile(r"\s*(transpose|merge|split|slice)\(([\d\s,]*)\)\s*[;>]?")
 _WANTED = {"transpose": (2, 2), "merge": (2, 2), "split": (2, 99), "slice": (3, 3)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class AxisLayout:
     """What is done to the candidate's axes before it is compared; several steps go from left to right.
 
     >>> import numpy as np
-    >>> Layout.parse("transpose(0,1)").apply(np.zeros((2, 3))).shape
+    >>> AxisLayout.parse("transpose(0,1)").apply(np.zeros((2, 3))).shape
     (3, 2)
-    >>> Layout.parse("transpose(1,2) merge(2,3)").apply(np.zeros((1, 4, 8, 16))).shape
+    >>> AxisLayout.parse("transpose(1,2) merge(2,3)").apply(np.zeros((1, 4, 8, 16))).shape
     (1, 8, 64)
-    >>> Layout.parse("split(2,4,16)").apply(np.zeros((1, 8, 64))).shape
+    >>> AxisLayout.parse("split(2,4,16)").apply(np.zeros((1, 8, 64))).shape
     (1, 8, 4, 16)
-    >>> Layout.parse("slice(1,0,40)").apply(np.zeros((1, 64, 8))).shape
+    >>> AxisLayout.parse("slice(1,0,40)").apply(np.zeros((1, 64, 8))).shape
     (1, 40, 8)
 
     Axes count from 0 at the front, so that arrays with more axes behind (the bytes of each element) may be given too.
@@ -33,23 +34,20 @@ class Layout:
     steps: tuple[tuple[str, tuple[int, ...]], ...]
 
     @classmethod
-    def parse(cls, text: str) -> Layout:
+    def parse(cls, text: str) -> AxisLayout:
         steps: list[tuple[str, tuple[int, ...]]] = []
         at = 0
         while at < len(text):
             match = _STEP.match(text, at)
             numbers = tuple(int(word) for word in match[2].split(",") if word.strip()) if match else ()
             if match is None or not _WANTED[match[1]][0] <= len(numbers) <= _WANTED[match[1]][1]:
-                raise BadArgument(
-                    f"layout {text!r}: expected transpose(axis,axis), merge(axis,next axis), split(axis,size,size,…) "
-                    f"or slice(axis,start,stop)"
-                )
+                raise BadArgument(tr("align.layout_expected", text=text))
             if match[1] == "merge" and numbers[1] != numbers[0] + 1:
-                raise BadArgument(f"layout {text!r}: only neighbouring axes can be merged; transpose them first")
+                raise BadArgument(tr("align.layout_neighbours", text=text))
             steps.append((match[1], numbers))
             at = match.end()
         if not steps:
-            raise BadArgument("layout is empty; leave it out where the axes agree")
+            raise BadArgument(tr("align.layout_empty"))
         return cls(text=text, steps=tuple(steps))
 
     def apply(self, array: Any) -> Any:
@@ -59,12 +57,12 @@ class Layout:
             axis = numbers[0]
             last = max(numbers) if name in ("transpose", "merge") else axis
             if last >= len(shape):
-                raise BadArgument(f"layout {self.text!r}: {name} needs axis {last}, the shape is {list(shape)}")
+                raise BadArgument(tr("align.layout_axis", text=self.text, name=name, last=last, shape=list(shape)))
             if name == "transpose":
                 array = array.swapaxes(*numbers)
             elif name == "slice":
                 if not numbers[1] < numbers[2] <= shape[axis]:
-                    raise BadArgument(f"layout {self.text!r}: axis {axis} has {shape[axis]} elements")
+                    raise BadArgument(tr("align.layout_elements", text=self.text, axis=axis, shape=shape[axis]))
                 array = array[(slice(None),) * axis + (slice(numbers[1], numbers[2]),)]
             elif name == "merge":
                 array = array.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
@@ -73,7 +71,9 @@ class Layout:
                 for size in numbers[1:]:
                     product *= size
                 if product != shape[axis]:
-                    raise BadArgument(f"layout {self.text!r}: axis {axis} has {shape[axis]} elements, not {product}")
+                    raise BadArgument(
+                        tr("align.layout_product", text=self.text, axis=axis, shape=shape[axis], product=product)
+                    )
                 array = array.reshape(*shape[:axis], *numbers[1:], *shape[axis + 1 :])
         return array
 

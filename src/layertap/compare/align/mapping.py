@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from layertap.compare.align.board import Board
-from layertap.compare.align.layout import Layout
+from layertap.compare.align.layout import AxisLayout
 from layertap.errors import BadArgument, MissingExtra
 from layertap.files import parse_json, read_text, reason
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Site
-
-_YAML = "a YAML mapping needs pyyaml; install it with: pip install pyyaml"
-_TOML = "a TOML mapping needs tomli on Python 3.10; install it with: pip install tomli"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class Rule:
 
     pattern: re.Pattern[str]
     to: str
-    layout: Layout | None = None
+    layout: AxisLayout | None = None
 
     def rename(self, text: str) -> str | None:
         """The reference's name for a candidate's site; None when the rule does not speak of it.
@@ -75,22 +74,20 @@ def pair_by_rules(board: Board, rules: Sequence[Rule]) -> list[str]:
     for name, claims in targets.items():
         if len(claims) > 1:
             sites = ", ".join(f"`{board.candidate[j].site}`" for j, _ in claims[:4])
-            nowhere.append(f"mapping: {sites} all become `{name}`; none of them is paired by it")
+            nowhere.append(Note("align.mapping_collides", sites=sites, name=name))
         elif name not in by_name:
-            nowhere.append(
-                f"mapping: `{board.candidate[claims[0][0]].site}` becomes `{name}`, which the reference has not"
-            )
+            nowhere.append(Note("align.mapping_absent", site=board.candidate[claims[0][0]].site, name=name))
         else:
             j, number = claims[0]
             board.pair(by_name[name], j, "mapping", rules[number].layout)
             found += 1
-    lines = [f"mapping: {board.pairs_text(found)} by {len(rules)} rule{'s' * (len(rules) != 1)}"]
+    lines = [Note("align.mapping", pairs_text=board.pairs_text(found), count=len(rules))]
     lines += [
-        f"mapping: the rule {rule.pattern.pattern!r} matches nothing in the candidate"
+        Note("align.mapping_unused", pattern=rule.pattern.pattern)
         for rule, count in zip(rules, used, strict=True)
         if not count
     ]
-    more = [f"mapping: … and {len(nowhere) - 5} more like it"] if len(nowhere) > 6 else []
+    more = [Note("align.mapping_more", count=len(nowhere) - 5)] if len(nowhere) > 6 else []
     return [*lines, *(nowhere[:5] if more else nowhere), *more]
 
 
@@ -100,17 +97,17 @@ def _rule(where: str, pattern: Any, value: Any) -> Rule:
     if isinstance(value, Mapping):
         strange = set(value) - {"to", "layout"}
         if strange or "to" not in value:
-            raise BadArgument(f"{where}: {pattern!r} takes 'to' and 'layout', got {', '.join(map(str, value))}")
+            raise BadArgument(tr("align.mapping_keys", where=where, pattern=pattern, map=", ".join(map(str, value))))
         to = value["to"]
-        layout = Layout.parse(str(value["layout"])) if value.get("layout") else None
+        layout = AxisLayout.parse(str(value["layout"])) if value.get("layout") else None
     if not isinstance(to, str):
-        raise BadArgument(f"{where}: {pattern!r}: expected a replacement text, got {to!r}")
+        raise BadArgument(tr("align.mapping_replacement", where=where, pattern=pattern, to=to))
     try:
         compiled = re.compile(str(pattern))
         # A replacement that speaks of a group that is not there fails on its first use; better here, with its place.
         re.compile(f"{pattern}|").sub(to, "")
     except (re.error, IndexError) as error:
-        raise BadArgument(f"{where}: {pattern!r} → {to!r} is no regular expression and replacement ({error})") from None
+        raise BadArgument(tr("align.mapping_regex", where=where, pattern=pattern, to=to, error=error)) from None
     return Rule(pattern=compiled, to=to, layout=layout)
 
 
@@ -118,18 +115,18 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadArgument(f"mapping {path}: cannot be read ({reason(error)})") from None
+        raise BadArgument(tr("align.mapping_unreadable", path=path, reason=reason(error))) from None
     kind = path.suffix.lower()
     data: Any
     try:
         if kind in (".yaml", ".yml"):
-            data = _reader("yaml", line=_YAML).safe_load(text)
+            data = _reader("yaml", line=tr("align.yaml_missing")).safe_load(text)
         elif kind == ".toml":
-            data = _reader("tomllib", "tomli", line=_TOML).loads(text)
+            data = _reader("tomllib", "tomli", line=tr("align.toml_missing")).loads(text)
         elif kind == ".json":
             data = parse_json(text)
         else:
-            raise BadArgument(f"mapping {path}: expected a .yaml, .json or .toml file")
+            raise BadArgument(tr("align.mapping_suffix", path=path))
     except (BadArgument, MissingExtra):
         raise
     except Exception as error:  # noqa: BLE001  (yaml's errors have no class that is there without yaml)
@@ -137,7 +134,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     if isinstance(data, Mapping) and set(data) == {"mapping"} and isinstance(data["mapping"], Mapping):
         data = data["mapping"]  # a TOML file likes to have a table
     if not isinstance(data, Mapping):
-        raise BadArgument(f"mapping {path}: expected {{regex: replacement}}, got {type(data).__name__}")
+        raise BadArgument(tr("align.mapping_shape", path=path, name=type(data).__name__))
     return data
 
 

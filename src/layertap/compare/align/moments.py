@@ -11,24 +11,24 @@ from typing import NamedTuple
 import numpy as np
 
 from layertap.compare.align.board import place
+from layertap.result import Note
 from layertap.site import Site
 from layertap.store import Run
 from layertap.store.index import NONE, Rows
-from layertap.words import say
 
 _DIGITS = re.compile(r"(\d+)")
 
 
-class Moment(NamedTuple):
+class StepMoment(NamedTuple):
     """One step of one rank."""
 
     step: int
     rank: int
 
 
-Moments = Mapping[Moment, Rows]
+Moments = Mapping[StepMoment, Rows]
 """The rows of a run's index, in order of execution."""
-Labels = Mapping[Moment, Collection[tuple[int | None, int | None]]]
+Labels = Mapping[StepMoment, Collection[tuple[int | None, int | None]]]
 """The epochs and batches of which the records of a moment are."""
 
 
@@ -42,7 +42,7 @@ def moments_of(run: Run) -> tuple[Moments, bool]:
         return {}, False
     steps, ranks, codes = (run.index.values(name, rows) for name in ("step", "rank", "site"))
     ends = np.flatnonzero((np.diff(steps) != 0) | (np.diff(ranks) != 0)) + 1
-    found: dict[Moment, Rows] = {}
+    found: dict[StepMoment, Rows] = {}
     # Nearly all steps of a training run the same sites in the same order.
     orders: dict[bytes, Rows | None] = {}
     for begin, end in pairwise((0, *ends.tolist(), len(rows))):
@@ -51,7 +51,7 @@ def moments_of(run: Run) -> tuple[Moments, bool]:
             orders[key] = _repaired([run.index.sites[code] for code in codes[begin:end].tolist()])
         order = orders[key]
         here = rows[begin:end]
-        found[Moment(int(steps[begin]), int(ranks[begin]))] = here if order is None else here[order]
+        found[StepMoment(int(steps[begin]), int(ranks[begin]))] = here if order is None else here[order]
     return found, any(order is not None for order in orders.values())
 
 
@@ -69,11 +69,11 @@ def _known(value: int) -> int | None:
 
 
 def pair_moments(
-    reference: Collection[Moment],
-    candidate: Collection[Moment],
+    reference: Collection[StepMoment],
+    candidate: Collection[StepMoment],
     labels: Callable[[], tuple[Labels, Labels]],
     sharded: Callable[[], tuple[bool, bool]] | None = None,
-) -> tuple[list[tuple[Moment, Moment]], list[str]]:
+) -> tuple[list[tuple[StepMoment, StepMoment]], list[str]]:
     """The moments that belong together, and in words those that do not.
 
     `labels` is asked where steps do not tell, `sharded` (do the ranks of a side hold parts?) where ranks do not.
@@ -86,7 +86,7 @@ def pair_moments(
     )
     ranks, more = _pair_ranks(reference, candidate, sharded)
     there = (
-        (moment, Moment(steps.get(moment.step, -1), rank))
+        (moment, StepMoment(steps.get(moment.step, -1), rank))
         for moment in reference
         for rank in ranks.get(moment.rank, ())
     )
@@ -104,15 +104,14 @@ def is_sharded(run: Run, moments: Moments) -> bool:
 
 
 def _pair_ranks(
-    reference: Iterable[Moment], candidate: Iterable[Moment], sharded: Callable[[], tuple[bool, bool]] | None
+    reference: Iterable[StepMoment], candidate: Iterable[StepMoment], sharded: Callable[[], tuple[bool, bool]] | None
 ) -> tuple[dict[int, list[int]], list[str]]:
     """The ranks of the candidate that belong to each of the reference."""
     ours, theirs = (sorted({moment.rank for moment in moments}) for moments in (reference, candidate))
     if sharded is not None and min(len(ours), len(theirs)) == 1 < max(len(ours), len(theirs)):
         side = int(len(theirs) > 1)
         if sharded()[side]:
-            template = "the {count} ranks of the {side} hold parts of what the only rank of the other side holds"
-            told = say(template, count=max(len(ours), len(theirs)), side=("reference", "candidate")[side])
+            told = Note("align.rank_parts", count=max(len(ours), len(theirs)), side=("reference", "candidate")[side])
             return dict.fromkeys(ours, theirs), [told]
     paired, unpaired = _pair_keys("rank", ours, theirs, None)
     return {one: [other] for one, other in paired.items()}, unpaired
@@ -127,21 +126,21 @@ def _pair_keys(
     ours, theirs = sorted(set(reference)), sorted(set(candidate))
     both = set(theirs)
     paired = {key: key for key in ours if key in both}
-    told = []
+    told: list[str] = []
     if not paired and len(ours) == len(theirs) == 1:
         paired = {ours[0]: theirs[0]}
-        told.append(
-            f"the reference's only {word} is {ours[0]}, the candidate's {theirs[0]}; they are taken to be the same"
-        )
+        told.append(Note("align.only_moment", word=word, ours=ours[0], theirs=theirs[0]))
     elif not paired and labels is not None and (found := labels()) is not None:
         back = {label: key for key, label in found[1].items()}
         paired = {key: back[label] for key, label in found[0].items() if label in back}
         if paired:
-            told.append("steps are counted differently on both sides; they are paired by epoch and batch")
+            told.append(Note("align.counted_differently"))
     for side, keys, used in (("reference", ours, set(paired)), ("candidate", theirs, set(paired.values()))):
         extra = [key for key in keys if key not in used]
         if extra:
-            told.append(f"{len(extra)} of the {side}'s {len(keys)} {word}s ({_some(extra)}) are on that side alone")
+            told.append(
+                Note("align.moments_alone", count=len(extra), side=side, count2=len(keys), word=word, some=_some(extra))
+            )
     return paired, told
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from layertap.compare.align.board import Board
+from layertap.result import Note
 from layertap.site import Record
 
 PREFIXES = ("model", "module", "_orig_mod", "backbone", "transformer", "base_model")
@@ -14,7 +15,7 @@ PREFIXES = ("model", "module", "_orig_mod", "backbone", "transformer", "base_mod
 WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """What wrappers put anywhere into a path: torch.compile, FSDP, activation checkpointing."""
 
-Key = tuple[str, str, str, int]
+NameKey = tuple[str, str, str, int]
 
 
 def pair_exact(board: Board) -> list[str]:
@@ -24,7 +25,7 @@ def pair_exact(board: Board) -> list[str]:
     found = [(by_name[name], j) for j in theirs if (name := str(board.candidate[j].site)) in by_name]
     for i, j in found:
         board.pair(i, j, "exact")
-    return [f"exact: {board.pairs_text(len(found))}"]
+    return [Note("align.rung", rung="exact", pairs=board.pairs_text(len(found)))]
 
 
 def pair_by_prefix(board: Board) -> list[str]:
@@ -43,18 +44,20 @@ def pair_by_prefix(board: Board) -> list[str]:
             count = _pair(board, ours, theirs, loose)
             if count:
                 total += count
-                lines.append(f"prefix: {board.pairs_text(count)} {_words(ours, theirs, loose)}")
-    return lines or [f"prefix: {board.pairs_text(0)}"]
+                lines.append(Note("align.prefix", pairs=board.pairs_text(count), how=_how(ours, theirs, loose)))
+    return lines or [Note("align.rung", rung="prefix", pairs=board.pairs_text(0))]
 
 
-def keys_of(records: Sequence[Record], numbers: Sequence[int], drop: tuple[str, ...], loose: bool) -> dict[Key, int]:
+def keys_of(
+    records: Sequence[Record], numbers: Sequence[int], drop: tuple[str, ...], loose: bool
+) -> dict[NameKey, int]:
     """The names of some records without a prefix; those that would be called the same are left out.
 
     `loose` takes the first tensor of a tuple for a bare one, and likewise the only tensor of any value: a decoder layer
     returns one or the other, by the version of transformers, and a compiled model forgets the names in its output.
     """
     leaves = Counter((site.path, site.role, site.call) for site in (records[number].site for number in numbers))
-    found: list[tuple[Key, int]] = []
+    found: list[tuple[NameKey, int]] = []
     for number in numbers:
         site = records[number].site
         parts = tuple(part for part in site.path.split(".") if part not in WRAPPERS) if site.path else ()
@@ -96,10 +99,12 @@ def _chains(records: Sequence[Record]) -> set[tuple[str, ...]]:
     return found
 
 
-def _words(ours: tuple[str, ...], theirs: tuple[str, ...], loose: bool) -> str:
+def _how(ours: tuple[str, ...], theirs: tuple[str, ...], loose: bool) -> str:
     dropped = [
-        f"`{'.'.join(drop)}.` from the {side}" for drop, side in ((ours, "reference"), (theirs, "candidate")) if drop
+        Note("align.prefix_of", drop=".".join(drop), side=side)
+        for drop, side in ((ours, "reference"), (theirs, "candidate"))
+        if drop
     ]
-    told = [f"after dropping {' and '.join(dropped)}"] if dropped else []
-    told += ["taking the first tensor of a tuple, or the only one of a value, for a bare one"] if loose else []
-    return ", ".join(told) or "after taking wrappers such as `_orig_mod` out of the paths"
+    told = [Note("align.after_dropping", dropped=" and ".join(dropped))] if dropped else []
+    told += [Note("align.first_leaf")] if loose else []
+    return ", ".join(told) or Note("align.without_wrappers")

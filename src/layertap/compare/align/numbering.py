@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from layertap.compare.align.board import Board, place
 from layertap.compare.align.names import PREFIXES, WRAPPERS
+from layertap.result import Note
 from layertap.site import Record
 
 Group = tuple[str, str, str, int]
@@ -57,14 +58,14 @@ def pair_by_numbering(board: Board) -> list[str]:
     lines: list[str] = []
     ends = _pair_ends(board)
     if ends:
-        lines.append(f"numbering: {board.pairs_text(len(ends))} at the ends ({', '.join(ends)})")
+        lines.append(Note("align.numbering_ends", pairs_text=board.pairs_text(len(ends)), ends=", ".join(ends)))
     ours, theirs = _schemes(board.reference), _schemes(board.candidate)
     for group in ours:
         for one, other in _partners(ours[group], theirs.get(group, [])):
             line = _pair_schemes(board, one, other)
             if line:
-                lines.append(f"numbering: {line}")
-    return lines or [f"numbering: {board.pairs_text(0)}"]
+                lines.append(Note("align.rung", rung="numbering", pairs=line))
+    return lines or [Note("align.rung", rung="numbering", pairs=board.pairs_text(0))]
 
 
 def _pair_schemes(board: Board, one: Scheme, other: Scheme) -> str:
@@ -91,8 +92,12 @@ def _pair_schemes(board: Board, one: Scheme, other: Scheme) -> str:
     if not pairs:
         return ""
     i, j = pairs[0]
-    return (
-        f"{board.pairs_text(len(pairs))}, `{board.reference[i].site}` as `{board.candidate[j].site}` and so on ({why})"
+    return Note(
+        "align.numbering_pairs",
+        pairs_text=board.pairs_text(len(pairs)),
+        site=board.reference[i].site,
+        site2=board.candidate[j].site,
+        why=why,
     )
 
 
@@ -125,8 +130,8 @@ def _pair_states(board: Board, one: Scheme, other: Scheme) -> str:
             taken += 1
     if not taken:
         return ""
-    way = "the embedding first, the last after the final norm" if more else "one for each layer"
-    return f"{board.pairs_text(taken)}, `{states.stem}*` as `{layers.stem}*` ({way})"
+    way = Note("align.states_with_embedding") if more else Note("align.states_by_layer")
+    return Note("align.states", pairs=board.pairs_text(taken), states=states.stem, layers=layers.stem, way=way)
 
 
 def _offset(one: Scheme, other: Scheme) -> tuple[int, str, str] | None:
@@ -137,18 +142,18 @@ def _offset(one: Scheme, other: Scheme) -> tuple[int, str, str] | None:
     gapless = one.gapless and other.gapless
     if gapless and one.first == other.first == 0:
         if len(one.members) == len(other.members) + 1 and one.embedding is None and other.embedding is not None:
-            return -1, "the reference counts the embedding as 0", "reference"
+            return -1, Note("align.reference_counts_embedding"), "reference"
         if len(other.members) == len(one.members) + 1 and other.embedding is None and one.embedding is not None:
-            return 1, "the candidate counts the embedding as 0", "candidate"
+            return 1, Note("align.candidate_counts_embedding"), "candidate"
     if gapless and len(one.members) == len(other.members) > 1:
-        return other.first - one.first, f"from {one.first} on one side, from {other.first} on the other", ""
+        return other.first - one.first, Note("align.numbers_from", first=one.first, first2=other.first), ""
     if one.base is None or other.base is None:
         cover = covers(one.members, other.members)
         best = [offset for offset, count in cover.items() if count == max(cover.values())]
         if len(best) == 1 and cover[best[0]] == min(len(one.members), len(other.members)) > 1:
-            return best[0], "the only way that the numbers of both sides fit", ""
+            return best[0], Note("align.only_fit"), ""
         return None
-    return other.base - one.base, f"the reference's first layer is {one.base}, the candidate's {other.base}", ""
+    return other.base - one.base, Note("align.first_layers", base=one.base, base2=other.base), ""
 
 
 def covers(ours: Collection[int], theirs: Collection[int]) -> dict[int, int]:
@@ -205,7 +210,7 @@ def _schemes(records: Sequence[Record]) -> dict[Group, list[Scheme]]:
 
 def _pair_ends(board: Board) -> list[str]:
     """Embedding with embedding, final norm with final norm, head with head, where there is one of each left."""
-    told = []
+    told: list[str] = []
     keys: list[dict[tuple[str, str, str, int], list[int]]] = []
     for records, left in zip((board.reference, board.candidate), board.left(), strict=True):
         found: dict[tuple[str, str, str, int], list[int]] = defaultdict(list)
@@ -218,5 +223,5 @@ def _pair_ends(board: Board) -> list[str]:
         theirs = keys[1].get(key, [])
         if len(ours) == len(theirs) == 1:
             board.pair(ours[0], theirs[0], "numbering")
-            told.append(f"`{board.reference[ours[0]].site}` as `{board.candidate[theirs[0]].site}`")
+            told.append(Note("align.as", one=board.reference[ours[0]].site, other=board.candidate[theirs[0]].site))
     return told

@@ -1,4 +1,4 @@
-"""What is left over, paired by where it stands in the order of execution, when only one way is possible."""
+"""The remaining records, paired by where they stand in the order of execution, when only one way is possible."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from layertap.compare.align.board import Board
 from layertap.compare.shapes import common_shape, leveled
+from layertap.result import Note
 
 FEW = 3
 """Fewer sites than this, at the beginning or the end, are alike by chance."""
@@ -28,14 +29,10 @@ def pair_by_order(board: Board, lengths: Collection[tuple[int, int]] = ()) -> li
             for i, j in pairs:
                 board.pair(i, j, "order" if gap.enclosed or len(pairs) >= FEW else LEFT_OVER)
             found += pairs
-    line = f"order: {board.pairs_text(len(found))}"
-    if found:
-        i, j = found[0]
-        line += (
-            f" by place, kind and shape, `{board.reference[i].site}` as `{board.candidate[j].site}`"
-            f"{' and so on' * (len(found) > 1)}"
-        )
-    return [line]
+    if not found:
+        return [Note("align.rung", rung="order", pairs=board.pairs_text(0))]
+    one, other = board.reference[found[0][0]].site, board.candidate[found[0][1]].site
+    return [Note("align.order", pairs=board.pairs_text(len(found)), one=one, other=other)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from layertap.compare.align.board import Match
+from layertap.compare.depth import first_number
 from layertap.compare.result import Pair
-from layertap.site import Record
+from layertap.site import Record, Site
 from layertap.store import Run
 from layertap.store.index import Rows
 
@@ -64,6 +65,40 @@ class Pairs(Sequence[Pair]):
         same = self._runs[0].index.same(self._rows[0], self._runs[1].index, self._rows[1])
         return same & plain[self._which] if len(self) else same
 
+    def same_shapes(self) -> npt.NDArray[np.bool_]:
+        """For each pair, whether both sides are known to be of one shape."""
+        return self._runs[0].index.same_shapes(self._rows[0], self._runs[1].index, self._rows[1])
+
+    def values(self, side: int, name: str) -> npt.NDArray[Any]:
+        """A column of the index of one side, for each pair."""
+        return self._runs[side].index.values(name, self._rows[side])
+
+    def sites(self, side: int) -> tuple[Site, ...]:
+        """The sites of one side, by the numbers that `values(side, "site")` gives."""
+        return self._runs[side].index.sites
+
+    def depths(self) -> npt.NDArray[np.int64]:
+        """How many layers lie above each pair, as `depth` has it: by the path's first number, or the order."""
+        first = [first_number(site.path) for site in self.sites(0)]
+        numbers = np.array([-1 if number is None else number for number in first], np.int64)
+        named = numbers[self.values(0, "site")] if len(self) else np.empty(0, np.int64)
+        found: npt.NDArray[np.int64] = np.where(named < 0, self.values(0, "order"), named)
+        return found
+
+    def columns(self, side: int, names: Sequence[str]) -> Any:
+        """Columns of one side's records, for each pair, as an arrow table."""
+        return self._runs[side].columns_at(self._rows[side], names)
+
+    @property
+    def matches(self) -> tuple[Sequence[Match], npt.NDArray[np.int32]]:
+        """How sites were paired, and for each pair the number of its match."""
+        return self._matches, self._which
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Pairs:
+        """Those of the pairs that are chosen."""
+        ours, theirs = self._rows
+        return Pairs(self._runs, (ours[chosen], theirs[chosen]), self._matches, self._which[chosen])
+
     def named(self) -> Iterator[tuple[Record, Record]]:
         """The first pair of each match: all sites and kinds that there are."""
         _, first = np.unique(self._which, return_index=True)
@@ -78,8 +113,7 @@ class Pairs(Sequence[Pair]):
         for run, rows in zip(self._runs, self._rows, strict=True):
             named = np.array([str(site) in names for site in run.index.sites], np.bool_)
             keep |= named[run.index.values("site", rows)] if len(rows) else keep
-        ours, theirs = self._rows
-        return Pairs(self._runs, (ours[keep], theirs[keep]), self._matches, self._which[keep])
+        return self.where(keep)
 
     def _part(self, part: slice) -> Pairs:
         ours, theirs = self._rows

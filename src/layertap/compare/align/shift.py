@@ -17,7 +17,7 @@ import numpy.typing as npt
 from layertap.compare.align.board import Board, Family, Kin, family, place
 from layertap.compare.align.distance import Matrix, angles, distances, nearest, repeated
 from layertap.compare.align.numbering import covers
-from layertap.words import say
+from layertap.result import Note
 
 CLEAR = 0.5
 """The part of the distance to the nearest other layer within which a layer is at its place."""
@@ -67,10 +67,10 @@ def check_numbers(board: Board) -> tuple[list[str], list[str]]:
             told += _doubt(group) if vote is None else []
             continue
         moved = _apply(board, group, vote)
-        lines.append(f"{vote.why}: {board.pairs_text(len(moved))} made against the names")
+        lines.append(Note("align.shifted", why=vote.why, pairs_text=board.pairs_text(len(moved))))
         told += _sentences(board, group, vote, moved)
     if agreed:
-        lines.append(f"content: confirms the names of {board.pairs_text(agreed)}")
+        lines.append(Note("align.names_confirmed", pairs_text=board.pairs_text(agreed)))
     return lines, told
 
 
@@ -195,20 +195,18 @@ def _sentences(board: Board, group: _Group, vote: _Vote, moved: list[int]) -> li
         return []
     stem, how = f"{group.stems[0]}*", f"{vote.offset:+d}"
     one, other = board.reference[moved[0]], board.candidate[board.matches[moved[0]].candidate]
-    example = say("`{one}` is paired with the candidate's `{other}`", one=one.site, other=other.site)
+    example = Note("align.paired_with", one=one.site, other=other.site)
     if vote.why == "numbering":
         return [
-            say(
-                "`{stem}` is numbered differently ({how} in the candidate), which is the only way that the numbers of "
-                "both sides fit; no layer's contents confirm it. {example}",
+            Note(
+                "align.renumbered_unproven",
                 stem=stem,
                 how=how,
                 example=example,
             )
         ]
-    text = say(
-        "names and contents disagree: `{stem}` is numbered differently ({how} in the candidate), as the contents of "
-        "{count} layers show. {example}",
+    text = Note(
+        "align.renumbered",
         stem=stem,
         how=how,
         count=vote.layers,
@@ -223,8 +221,8 @@ def _identities(board: Board, moved: list[int]) -> list[str]:
         one, other = board.reference[i], board.candidate[board.matches[i].candidate]
         if one.sketch and (one.fingerprint, one.dtype) == (other.fingerprint, other.dtype):
             return [
-                say(
-                    "the candidate's `{candidate}` holds what the reference calls `{reference}`, bit for bit",
+                Note(
+                    "align.same_bits_other_name",
                     candidate=other.site,
                     reference=one.site,
                 )
@@ -234,9 +232,8 @@ def _identities(board: Board, moved: list[int]) -> list[str]:
 
 def _doubt(group: _Group) -> list[str]:
     return [
-        say(
-            "which `{stem}` of one side is which of the other is not certain: neither contents nor numbers tell. They "
-            "are paired by name; a mapping= settles it",
+        Note(
+            "align.uncertain_names",
             stem=f"{group.stems[0]}*",
         )
     ]

@@ -1,8 +1,11 @@
 """Verdicts and what all results share."""
 
 MESSAGES = {
-    "result.identical": "IDENTICAL",
-    "result.noise": "NOISE",
+    "result.candidate": "candidate",
     "result.fault": "FAULT",
+    "result.identical": "IDENTICAL",
     "result.inconclusive": "INCONCLUSIVE",
+    "result.joined": "{first}; {second}",
+    "result.noise": "NOISE",
+    "result.reference": "reference",
 }

@@ -1,8 +1,11 @@
 """Verdicts and what all results share."""
 
 MESSAGES = {
-    "result.identical": "完全一致",
-    "result.noise": "仅舍入误差",
+    "result.candidate": "候选",
     "result.fault": "存在错误",
+    "result.identical": "完全一致",
     "result.inconclusive": "无法判定",
+    "result.joined": "{first}；{second}",
+    "result.noise": "仅舍入误差",
+    "result.reference": "参考",
 }

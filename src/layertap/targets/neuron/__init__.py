@@ -14,18 +14,18 @@ Inference's public source and documentation, tested on a stand-in app around a t
 The newer stack, `torch.compile(model, backend="neuron")`, needs none of this: `lt.record` taps compiled models.
 """
 
-from layertap.store.foreign.neuron import read_neuron, to_hf, to_neuron
+from layertap.formats.neuron import read_neuron, to_hf, to_neuron
 from layertap.targets.neuron.app import Recorded, get_layer_hidden_states, open_app, record, run
 from layertap.targets.neuron.decoding import Decoded, decode
 from layertap.targets.neuron.layout import Asked, Compiled
 from layertap.targets.neuron.listening import release
-from layertap.targets.neuron.preparing import Plan, prepare
+from layertap.targets.neuron.preparing import CapturePlan, prepare
 
 __all__ = [
     "Asked",
+    "CapturePlan",
     "Compiled",
     "Decoded",
-    "Plan",
     "Recorded",
     "decode",
     "get_layer_hidden_states",

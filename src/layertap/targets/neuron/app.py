@@ -17,13 +17,13 @@ import torch
 import layertap.capture as capture
 from layertap.capture.sharding import mark
 from layertap.errors import NothingCaptured, TargetError
+from layertap.formats.neuron import to_hf
 from layertap.site import Receipt, Site
 from layertap.store import Run
-from layertap.store.foreign.neuron import to_hf
 from layertap.targets.neuron.decoding import NOTHING, Decoded, decode, layers_of
 from layertap.targets.neuron.layout import Asked, Compiled, place
-from layertap.targets.neuron.listening import Call, app_of, listen, listener_of, neuron_config_of
-from layertap.targets.reader import Argument, Contents, Ran, Reader
+from layertap.targets.neuron.listening import ForwardCall, app_of, listen, listener_of, neuron_config_of
+from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader
 from layertap.targets.target import Inputs, Target
 from layertap.targets.trust import NOT_VARIED, moved, named, refused, second_input
 from layertap.words import say
@@ -106,7 +106,7 @@ class App(Reader):
         self.listener = listen(app)
         fused = bool(getattr(neuron_config_of(app), "qkv_kernel_fuse_residual_add", False))
         modules = dict.fromkeys(_seen(self._capture.modules_to_capture, fused), "Module")
-        self.contents = Contents(kind=type(app).__name__, modules={"": "", **modules}, absent=_UNSEEN)
+        self.contents = ArtefactContents(kind=type(app).__name__, modules={"": "", **modules}, absent=_UNSEEN)
         self.contents.arguments = tuple(Argument(name=name) for name in _ARGUMENTS)
         self.contents.remarks.append(
             "Neuron: only a module's first output tensor is captured; what else it returned cannot be seen"
@@ -116,7 +116,7 @@ class App(Reader):
         self.failure: NothingCaptured | None = None
         """Why a call that was recorded as it came gave nothing."""
         self._probed = False
-        self._replayed: Call | None = None
+        self._replayed: ForwardCall | None = None
         self._before: Ran | None = None
         self._told: dict[str, None] = {}
 
@@ -133,7 +133,7 @@ class App(Reader):
         ran.notes.extend(fresh(ran) if fresh is not None else [])
         return ran
 
-    def replay(self, model: Any, call: Call) -> None:
+    def replay(self, model: Any, call: ForwardCall) -> None:
         """Records a call that somebody else has made."""
         self._replayed = call
         try:
@@ -169,7 +169,7 @@ class App(Reader):
             raise NothingCaptured(f"{type(self._app).__name__} was called, and none of its compiled models ran")
         return self._ran(call, wanted)
 
-    def _ran(self, call: Call, wanted: frozenset[str]) -> Ran:
+    def _ran(self, call: ForwardCall, wanted: frozenset[str]) -> Ran:
         self.decoded = found = decoded_of(self._app, call)
         for site, sharding in found.shardings.items():
             mark(found.captures[site], sharding)
@@ -215,7 +215,7 @@ def _seen(modules: Iterable[str], fused: bool) -> Iterator[str]:
             yield f"{path}.mlp"
 
 
-def _mark_logits(logits: Any, app: Any, call: Call) -> None:
+def _mark_logits(logits: Any, app: Any, call: ForwardCall) -> None:
     if isinstance(logits, torch.Tensor):
         whole = Compiled(vocab_size=logits.shape[-1])  # the app has put the ranks' together
         placed = place(Site(path="lm_head"), logits, whole, Asked.of(call))
@@ -223,7 +223,7 @@ def _mark_logits(logits: Any, app: Any, call: Call) -> None:
             mark(logits, placed.sharding)
 
 
-def decoded_of(app: Any, call: Call | None) -> Decoded:
+def decoded_of(app: Any, call: ForwardCall | None) -> Decoded:
     """The captures of a call, which must be over."""
     if call is None or not call.done:
         raise NothingCaptured(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from layertap.errors import NothingCaptured
+from layertap.formats.neuron import no_capture, to_hf
 from layertap.site import Sharding, Site
-from layertap.store.foreign.neuron import no_capture, to_hf
 from layertap.targets.neuron.layout import Asked, Compiled, place, split_qkv
 
 if TYPE_CHECKING:

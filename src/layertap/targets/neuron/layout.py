@@ -12,7 +12,7 @@ from layertap.site import Sharding, Site
 if TYPE_CHECKING:
     import torch
 
-    from layertap.targets.neuron.listening import Call
+    from layertap.targets.neuron.listening import ForwardCall
 
 _HIDDEN = ("norm", "input_layernorm", "post_attention_layernorm", "mlp", "self_attn")
 _AS_WIDE = {
@@ -83,7 +83,7 @@ class Asked:
     prefill: bool = True
 
     @classmethod
-    def of(cls, call: Call) -> Asked | None:
+    def of(cls, call: ForwardCall) -> Asked | None:
         """None where the call does not say."""
         ids, mask, positions = call.ids, call.mask, call.positions
         if ids is None or ids.ndim != 2:

@@ -22,7 +22,7 @@ _HERE = "_layertap_listener"
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class ForwardCall:
     """One call of an app."""
 
     model: str
@@ -60,9 +60,9 @@ class Listener:
                 f"{type(app).__name__} is not an app as NxD Inference makes them: models, a list of ModelWrapper, and "
                 f"{_ENDS} are expected; every call passes there, and without them a capture could be an older call's"
             )
-        self.call: Call | None = None
+        self.call: ForwardCall | None = None
         """The last one that began."""
-        self.follow: Callable[[Call], None] | None = None
+        self.follow: Callable[[ForwardCall], None] | None = None
         """What is told of each call that has ended."""
         self._app = weakref.ref(app)
         self._ends: Callable[..., Any] = ends
@@ -99,7 +99,7 @@ class Listener:
         first = [value if isinstance(value, torch.Tensor) else None for value in args[:4]]
         ids, mask, positions, sequences = first + [None] * (4 - len(first))
         config = getattr(wrapper, "neuron_config", None)
-        self.call = Call(
+        self.call = ForwardCall(
             model=str(getattr(wrapper, "tag", "")),
             config=config,
             ids=ids,

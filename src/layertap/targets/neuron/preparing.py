@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import Any
 
 from layertap.errors import BadArgument, MissingExtra
+from layertap.formats.neuron import to_neuron
 from layertap.select import select
-from layertap.store.foreign.neuron import to_neuron
 
 CONFIG = "neuronx_distributed_inference.models.config"
 _NUMBERS = re.compile(r"\[([^\]]*)\]|\*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CapturePlan:
     """What was set, in words; print it."""
 
     sites: tuple[str, ...]
@@ -42,7 +42,7 @@ def prepare(
     model: Any = None,
     capture_inputs: bool = False,
     classes: Any = None,
-) -> Plan:
+) -> CapturePlan:
     """Sets the fields of a `NeuronConfig` (or one of its kind) without which captures come back as nothing.
 
         neuron_config = MoENeuronConfig(tp_degree=64, …)
@@ -59,7 +59,7 @@ def prepare(
         paths = ["model.embed_tokens", *(f"model.layers.{number}" for number in range(count)), *paths]
     paths = list(dict.fromkeys(paths))
     if not paths:
-        return Plan(sites=(), modules=())
+        return CapturePlan(sites=(), modules=())
     classes = classes if classes is not None else _classes()
     modules = tuple(dict.fromkeys(module for path in paths for module in to_neuron(path, neuron_config)))
     neuron_config.tensor_capture_config = classes.TensorCaptureConfig(
@@ -72,7 +72,7 @@ def prepare(
         neuron_config.on_device_sampling_config = classes.OnDeviceSamplingConfig()
         notes.append("on-device sampling was off; it is on now, since captures come back as None without it")
     notes += [text for holds, text in _warnings(neuron_config, paths) if holds]
-    return Plan(sites=tuple(paths), modules=modules, notes=tuple(notes))
+    return CapturePlan(sites=tuple(paths), modules=modules, notes=tuple(notes))
 
 
 def _warnings(config: Any, paths: Sequence[str]) -> list[tuple[bool, str]]:

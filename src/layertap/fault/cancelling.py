@@ -1,0 +1,223 @@
+"""Modules that are wrong one by one and right together: their errors cancel, so they are no fault.
+
+A normalisation folded into what reads it, heads or experts or hidden units in another order, a batch that is sorted:
+forced to the reference, each such module is far off, and the free run is right all the same. That is shown in two ways.
+A module far off by itself whose output in the free run is right undoes an error of its input. And where the
+reference's value is put back at a module, a fault gets better, while what was right after a rearranged module gets
+wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from layertap.fault.contrast import Contrast
+from layertap.fault.judge import LIMIT
+from layertap.fault.outputs import size_of
+from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
+from layertap.fault.result import ModuleRow
+
+PROBES = 5
+"""So many runs of the candidate may be spent on it."""
+VAST = 1e3
+"""An error that is this many times what rounding does at its place cannot be hidden by rounding further on."""
+WORSE, BETTER = 1.5, 0.7
+
+Ends = frozenset[tuple[str, str]]
+"""Pages and ends at which the reference's values are put back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A free run of the candidate with the reference's values put back at one place."""
+
+    ends: Ends
+    replayed: ReplayResult
+    total: float
+
+
+@dataclass(slots=True)
+class Sorted:
+    """Which of the modules that stand out are faults."""
+
+    faults: list[ModuleRow] = field(default_factory=list)
+    cancelled: list[ModuleRow] = field(default_factory=list)
+    unclear: list[ModuleRow] = field(default_factory=list)
+    """Rearranged, as it seems, in a model whose output is wrong."""
+    probe: Probe | None = None
+    """Of the first fault."""
+
+
+class Free:
+    """The free run of the candidate: what is right in it, as far as rounding lets one see."""
+
+    def __init__(self, trace: ReferenceTrace, free: ReplayResult, drifts: Mapping[Key, Contrast], least: float) -> None:
+        self._drifts, self._least = drifts, least
+        self.found = {event.key: event.found for event in free.events}
+        self.order = {event.key: number for number, event in enumerate(free.events)}
+        self._ends: dict[tuple[str, int, str], list[Key]] = {}
+        for key in self.found:
+            self._ends.setdefault(key[:3], []).append(key)
+        self._readers: dict[int, list[Key]] = {}
+        for key, slot in trace.slots.items():
+            if key[2] == "entry":
+                self._readers.setdefault(id(slot), []).append(key)
+        self._slots = trace.slots
+
+    def floor(self, key: Key) -> float:
+        return max(self._drifts.get(key, Contrast()).error, self._least)
+
+    def is_right(self, key: Key, found: Contrast) -> bool:
+        """Whether rounding explains what is seen there."""
+        if found.shape or found.nonfinite or found.mismatched:
+            return False
+        return found.error <= LIMIT * self.floor(key)
+
+    def right_at(self, page: str, call: int, end: str) -> bool:
+        keys = self._ends.get((page, call, end), [])
+        return bool(keys) and all(self.is_right(key, self.found[key]) for key in keys)
+
+    def seen_at(self, page: str, call: int, end: str) -> bool:
+        return (page, call, end) in self._ends
+
+    def undoes(self, row: ModuleRow) -> bool:
+        """Whether a module that is far off by itself is right here: then it undoes an error of its input."""
+        page, call, end, _ = row.place
+        if end not in ("exit", "entry") or row.found.shape or not self.right_at(page, call, end):
+            return False
+        return row.found.error > LIMIT * self.floor(row.place) or bool(row.found.mismatched)
+
+    def far_off(self, row: ModuleRow) -> bool:
+        """Whether what it returns in the free run is beyond doubt wrong."""
+        found = self.found.get(row.place)
+        return found is not None and size_of(found) > 5 * LIMIT * self.floor(row.place)
+
+    def closes(self, row: ModuleRow) -> bool:
+        """Whether what a module spoils is right again, in a module around it or in all those that read its output."""
+        page, call, end, _ = row.place
+        above = page
+        while above:
+            above = above.rpartition(".")[0]
+            if self.right_at(above, 0, "exit") and self.seen_at(above, 0, "exit"):
+                return True
+        if end != "exit":
+            return False
+        slots = [self._slots[key] for key in self._ends.get((page, call, "exit"), []) if key in self._slots]
+        readers = [reader for slot in slots for reader in self._readers.get(id(slot), []) if reader[0] != page]
+        inner = [reader for reader in readers if not page.startswith(f"{reader[0]}.")]
+        return bool(inner) and all(self.right_at(reader[0], reader[1], "exit") for reader in inner)
+
+    def feeds(self, first: ModuleRow, second: ModuleRow) -> bool:
+        """Whether the second is given what the first returns."""
+        page, call = first.place[:2]
+        slots = {id(self._slots[key]) for key in self._ends.get((page, call, "exit"), []) if key in self._slots}
+        return any(reader[:2] == second.place[:2] for slot in slots for reader in self._readers.get(slot, []))
+
+    def around(self, row: ModuleRow, replayed: ReplayResult) -> tuple[float, float] | None:
+        """The error of the nearest module around it, before and after."""
+        after = {event.key: event.found for event in replayed.events}
+        page = row.place[0]
+        while page:
+            page = page.rpartition(".")[0]
+            keys = [key for key in self._ends.get((page, 0, "exit"), []) if key in after]
+            if keys:
+                return max(size_of(self.found[key]) for key in keys), max(size_of(after[key]) for key in keys)
+        return None
+
+    def spoilt(self, replayed: ReplayResult) -> list[Key]:
+        """Places that are right here and wrong in another run, up to the first whole number that differs there."""
+        keys = []
+        for event in replayed.events:
+            before = self.found.get(event.key)
+            if before is None or event.key[2] not in ("entry", "exit") or not self.is_right(event.key, before):
+                continue
+            if event.found.mismatched:
+                break  # a router or an argmax flips: what comes after says nothing
+            if not self.is_right(event.key, event.found) and size_of(event.found) > 3 * before.error:
+                keys.append(event.key)
+        return keys
+
+
+def sort_out(
+    faulty: list[ModuleRow],
+    free: Free,
+    total: float,
+    rounding: float,
+    probe: Callable[[Ends], Probe],
+    hollow: Callable[[ModuleRow], bool],
+) -> Sorted:
+    """Tells faults from what cancels, in order of execution; what comes after the first fault is not probed.
+
+    A module that is `hollow` holds nothing: what was folded elsewhere and is wrong together with it is wrong there.
+    """
+    told = Sorted()
+    right = not math.isnan(total) and total <= LIMIT * rounding
+    kinds: set[tuple[str, str]] = set()
+    undoing = {_kind(row) for row in faulty if free.undoes(row)}
+    probes = PROBES
+    for row in faulty:
+        kind = _kind(row)
+        if row.place[2] not in ("exit", "entry"):
+            told.faults.append(row)
+        elif row.found.shape:
+            (told.cancelled if right else told.faults).append(row)
+        elif kind in undoing and not free.undoes(row) and free.far_off(row) and hollow(row) and not told.faults:
+            _accuse(row, told, free, hollow)  # the others of its kind undo what they are given, and it does not
+        elif free.undoes(row) or (kind in kinds and (right or free.closes(row))):
+            kinds.add(kind)
+            told.cancelled.append(row)
+        elif told.faults:
+            told.faults.append(row)
+        elif not probes:
+            (told.cancelled if right and kinds else told.unclear).append(row)
+        else:
+            probes -= 1
+            tried = probe(ends_of(row))
+            verdict = _verdict(row, free, tried, total, rounding, right)
+            if verdict == "cancelled":
+                kinds.add(kind)
+                told.cancelled.append(row)
+            elif verdict == "unclear":
+                told.unclear.append(row)
+            else:
+                told.probe = tried if _accuse(row, told, free, hollow) is row else None
+    return told
+
+
+def _accuse(row: ModuleRow, told: Sorted, free: Free, hollow: Callable[[ModuleRow], bool]) -> ModuleRow:
+    """Takes a module for a fault, or what feeds it where it holds nothing itself."""
+    for others in (told.unclear, told.cancelled) if hollow(row) else ():
+        for other in others:
+            if free.feeds(other, row):
+                others.remove(other)
+                row = other
+                break
+    told.faults.append(row)
+    return row
+
+
+def ends_of(row: ModuleRow) -> Ends:
+    """Where the reference's values are put back to undo what a module did."""
+    page, _, end, _ = row.place
+    return frozenset({(page, "exit"), (page, "grad_input")} if end == "exit" else {(page, end)})
+
+
+def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: float, right: bool) -> str:
+    if free.spoilt(tried.replayed):
+        return "cancelled"
+    if right:
+        worse = tried.total > LIMIT * rounding and tried.total > 3 * total
+        return "cancelled" if worse or row.found.error > VAST * free.floor(row.place) else "fault"
+    near = free.around(row, tried.replayed)
+    if near is not None and near[1] < BETTER * near[0]:
+        return "fault"
+    worse = tried.total > WORSE * total or (near is not None and near[1] > WORSE * near[0])
+    return "unclear" if worse else "fault"
+
+
+def _kind(row: ModuleRow) -> tuple[str, str]:
+    """Modules of one role have one name but for their numbers."""
+    return re.sub(r"\d+", "*", row.place[0]), row.place[2]

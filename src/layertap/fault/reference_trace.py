@@ -1,0 +1,104 @@
+"""The nouns of a replay: the reference's trace, and what a run against it showed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from layertap.fault.contrast import Contrast
+from layertap.fault.tensor_cache import CachedTensor, TensorCache
+from layertap.fault.value_layouts import ValueLayouts, closed, masklike
+
+Key = tuple[str, int, str, str]
+"""Where a tensor was: the module's page, which call of it, which end, and the leaf there.
+
+The ends are `entry`, `exit`, `after` (what a call leaves in objects that it was given, a cache), `grad_output`,
+`grad_input` and `param_grad`.
+"""
+ModuleCall = tuple[str, int]
+"""A module's page, and which call of it."""
+
+
+@dataclass(slots=True)
+class ReferenceTrace:
+    """All that went in and out of the reference's modules, forward and back."""
+
+    cache: TensorCache
+    slots: dict[Key, CachedTensor] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    parameters: set[tuple[str, str]] = field(default_factory=set)
+    """The reference's, each by its module's page and its name."""
+    casts: dict[str, torch.dtype | None] = field(default_factory=dict)
+    """The dtype of autocast when a module was entered."""
+    output: Any = None
+    void: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)
+    """By batch and length, the tokens that see no key: a softmax over nothing has no right value."""
+
+    layouts: ValueLayouts = field(default_factory=ValueLayouts)
+    """How values of the reference lie in the candidate, where that was found."""
+    _leaves: dict[tuple[str, int, str], list[str]] = field(default_factory=dict)
+
+    def leaves(self, page: str, call: int, end: str) -> list[str]:
+        """The leaves that one end of one call has."""
+        if not self._leaves:
+            for key in self.slots:
+                self._leaves.setdefault(key[:3], []).append(key[3])
+        return self._leaves.get((page, call, end), [])
+
+    def void_in(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Where such tokens lie in a tensor of that batch and length; None where there are none."""
+        plain = self.void and tensor.ndim > 2 and not tensor.is_nested
+        void = self.void.get(tuple(tensor.shape[:2])) if plain else None
+        return None if void is None else void.to(tensor.device).reshape(*void.shape, *[1] * (tensor.ndim - 2))
+
+    def close_masks(self) -> int:
+        """Looks for tokens that see no key in the masks that were written down, and counts them."""
+        given = {id(slot): slot for (_, _, end, _), slot in self.slots.items() if end == "entry" and slot.ndim == 4}
+        for slot in given.values():
+            mask = slot.get()
+            if masklike(mask):
+                blind = (~mask if mask.dtype == torch.bool else closed(mask)).all(-1).all(1)
+                if blind.any():
+                    shape = tuple(blind.shape)
+                    self.void[shape] = self.void.get(shape, torch.zeros_like(blind)) | blind
+        return max((int(void.sum()) for void in self.void.values()), default=0)
+
+    def at(self, page: str, call: int, end: str) -> dict[str, torch.Tensor]:
+        """The tensors of one end of one call, by leaf."""
+        return {key[3]: slot.get() for key, slot in self.slots.items() if key[:3] == (page, call, end)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One measurement of a run against the trace."""
+
+    key: Key
+    caller: ModuleCall | None
+    """The call of a module that this one was made from; None for the user's own."""
+    found: Contrast
+
+    @property
+    def owner(self) -> ModuleCall | None:
+        """Whose doing it is: a value that arrives is the caller's, one that leaves is the module's own."""
+        return self.caller if self.key[2] in ("entry", "grad_output") else self.key[:2]
+
+
+@dataclass(slots=True)
+class ReplayResult:
+    """A run against the trace: what was measured, and what could not be."""
+
+    output: Any = None
+    events: list[Event] = field(default_factory=list)
+    unforced: list[Key] = field(default_factory=list)
+    """Values that differ in form: not forced, not judged."""
+    calls: Counter[str] = field(default_factory=Counter)
+    casts: dict[str, torch.dtype | None] = field(default_factory=dict)
+    masks: dict[ModuleCall, tuple[ModuleCall, str]] = field(default_factory=dict)
+    """Calls of attention whose mask says something else than the reference's, with its maker, and how much."""
+    kept: dict[Key, torch.Tensor] = field(default_factory=dict)
+    """The run's own tensors at the places that were asked for."""
+    arguments: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """What the modules that were asked for were called with, after forcing."""

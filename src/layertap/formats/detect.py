@@ -1,0 +1,121 @@
+"""Whatever holds recorded tensors, as a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from layertap.errors import BadArgument, NotARun
+from layertap.files import reading
+from layertap.formats.files import LOADERS, is_tensor_file, read_files, read_runner
+from layertap.formats.layers import is_layers_file, read_layers
+from layertap.formats.monitor import is_monitor_file, read_monitor
+from layertap.formats.msprobe import is_msprobe, read_msprobe
+from layertap.formats.neuron import is_neuron_file, read_neuron
+from layertap.formats.npz import read_npz
+from layertap.formats.polygraphy import check_runner
+from layertap.formats.sglang import is_dump_file, is_passes, read_dumper, read_passes
+from layertap.formats.values import read_values
+from layertap.store.memory import MemoryWriter
+from layertap.store.run import Run
+from layertap.store.runfile import run_files
+from layertap.store.shards import list_shards
+
+UNDERSTOOD = (
+    "layertap opens a run's folder (run.json), a folder of layer_1_output.pt ... or statistics.pt, a folder of "
+    "epoch_1_batch_0_NAME.pt, a folder of Neuron's captured_tensors_..., msprobe's dump.json, SGLang's dumps, a folder "
+    "of NAME.pt, NAME.npy or NAME.safetensors, one such file, Polygraphy's JSON, and an .npz (file.npz#mode)"
+)
+
+
+_READERS: dict[str, Callable[[Path], Run]] = {
+    "layers": read_layers,
+    "monitor": read_monitor,
+    "neuron": read_neuron,
+    "msprobe": read_msprobe,
+    "dumper": read_dumper,
+    "passes": read_passes,
+    "files": read_files,
+}
+
+
+def open_run(source: Run | MemoryWriter | str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]) -> Run:
+    """Opens a run, what another tool left, or tensors themselves, whichever it is.
+
+    open_run("runs/a"); open_run("gpu_reference/full_model"); open_run("first_layer_io_all_modes.npz#2-1")
+    open_run({"layers.0": tensor, "layers.1": tensor}); open_run(outputs.hidden_states)
+    """
+    if isinstance(source, Run):
+        return source
+    if isinstance(source, MemoryWriter):
+        return Run(source)
+    if not isinstance(source, (str, os.PathLike)):
+        return read_values(source)
+    with reading(str(source), "not what its name says", NotARun):
+        return _open(Path(source))
+
+
+def _open(path: Path) -> Run:
+    if path.is_dir():
+        return _folder(path)
+    if path.is_file():
+        if path.suffix == ".npz":
+            return read_npz(path)
+        if path.suffix == ".json":
+            check_runner(path)
+        if path.suffix.lower() in LOADERS:
+            return read_files(path)
+        raise NotARun(
+            f"{path}: a single {path.suffix or 'file without a suffix'}; give the folder it is in. {UNDERSTOOD}"
+        )
+    before, sign, mode = str(path).rpartition("#")
+    if sign and Path(before).is_file():
+        return read_runner(Path(before), mode) if before.endswith(".json") else read_npz(before, mode)
+    there = "is neither a folder nor a regular file" if path.exists() else "does not exist"
+    raise NotARun(f"{before if sign and not path.exists() else path}: {there}. {UNDERSTOOD}")
+
+
+def layout_of(folder: Path) -> str | None:
+    """What a folder holds: "run", "layers", "monitor", "neuron", "msprobe", "dumper", "passes", "files", or None.
+
+    Names decide, and a run of layertap's own comes first; plain files come last.
+    """
+    if not folder.is_dir():
+        return None
+    if run_files(folder) or list_shards(folder):
+        return "run"
+    names = os.listdir(folder)
+    found = [
+        layout
+        for layout, mine in (("layers", is_layers_file), ("monitor", is_monitor_file), ("neuron", is_neuron_file))
+        if any(mine(name) for name in names)
+    ]
+    if len(found) > 1:
+        raise BadArgument(
+            f"{folder} holds files of two layouts, {' and '.join(found)}; put them into two folders, or say which with "
+            f"layertap.formats.read_layers or read_monitor"
+        )
+    if found:
+        return found[0]
+    if is_msprobe(folder):
+        return "msprobe"
+    if any(map(is_dump_file, names)):
+        return "dumper"
+    if is_passes(folder):
+        return "passes"
+    return "files" if any(is_tensor_file(name, folder) for name in names) else None
+
+
+def _folder(folder: Path) -> Run:
+    layout = layout_of(folder)
+    if layout == "run":
+        return Run(folder)
+    if layout is not None:
+        return _READERS[layout](folder)
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    arrays = [name for name in names if name.endswith(".npz")]
+    there = "is empty" if not names else f"holds {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+    hint = f" Give the file itself: {folder / arrays[0]}." if arrays else ""
+    raise NotARun(f"{folder}: {there}, which is no run.{hint} {UNDERSTOOD}")

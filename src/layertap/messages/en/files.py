@@ -1,0 +1,14 @@
+"""English: what layertap.files says."""
+
+MESSAGES = {
+    "files.bound": "the bound of {get} ({MAX_UNPACKED})",
+    "files.nested": "nested too deeply",
+    "files.not_regular": "not a regular file",
+    "files.size": "{size!r} is not a size; write bytes as a number, or for instance '512MiB' or '2GiB'",
+    "files.too_large": "larger than {limit} bytes",
+    "files.unpacked": (
+        "{stored} bytes stored would take {unpacked} bytes in memory, more than {bound}; if the file is "
+        "right, set {MAX_UNPACKED}, for instance {MAX_UNPACKED}={round}"
+    ),
+    "files.values": "{value} values, more than {bound} allows",
+}

@@ -1,0 +1,36 @@
+"""Chinese: what layertap.judge says."""
+
+MESSAGES = {
+    "judge.channel_share": "通道 {index} 占误差的 {share}",
+    "judge.choice_by_rounding": "{dtype} 值不同{share}：舍入可能改变相近选项之间的选择；请提供 floor= 以判定",
+    "judge.choice_differs": "{why}；此处的选择不同，可能由舍入引起",
+    "judge.equal_values": "值相等，类型为 {one} 和 {other}",
+    "judge.identical": "逐位相同",
+    "judge.identical_with_nan": "逐位相同；两侧都有 {count} 个 NaN",
+    "judge.integers_differ": "{dtype} 值不同{share}；整数必须相等",
+    "judge.layout_needed": "请用带 layout 的 mapping 说明两者的对应关系",
+    "judge.leftovers": "{why}；但两者配对只是因为没有其他剩余；可用 mapping= 指定",
+    "judge.measured": "实测",
+    "judge.merged_axes": "{why}；但一侧合并了轴，没有位置能说明合并的顺序",
+    "judge.modelled": "估算",
+    "judge.needs_floor": "提供实测的 floor= 即可判定",
+    "judge.no_common_part": "{shapes}，且无法证明哪一部分相同",
+    "judge.nonfinite_counts": "NaN/Inf 的个数不同：{nonfinite} 对比 {nonfinite2}",
+    "judge.nothing_finite": "没有任何值在两侧都是有限的",
+    "judge.nothing_to_compare": "没有可比较的内容",
+    "judge.one_side_only": "{parts} 只在一侧有",
+    "judge.outside_tolerance": "{total} 个值中有 {count} 个超出 {tolerance}",
+    "judge.over_floor": "误差为{kind}下限的 {ratio} 倍",
+    "judge.over_similar": "误差为其他行或通道典型误差的 {ratio} 倍",
+    "judge.quiet_before": "其之前的 {count} 个位置仅有舍入误差",
+    "judge.record_ids": "请在两侧都记录 input_ids 或 mask",
+    "judge.record_ids_or_slice": (
+        "请在两侧都记录 input_ids 或 mask，或在 mapping 中用 layout slice({axis},0,{short}) 指明所比较的部分"
+    ),
+    "judge.row_share": "第 {index} 行占误差的 {share}",
+    "judge.shapes": "形状不同：{one} 对比 {other}",
+    "judge.share_of_places": "（占 {value:.2%}）",
+    "judge.statistics_only": "只保存了统计量：统计量一致，但不能证明数值相同",
+    "judge.tolerance_needs_tensors": "无法应用 {tolerance}：张量没有保存",
+    "judge.within_tolerance": "所有值都在 {tolerance} 之内",
+}

@@ -1,0 +1,20 @@
+"""Chinese: what layertap.receipt says."""
+
+MESSAGES = {
+    "receipt.and_more": " 等另外 {count} 个",
+    "receipt.calls": "{how}：{calls} 次调用",
+    "receipt.direct": "以 module.forward(…) 方式调用",
+    "receipt.dropped": "因预算限制未保存：{count} 个张量",
+    "receipt.kept": "保存张量 {size}",
+    "receipt.lost": "丢失：{count} 条记录无法写入",
+    "receipt.reason": "  {names}{more}：{why}",
+    "receipt.recomputed": "由激活检查点重新计算",
+    "receipt.recorded": (
+        "已记录 {records} 个张量，来自 {sites} 个位置中的 {fired} 个，共 {steps} 步，{kept}；用时 "
+        "{seconds} 秒，其中 layertap 占 {overhead} 秒（{share}）"
+    ),
+    "receipt.silent": "没有数据的位置：{total} 个中的 {count} 个",
+    "receipt.skipped": "不是张量的值：{listed}",
+    "receipt.statistics_only": "仅统计量",
+    "receipt.stopped": "提前停止：{error}",
+}

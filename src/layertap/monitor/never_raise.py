@@ -1,0 +1,74 @@
+"""What goes wrong or is missing in a monitor is logged, once, and never raised into the training loop."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+from layertap.monitor.entries import BatchOutput, OutputReader
+from layertap.words import say
+
+log = logging.getLogger("layertap")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def never_raise(nothing: Callable[[], Any]) -> Callable[[F], F]:
+    """The method, returning `nothing()` where it fails; with `self._strict` it raises as it would."""
+
+    def decorate(method: F) -> F:
+        @functools.wraps(method)
+        def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(self, *args, **kwargs)
+            except Exception as error:
+                if self._strict:
+                    raise
+                where = f"{type(self).__name__}.{method.__name__}"
+                told = say("{where}: {error}; training goes on", where=where, error=f"{type(error).__name__}: {error}")
+                log.error("layertap: %s", told)
+                return nothing()
+
+        return guarded  # type: ignore[return-value]
+
+    return decorate
+
+
+def nothing() -> None:
+    return None
+
+
+def why_nothing(epochs: Collection[int], batches: Collection[int], last: int | None, came: bool) -> str:
+    """Why a whole training gave nothing: what was waited for never came."""
+    if last is None:
+        return say("set_epoch was never called")
+    if came:
+        return say("none of batch_indices {batches} came in a recorded epoch", batches=sorted(batches))
+    return say("none of the epochs {epochs} came; the last one set was {last}", epochs=sorted(epochs), last=last)
+
+
+class MonitorLog:
+    """Warns, once for each text."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("layertap: %s", text)
+
+    def tell_missing(self, reader: OutputReader) -> None:
+        """Outputs that were asked for and are not there, layer by layer."""
+        missing: dict[str, list[BatchOutput]] = {}
+        for entry in {id(entry): entry for entry in reader.missing}.values():  # a layer may have two aliases
+            missing.setdefault(entry.path, []).append(entry)
+        for layer, entries in missing.items():
+            told = (
+                "{layer}: the tensors of {count} outputs, first at epoch {epoch}, batch {batch}, are not in the run "
+                "(keep, budget, or a full disk); see monitor.receipt"
+            )
+            epoch, batch = entries[0].key
+            self.tell(say(told, layer=layer or "model", count=len(entries), epoch=epoch, batch=batch))

@@ -1,0 +1,122 @@
+"""A document as HTML: one file that opens anywhere, offline, on paper, and inside another page's frame.
+
+All of it can be read without a script; the one inline script (of the ladder) adds a filter and keys.
+"""
+
+from __future__ import annotations
+
+from html import escape as _escape
+from importlib.resources import files
+
+from layertap.messages import language, printable, tr
+from layertap.report.charts.draw import svg
+from layertap.report.document import Block, Chart, Document, Heading, Ladder, Paragraph, Table, TableRow, Verbatim
+from layertap.report.ladder import ladder_css, ladder_html, ladder_js
+from layertap.report.rows import chosen
+
+LIMIT = 1_600_000
+"""Bytes that a page's rows may take: previews and browsers stay quick below 2 MB."""
+ROW = 700
+"""Bytes that a row of a ladder takes, about."""
+NONE = "none"
+"""The verdict of what was compared with nothing."""
+NOTEBOOK_ROWS = 40
+"""Rows of a table in a notebook's output."""
+
+
+def escape(text: str) -> str:
+    """The text for a page: neither markup, nor marks that turn the direction of writing around."""
+    return _escape(printable(text))
+
+
+def page(document: Document) -> str:
+    """A whole file."""
+    ladder = any(isinstance(block, Ladder) for block in document.blocks)
+    parts = [
+        f"<!doctype html>\n<html lang='{'zh-CN' if language() == 'zh' else 'en'}'><head><meta charset='utf-8'>",
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>",
+        f"<title>{escape(document.title)}</title>",
+        f"<style>{ladder_css()}{_css('page.css')}</style></head>",
+        f"<body class='lt-page'>{_body(document)}",
+        f"<footer>{escape(tr('page.made_by'))}</footer>",
+        *([f"<script>{ladder_js()}</script>"] if ladder else []),
+        "</body></html>",
+    ]
+    return "\n".join(parts)
+
+
+def fragment(document: Document) -> str:
+    """The same for a notebook's output: no script, no page around it, long tables cut."""
+    # What is shown in a notebook does not know the notebook's colours: it brings its own.
+    css = (ladder_css() + _css("page.css")).replace(":root", ".lt-out")
+    return f"<div class='lt-out'><style>{css}</style>{_body(document, rows=NOTEBOOK_ROWS, tools=False)}</div>"
+
+
+def _css(name: str) -> str:
+    return files("layertap.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _body(document: Document, *, rows: int | None = None, tools: bool = True) -> str:
+    state = document.verdict
+    parts = [
+        f"<header class='lt-head {escape(state)}'>",
+        f"<h1 data-verdict='{escape(state or NONE)}'>{escape(document.headline)}</h1>",
+        *(f"<p>{escape(line)}</p>" for line in document.lines),
+        "</header>",
+        *(f"<p class='lt-note'>{escape(note)}</p>" for note in document.notes),
+    ]
+    left = LIMIT
+    for block in document.blocks:
+        drawn = _block(block, left, rows=rows, tools=tools)
+        left -= len(drawn)
+        parts.append(drawn)
+    return "\n".join(parts)
+
+
+def _block(block: Block, room: int, *, rows: int | None, tools: bool) -> str:
+    if isinstance(block, Heading):
+        return f"<h2>{escape(block.text)}</h2>"
+    if isinstance(block, Paragraph):
+        return f"<p{' class=lt-note' if block.note else ''}>{escape(block.text)}</p>"
+    if isinstance(block, Verbatim):
+        return f"<pre>{escape(block.text)}</pre>"
+    if isinstance(block, Chart):
+        caption = f"<figcaption>{escape(block.caption)}</figcaption>" if block.caption else ""
+        return f"<figure>{svg(block.spec)}{caption}</figure>" if block.page or not tools else ""
+    most = max(room // ROW, 20) if rows is None else rows
+    if isinstance(block, Ladder):
+        return _ladder(block, most, tools=tools)
+    return _table(block, most)
+
+
+def _ladder(block: Ladder, most: int, *, tools: bool) -> str:
+    shown, left = chosen(block.entries, most, [entry.state for entry in block.entries])
+    drawn = ladder_html(shown, columns=block.columns, tools=tools, fold=None if tools else False)
+    return f"<div class='lt-wide'>{drawn}</div>{_left_out(left + block.left_out)}"
+
+
+def _table(block: Table, most: int) -> str:
+    shown, left = chosen(block.rows, most, [row.state for row in block.rows])
+    left += max(block.total - len(block.rows), 0)
+    head = "".join(f"<th scope='col'{_left(block, n)}>{escape(title)}</th>" for n, title in enumerate(block.titles))
+    caption = f"<caption>{escape(block.caption)}</caption>" if block.caption else ""
+    body = "".join(_row(block, row) for row in shown)
+    table = f"<table class='lt-table'>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class='lt-wide'>{table}</div>{_left_out(left)}"
+
+
+def _row(table: Table, row: TableRow) -> str:
+    marks = f" class='{escape(row.state)}'" if row.state else ""
+    marks += f" data-site='{escape(row.site)}'" if row.site else ""
+    marks += " data-first" if row.first else ""
+    marks += f" title='{escape(row.title)}'" if row.title else ""
+    cells = "".join(f"<td{_left(table, number)}>{escape(cell)}</td>" for number, cell in enumerate(row.cells))
+    return f"<tr{marks}>{cells}</tr>\n"
+
+
+def _left(table: Table, column: int) -> str:
+    return " class='l'" if column in table.left else ""
+
+
+def _left_out(count: int) -> str:
+    return f"<p class='lt-note'>{escape(tr('page.left_out', count=count))}</p>" if count else ""

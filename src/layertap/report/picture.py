@@ -1,0 +1,92 @@
+"""A document as one picture: the verdict, and the chart that tells the most. SVG by itself, PNG by vl-convert."""
+
+from __future__ import annotations
+
+import textwrap
+
+from rich.cells import cell_len
+
+from layertap.errors import MissingExtra
+from layertap.messages import printable, tr
+from layertap.report.charts.draw import svg
+from layertap.report.charts.frame import CHARACTER, text
+from layertap.report.charts.palette import GREY, INK, MARKS, VERDICTS
+from layertap.report.document import Chart, Document
+
+PIP = "pip install 'layertap[view]'"
+LINE = 16
+MARGIN = 14
+SHARP = 2.0
+"""Pixels of the PNG for each of the SVG."""
+
+
+def picture(document: Document) -> str:
+    """An SVG file."""
+    charts = [block for block in document.blocks if isinstance(block, Chart)]
+    opening = [chart for chart in charts if chart.opening][:2] or charts[:1]
+    drawn = [svg(chart.spec, page=False) for chart in opening]
+    sizes = [_size(one) for one in drawn]
+    width = max([wide for wide, _ in sizes] + [720.0])
+    ink = VERDICTS.get(document.verdict, INK)
+    mark = MARKS.get(document.verdict, "")
+    head = _wrapped(f"{mark} {document.headline}".strip(), (width - 2 * MARGIN) / (CHARACTER * 1.27))
+    rest = [line for told in document.lines for line in _wrapped(told, (width - 2 * MARGIN) / CHARACTER)]
+    parts, top = [], 26.0
+    for line in head:
+        parts.append(text(MARGIN, top, line, ink, "start", extra=" font-size='15' font-weight='600'"))
+        top += 20
+    for line in rest:
+        parts.append(text(MARGIN, top, line, INK, "start", extra=" font-size='12'"))
+        top += LINE
+    if not drawn:
+        parts.append(text(MARGIN, top, tr("page.no_chart"), GREY, "start"))
+    for one, (_, high) in zip(drawn, sizes, strict=True):
+        parts.append(f"<g transform='translate({MARGIN},{top:.0f})'>{_inside(one)}</g>")
+        top += high + 8
+    size = (
+        f"viewBox='0 0 {width + 2 * MARGIN:.0f} {top + 8:.0f}' width='{width + 2 * MARGIN:.0f}' height='{top + 8:.0f}'"
+    )
+    font = "font-family=\"'DejaVu Sans','Noto Sans CJK SC',sans-serif\" font-size='11'"
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' {size} {font}><rect width='100%' height='100%' fill='#ffffff'/>"
+        f"{''.join(parts)}</svg>\n"
+    )
+
+
+def png(document: Document) -> bytes:
+    """A PNG file of the same; a MissingExtra where vl-convert is not installed."""
+    return as_png(picture(document))
+
+
+def as_png(drawing: str) -> bytes:
+    """An SVG file as PNG."""
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise MissingExtra(tr("page.no_png", pip=PIP)) from error
+    data: bytes = vl_convert.svg_to_png(drawing, scale=SHARP)
+    return data
+
+
+def _size(drawing: str) -> tuple[float, float]:
+    _, _, width, height = drawing.partition("viewBox='")[2].partition("'")[0].split()
+    return float(width), float(height)
+
+
+def _inside(drawing: str) -> str:
+    """What a drawing of ours holds, to be put into another."""
+    return drawing.partition("fill='#ffffff'/>")[2].removesuffix("</svg>")
+
+
+def _wrapped(said: str, room: float) -> list[str]:
+    """Lines of at most so many characters' width; Chinese breaks anywhere."""
+    said = printable(said).replace("\n", " ")
+    if cell_len(said) == len(said):
+        return textwrap.wrap(said, int(room)) or [""]
+    lines, line = [], ""
+    for character in said:
+        if cell_len(line + character) > room:
+            lines.append(line)
+            line = ""
+        line += character
+    return [*lines, line]

@@ -1,0 +1,372 @@
+"""What is to be run: a target, one input, and modes; read from TOML, checked before anything starts."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from layertap.errors import BadArgument, MissingExtra
+from layertap.files import read_text, reason
+from layertap.site import ROLES
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+SECONDS = 3600.0
+"""How long a mode may take when nobody said."""
+TOP = 512
+"""So many of the likeliest tokens are kept at each position; the rest as one mass."""
+ALL = "all"
+_TOML = "a TOML file needs tomli on Python 3.10; install it with: pip install tomli"
+_INPUT = ("random", "vocabulary", "seed", "file", "prompt", "seq_len")
+_SENSITIVITY = (True, False, "auto")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeDefinition:
+    """One way to run the model. What is left out is as in the target itself."""
+
+    name: str
+    about: str = ""
+    """A few words for people."""
+    target: str = ""
+    """Another target than the sweep's."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Of the factory."""
+    dtype: str = ""
+    device: str = ""
+    quantize: str | Mapping[str, Any] = ""
+    """A torchao configuration by name; a table for one with options: `{config = "IntxWeightOnlyConfig", …}`."""
+    ignore: tuple[str, ...] = ()
+    """Modules that `quantize` leaves as they are: paths, or `re:…`."""
+    compile: str = ""
+    """A backend of torch.compile."""
+    batch: int = 0
+    """The input's rows are run so many at a time; other rows fill the batch up."""
+    threads: int = 0
+    command: str | tuple[str, ...] = ()
+    """A program that writes a run into the folder {run}, which is also in the variable LAYERTAP_RUN."""
+    timeout: float = 0.0
+
+    @property
+    def composition(self) -> bool:
+        """Whether it computes the same in another batch or with other threads: what it differs by is rounding."""
+        others = (self.target, self.env, self.arguments, self.dtype, self.device, self.quantize, self.compile)
+        return bool(self.batch or self.threads) and not any((*others, self.command))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """A sweep, as its author wrote it."""
+
+    target: str
+    modes: tuple[ModeDefinition, ...]
+    reference: str
+    folder: str = ""
+    """Where relative paths begin."""
+    sites: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    what: tuple[str, ...] = ("input", "output")
+    keep: Any = "tensor"
+    input: Mapping[str, Any] = field(default_factory=dict)
+    presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    questions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """A question → the two modes (reference, candidate) whose difference answers it."""
+    seed: int = 0
+    timeout: float = SECONDS
+    threads: int = 0
+    jobs: int = 0
+    inherit: tuple[str, ...] = ()
+    """Variables of the caller's environment that the modes see besides the minimal ones."""
+    top_k: int = TOP
+    sensitivity: Any = "auto"
+    """Which modes have their layers ranked: true, false, a list, or `auto`: those with `quantize`."""
+
+    def mode(self, name: str) -> ModeDefinition:
+        for mode in self.modes:
+            if mode.name == name:
+                return mode
+        raise BadArgument(f"there is no mode {name!r}{_near(name, self.names)}; modes: {', '.join(self.names)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(mode.name for mode in self.modes)
+
+    def chosen(self, modes: str | Sequence[str] | None) -> tuple[ModeDefinition, ...]:
+        """The modes of a preset, a list, or all of them; in the order of the file."""
+        if modes is None:
+            return self.modes
+        wanted = [modes] if isinstance(modes, str) else list(modes)
+        names: list[str] = []
+        for one in wanted:
+            if one in self.presets:
+                names += self.presets[one]
+            elif one == ALL and one not in self.names:
+                names += self.names
+            elif one in self.names:
+                names.append(one)
+            else:
+                known = (*self.presets, ALL, *self.names)
+                raise BadArgument(
+                    f"{one!r} is neither a mode nor a preset{_near(one, known)}; modes: {', '.join(self.names)}; "
+                    f"presets: {', '.join((*self.presets, ALL))}"
+                )
+        if not names:
+            raise BadArgument("no mode was chosen; name some, or leave modes out for all of them")
+        return tuple(mode for mode in self.modes if mode.name in names)
+
+
+def read_definition(source: str | os.PathLike[str] | Mapping[str, Any]) -> Definition:
+    """A definition from a TOML file, or from a dictionary of the same shape.
+
+    >>> read_definition({"target": "net.py:make", "modes": {"fp32": {}, "bf16": {"dtype": "bfloat16"}}}).reference
+    'fp32'
+    """
+    if isinstance(source, Mapping):
+        return _definition(source, "the definition", Path.cwd())
+    path = Path(source).expanduser()
+    try:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
+        raise BadArgument(f"{path} cannot be read ({reason(error)}); looked from {Path.cwd()}") from error
+    try:
+        data = _toml().loads(text)
+    except ValueError as error:
+        raise BadArgument(f"{path} is no TOML: {reason(error)}") from error
+    return _definition(data, str(path), path.resolve().parent)
+
+
+def _toml() -> Any:
+    for name in ("tomllib", "tomli"):
+        try:
+            return import_module(name)
+        except ImportError:
+            continue
+    raise MissingExtra(_TOML)
+
+
+def _definition(data: Mapping[str, Any], where: str, folder: Path) -> Definition:
+    known = {one.name for one in fields(Definition)} - {"folder"}
+    _known(data, known, where)
+    modes = data.get("modes")
+    if not isinstance(modes, Mapping) or not modes:
+        raise BadArgument(f"{where}: no modes; expected tables such as [modes.fp32]")
+    target = _of(data, "target", str, where) or ""
+    if not target and not all(
+        isinstance(one, Mapping) and (one.get("target") or one.get("command")) for one in modes.values()
+    ):
+        raise BadArgument(f'{where}: no target; expected for instance target = "net.py:make"')
+    read = tuple(_mode(str(name), value, f"{where}: modes.{name}") for name, value in modes.items())
+    names = [mode.name for mode in read]
+    reference = str(data.get("reference") or ("fp32" if "fp32" in names else names[0]))
+    if reference not in names:
+        raise BadArgument(
+            f"{where}: the reference {reference!r} is no mode{_near(reference, names)}; modes: {', '.join(names)}"
+        )
+    sites = data.get("sites")
+    what = _texts(data.get("what", ("input", "output")), f"{where}: what")
+    if not what or not set(what) <= set(ROLES):
+        raise BadArgument(f"{where}: what={list(what)}: choose from {', '.join(ROLES)}")
+    seconds = data.get("timeout", SECONDS)
+    return Definition(
+        target=target,
+        modes=read,
+        reference=reference,
+        folder=str(folder),
+        sites=None if sites is None else _texts(sites, f"{where}: sites"),
+        exclude=_texts(data.get("exclude", ()), f"{where}: exclude"),
+        what=what,
+        keep=data.get("keep", "tensor"),
+        input=_input(data.get("input"), where),
+        presets=_presets(data.get("presets"), names, where),
+        questions=_questions(data.get("questions"), names, where),
+        seed=_whole(data, "seed", where, 0, least=0),
+        timeout=_seconds(seconds, f"{where}: timeout"),
+        threads=_whole(data, "threads", where, 0),
+        jobs=_whole(data, "jobs", where, 0),
+        inherit=_texts(data.get("inherit", ()), f"{where}: inherit"),
+        top_k=_whole(data, "top_k", where, TOP),
+        sensitivity=_sensitivity(data.get("sensitivity", "auto"), names, where),
+    )
+
+
+def _mode(name: str, value: Any, where: str) -> ModeDefinition:
+    if (
+        not name
+        or name.strip() != name
+        or name.startswith(".")
+        or not name.isprintable()
+        or "/" in name
+        or "\\" in name
+    ):
+        raise BadArgument(f"{where}: {name!r} cannot be a mode's name; use letters, digits, '-', '_' and '.'")
+    if not isinstance(value, Mapping):
+        raise BadArgument(f"{where} must be a table, got {value!r}")
+    _known(value, {one.name for one in fields(ModeDefinition)} - {"name"}, where)
+    dtype = (_of(value, "dtype", str, where) or "").removeprefix("torch.")
+    dtype = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "half": "float16", "float": "float32"}.get(
+        dtype, dtype
+    )
+    if dtype and dtype not in DTYPES:
+        raise BadArgument(f"{where}: dtype = {dtype!r}{_near(dtype, DTYPES)}; choose from {', '.join(DTYPES)}")
+    compiled = value.get("compile", "")
+    if not isinstance(compiled, (str, bool)):
+        raise BadArgument(f"{where}: compile = {compiled!r} must be a backend's name, or true for inductor")
+    quantize = value.get("quantize", "")
+    if not isinstance(quantize, (str, Mapping)) or (isinstance(quantize, Mapping) and "config" not in quantize):
+        raise BadArgument(f'{where}: quantize = {quantize!r} must be a name, or a table such as {{ config = "…" }}')
+    mode = ModeDefinition(
+        name=name,
+        about=_of(value, "about", str, where) or "",
+        target=_of(value, "target", str, where) or "",
+        env={str(key): _env_value(one, f"{where}: env.{key}") for key, one in _table(value, "env", where).items()},
+        arguments=dict(_table(value, "arguments", where)),
+        dtype=dtype,
+        device=_of(value, "device", str, where) or "",
+        quantize=quantize,
+        ignore=_texts(value.get("ignore", ()), f"{where}: ignore"),
+        compile="inductor" if compiled is True else compiled or "",
+        batch=_whole(value, "batch", where, 0),
+        threads=_whole(value, "threads", where, 0),
+        command=_command(value.get("command", ()), where),
+        timeout=_seconds(value.get("timeout", 0.0), f"{where}: timeout", least=0.0),
+    )
+    if mode.ignore and not mode.quantize:
+        raise BadArgument(f"{where}: ignore is for quantize, which this mode does not have")
+    if mode.command and any((mode.arguments, mode.dtype, mode.device, mode.quantize, mode.compile, mode.batch)):
+        raise BadArgument(
+            f"{where}: a command runs a program of its own; of the other keys only env, threads and timeout apply"
+        )
+    return mode
+
+
+def _command(value: Any, where: str) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    return _texts(value, f"{where}: command")
+
+
+def _env_value(value: Any, where: str) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise BadArgument(f"{where} = {value!r} must be a string or a number")
+
+
+def _input(value: Any, where: str) -> Mapping[str, Any]:
+    where = f"{where}: input"
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise BadArgument(f"{where} = {value!r} must be a table such as {{ random = [1, 512], seed = 0 }}")
+    _known(value, set(_INPUT), where)
+    sources = [key for key in ("random", "file", "prompt") if key in value]
+    if len(sources) > 1:
+        raise BadArgument(f"{where}: {' and '.join(sources)} exclude each other; give one of them")
+    shape = value.get("random", [1])
+    if not isinstance(shape, (list, tuple)) or not shape or not all(type(one) is int and one > 0 for one in shape):
+        raise BadArgument(f"{where}: random = {shape!r} must be a shape of whole numbers above 0, such as [1, 512]")
+    for key in ("vocabulary", "seq_len"):
+        _whole(value, key, where, 0)
+    _whole(value, "seed", where, 0, least=0)
+    return dict(value)
+
+
+def _presets(value: Any, names: Sequence[str], where: str) -> Mapping[str, tuple[str, ...]]:
+    found = {}
+    for preset, members in ({} if value is None else _table({"presets": value}, "presets", where)).items():
+        members = _texts(members, f"{where}: presets.{preset}")
+        for name in members:
+            if name not in names:
+                raise BadArgument(
+                    f"{where}: presets.{preset}: there is no mode {name!r}{_near(name, names)}; modes: "
+                    f"{', '.join(names)}"
+                )
+        found[str(preset)] = members
+    return found
+
+
+def _questions(value: Any, names: Sequence[str], where: str) -> Mapping[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    for question, pair in ({} if value is None else _table({"questions": value}, "questions", where)).items():
+        pair = _texts(pair, f"{where}: questions.{question!r}")
+        if len(pair) != 2 or not set(pair) <= set(names):
+            raise BadArgument(
+                f"{where}: questions.{question!r} must be two modes, [reference, candidate]; got {list(pair)}"
+            )
+        found[str(question)] = (pair[0], pair[1])
+    return found
+
+
+def _sensitivity(value: Any, names: Sequence[str], where: str) -> Any:
+    if isinstance(value, (list, tuple)):
+        value = _texts(value, f"{where}: sensitivity")
+        wrong = [name for name in value if name not in names]
+        if not wrong:
+            return value
+        raise BadArgument(f"{where}: sensitivity: there is no mode {wrong[0]!r}{_near(wrong[0], names)}")
+    if value not in _SENSITIVITY:
+        raise BadArgument(f"{where}: sensitivity = {value!r} must be true, false, 'auto' or a list of modes")
+    return value
+
+
+def _known(data: Mapping[str, Any], known: set[str], where: str) -> None:
+    for key in data:
+        if key not in known:
+            raise BadArgument(
+                f"{where}: there is no key {key!r}{_near(str(key), known)}; keys: {', '.join(sorted(known))}"
+            )
+
+
+def _table(data: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    value = data.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise BadArgument(f"{where}: {key} = {value!r} must be a table")
+    return value
+
+
+def _of(data: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
+    value = data.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise BadArgument(f"{where}: {key} = {value!r} must be a string")
+    return value
+
+
+def _texts(value: Any, where: str) -> tuple[str, ...]:
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+        raise BadArgument(f"{where} = {value!r} must be a string or a list of strings")
+    return tuple(value)
+
+
+def _whole(data: Mapping[str, Any], key: str, where: str, default: int, least: int = 1) -> int:
+    value = data.get(key, default)
+    if type(value) is not int or (key in data and value < least):
+        raise BadArgument(f"{where}: {key} = {value!r} must be a whole number of at least {least}")
+    return value
+
+
+def _seconds(value: Any, where: str, least: float = 1e-3) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+        raise BadArgument(f"{where} = {value!r} must be a number of seconds above 0")
+    return float(value)
+
+
+def _near(name: str, names: Any) -> str:
+    near = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.5)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def slug(name: str) -> str:
+    """A mode's name as the name of a folder.
+
+    >>> slug("2-1"), slug("int8 dynamic")
+    ('2-1', 'int8%20dynamic')
+    """
+    return re.sub(r"[^\w.-]", lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), name)

@@ -1,0 +1,62 @@
+"""The evidence of a mode's precision, summed up; read from its outcome, without torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+def bits_of(evidence: Mapping[str, Any]) -> int:
+    """The bits of the coarsest whole-number or 8-bit arithmetic that was seen; 0 where there is none."""
+    found = [_width(dtype) for dtype in evidence.get("parameters", {})]
+    for text in evidence.get("kernels", {}):
+        found += [_width(dtype) for dtype in text.partition("(")[2].rstrip(")").split(", ")]
+    for text in evidence.get("casts", {}):
+        found += [_width(dtype) for dtype in text.split(" → ")]
+    for where in ("weights", "outputs"):
+        found += [grid["bits"] for grid in evidence.get(where, {}).values()]
+    found += [int(text.split()[-2]) for text in evidence.get("rounding", {}) if text.endswith(" bits")]
+    return min((bits for bits in found if 1 < bits <= 8), default=0)
+
+
+def dtypes_of(evidence: Mapping[str, Any]) -> list[str]:
+    """All dtypes of parameters and kernels."""
+    found = list(evidence.get("parameters", {}))
+    for text in evidence.get("kernels", {}):
+        found += text.partition("(")[2].rstrip(")").split(", ")
+    return list(dict.fromkeys(dtype for dtype in found if dtype))
+
+
+def _width(dtype: str) -> int:
+    """Bits of a narrow type of weights; 0 for others, and for what indices and masks are made of."""
+    match = re.fullmatch(r"u?int([1-8])|float8_\w+|float(4|6)_\w+", dtype)
+    if match is None:
+        return 0
+    return int(match[1] or match[2] or 8)
+
+
+def summary(evidence: Mapping[str, Any]) -> dict[str, str]:
+    """Dtype → what shows that it is used, in words that need no language: names and numbers."""
+    told: dict[str, list[str]] = {}
+    for dtype, found in evidence.get("parameters", {}).items():
+        told.setdefault(dtype, []).append(f"{found['tensors']} parameters ({found['values']} values)")
+    kernels: dict[str, int] = {}
+    for text, count in evidence.get("kernels", {}).items():
+        for dtype in set(text.partition("(")[2].rstrip(")").split(", ")) - {""}:
+            kernels[dtype] = kernels.get(dtype, 0) + count
+    for dtype, count in kernels.items():
+        told.setdefault(dtype, []).append(f"{count} kernels")
+    for where in ("weights", "outputs"):
+        bits: dict[int, list[str]] = {}
+        for path, found in evidence.get(where, {}).items():
+            bits.setdefault(found["bits"], []).append(path or "(the model)")
+        for width, paths in sorted(bits.items()):
+            first = evidence[where]["" if paths[0] == "(the model)" else paths[0]]
+            step = f", step {first['step']:.4g}" if first.get("step") else ""
+            text = f"{len(paths)} {where} on a grid of {width} bits ({paths[0]}: {first['distinct']} values{step})"
+            told.setdefault(f"int{width}", []).append(text)
+    for text, count in evidence.get("rounding", {}).items():
+        if text.endswith(" bits"):
+            told.setdefault(f"int{text.split()[-2]}", []).append(f"{count} × {text}")
+    return {dtype: "; ".join(parts) for dtype, parts in told.items()}

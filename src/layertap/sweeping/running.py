@@ -1,0 +1,271 @@
+"""`sweep`: modes in, one result out. Read this first: plan, run what is not there yet, compare, judge."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from layertap.errors import BadArgument, LayertapError, RunExists
+from layertap.files import parse_json, read_bytes, reason
+from layertap.store import Run
+from layertap.store.folder_lock import FolderLock
+from layertap.sweeping.definition import Definition, ModeDefinition, read_definition, slug
+from layertap.sweeping.environment import clean_environment
+from layertap.sweeping.judging import Finished, conclude
+from layertap.sweeping.processes import Job, remove, run_jobs
+from layertap.sweeping.result import Sweep
+from layertap.sweeping.sensitivity import rank_modes, wanted
+from layertap.sweeping.sharing import Pool, share
+from layertap.sweeping.task import command_words, hash_of, task_of, write_json
+
+Progress = Callable[[str, str, int, int], None]
+"""Is given a mode's name (or what is being done), its state, how many are done and how many there are."""
+OUTCOME = "mode.json"
+RESULT = "sweep.json"
+
+
+def sweep(
+    definition: str | os.PathLike[str] | Mapping[str, Any],
+    output: str | os.PathLike[str],
+    modes: str | Sequence[str] | None = None,
+    *,
+    reference: str | None = None,
+    sites: Sequence[str] | None = None,
+    jobs: int | None = None,
+    timeout: float | None = None,
+    fresh: bool = False,
+    sensitivity: bool | Sequence[str] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Sweep:
+    """Runs one input through many modes, each in a process of its own, and compares all of them.
+
+    `definition` is a TOML file, or a dictionary of the same shape; `modes` a preset, a list, or None for all.
+    `reference` and `sites` replace the definition's, `changes` any of its keys. A mode whose run lies in the folder
+    `output` already is not run again, unless its definition or its files have changed, or `fresh` is set. At most
+    `jobs` modes run at once, as memory allows, each for `timeout` seconds at most. A mode that fails does not stop the
+    others: it is in the result with its error, and the verdict is then inconclusive.
+    """
+    began = time.monotonic()
+    name = "" if isinstance(definition, Mapping) else str(definition)
+    defined = _changed(read_definition(definition), reference, sites, timeout, sensitivity, changes)
+    chosen = defined.chosen(modes)
+    folder = Path(output)
+    tell: Progress = progress or (lambda name, state, done, total: None)
+    with _claimed(folder):
+        plan = _Plan(defined, folder, jobs)
+        finished = _run(plan, chosen, fresh=fresh, tell=tell)
+        result = conclude(defined, finished, name=name, folder=folder, jobs=plan.jobs, tell=tell)
+        result = _ranked_before(folder, result)
+        result = rank_modes(plan, result, wanted(defined, result), tell)
+        result = replace(result, seconds=time.monotonic() - began)
+        result.to_json(folder / RESULT)
+    return result
+
+
+def _changed(
+    defined: Definition,
+    reference: str | None,
+    sites: Sequence[str] | None,
+    timeout: float | None,
+    sensitivity: bool | Sequence[str] | None,
+    changes: Mapping[str, Any] | None,
+) -> Definition:
+    if reference is not None:
+        defined.mode(reference)
+    given: dict[str, Any] = {"reference": reference, "timeout": timeout, "sensitivity": sensitivity, **(changes or {})}
+    given["sites"] = (sites,) if isinstance(sites, str) else None if sites is None else tuple(sites)
+    return replace(defined, **{key: value for key, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where things lie, and how many processes and threads there are."""
+
+    definition: Definition
+    folder: Path
+    asked: int | None
+
+    @property
+    def threads(self) -> int:
+        """Of each mode. The same whatever else runs, since other threads may give other bits."""
+        return self.definition.threads or max(1, min(4, (os.cpu_count() or 1) // 2))
+
+    @property
+    def jobs(self) -> int:
+        limit = self.asked or self.definition.jobs
+        if limit and limit < 1:
+            raise BadArgument(f"jobs={limit}: expected a whole number of at least 1")
+        return limit or max(1, (os.cpu_count() or 1) // self.threads)
+
+    def folder_of(self, mode: ModeDefinition) -> Path:
+        return self.folder / slug(mode.name)
+
+    def log_of(self, mode: ModeDefinition) -> Path:
+        return self.folder / "logs" / f"{slug(mode.name)}.txt"
+
+    def staging(self, mode: ModeDefinition, kind: str = "record") -> Path:
+        return self.folder / f".{kind}-{slug(mode.name)}"
+
+    def timeout(self, mode: ModeDefinition) -> float:
+        return mode.timeout or self.definition.timeout
+
+    def job(self, mode: ModeDefinition, kind: str, **more: Any) -> Job:
+        """A task of one mode in a worker."""
+        place = self.staging(mode, kind)
+        remove(place)
+        task = task_of(self.definition, mode, place / "run", self.threads)
+        return Job(
+            name=mode.name,
+            task={**task, "kind": kind, **more},
+            folder=place,
+            environment=clean_environment(mode.env, self.definition.inherit),
+            timeout=self.timeout(mode),
+        )
+
+    def record(self, mode: ModeDefinition) -> Job:
+        job = self.job(mode, "record")
+        if mode.command:
+            run = str(job.folder / "run")
+            job.command = tuple(word.replace("{run}", run) for word in command_words(mode))
+            job.environment = {**job.environment, "LAYERTAP_RUN": run}
+        return job
+
+
+def _run(plan: _Plan, chosen: Sequence[ModeDefinition], *, fresh: bool, tell: Progress) -> list[Finished]:
+    """Runs the modes that are not there yet, the reference first; each is made part of the folder when it ends."""
+    pool = Pool()
+    finished: dict[str, Finished] = {}
+    for mode in chosen:
+        kept = None if fresh else _kept(plan, mode)
+        if kept is not None:
+            finished[mode.name] = kept
+            pool.add(plan.folder_of(mode))
+            tell(mode.name, "kept", len(finished), len(chosen))
+    due = [mode for mode in chosen if mode.name not in finished]
+    due.sort(key=lambda mode: mode.name != plan.definition.reference)
+    by_name = {mode.name: mode for mode in due}
+    made = [plan.record(mode) for mode in due]
+    try:
+        for job in run_jobs(made, plan.jobs, lambda job, state: tell(job.name, state, len(finished), len(chosen))):
+            mode = by_name[job.name]
+            finished[job.name] = _settle(plan, mode, job, pool)
+            state = "failed" if finished[job.name].error else "done"
+            tell(job.name, state, len(finished), len(chosen))
+    finally:
+        for job in made:
+            remove(job.folder)
+    return [finished[mode.name] for mode in chosen]
+
+
+def _kept(plan: _Plan, mode: ModeDefinition) -> Finished | None:
+    """The mode as an earlier sweep left it, if that is what is asked for now and it is whole."""
+    folder = plan.folder_of(mode)
+    try:
+        outcome = parse_json(read_bytes(folder / OUTCOME))
+        if outcome.get("hash") != hash_of(plan.definition, mode, plan.threads):
+            return None
+        run = Run(folder)
+        if run.partial or run.info.get("status") != "complete":
+            return None
+    except (OSError, ValueError, LayertapError):
+        return None
+    return Finished(mode=mode, folder=folder, outcome=outcome, resumed=True, log=_existing(plan.log_of(mode)))
+
+
+def _settle(plan: _Plan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished:
+    """Moves what a process left to where it belongs; an earlier run of the mode goes, since it is another's now."""
+    log, final = plan.log_of(mode), plan.folder_of(mode)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(job.log, encoding="utf-8")
+    run, error = job.folder / "run", job.error
+    spared = 0
+    if not error:
+        error = _problem(run)
+    if not error:
+        try:
+            spared = share(run, pool)
+        except (OSError, LayertapError) as failure:
+            error = f"its run could not be put in place: {reason(failure)}"
+    if error:
+        remove(final)
+        return Finished(
+            mode=mode, folder=None, outcome={}, error=error, log=str(log), seconds=job.seconds, peak=job.peak
+        )
+    outcome = {
+        **job.outcome,
+        "hash": hash_of(plan.definition, mode, plan.threads),
+        "mode": mode.name,
+        "task": {**job.task, "timeout": job.timeout, "inherit": list(plan.definition.inherit)},
+        "seconds": job.seconds,
+        "peak": job.peak,
+        "spared": spared,
+    }
+    write_json(run / OUTCOME, outcome)
+    remove(final)
+    os.replace(run, final)
+    pool.add(final)
+    return Finished(mode=mode, folder=final, outcome=outcome, log=_existing(log), seconds=job.seconds, peak=job.peak)
+
+
+def _problem(folder: Path) -> str:
+    """Why a folder holds no run that can be compared; empty where it does."""
+    try:
+        run = Run(folder)
+    except LayertapError as error:
+        return f"it left no run: {error}"
+    if run.partial:
+        return f"its run is not whole: {run.problems[0]}"
+    if not any(record.asked for record in run.records()):
+        return "nothing was recorded"
+    return ""
+
+
+def _ranked_before(folder: Path, result: Sweep) -> Sweep:
+    """The ranking of layers from the last sweep, for modes that have not been run again, nor their reference."""
+    try:
+        before = read_sweep(folder)
+    except LayertapError:
+        return result
+    kept = before.reference == result.reference and result.modes[result.reference].resumed
+    modes = {
+        name: replace(mode, sensitivity=before.modes[name].sensitivity)
+        if kept and mode.resumed and name in before.modes
+        else mode
+        for name, mode in result.modes.items()
+    }
+    return replace(result, modes=modes)
+
+
+def _existing(path: Path) -> str:
+    return str(path) if path.is_file() and path.stat().st_size else ""
+
+
+def read_sweep(folder: str | os.PathLike[str]) -> Sweep:
+    """The result that the last sweep into a folder left there."""
+    path = Path(folder) / RESULT
+    try:
+        return Sweep.from_dict(parse_json(read_bytes(path)))
+    except (OSError, ValueError) as error:
+        raise BadArgument(f"{path}: no result of a sweep can be read here ({reason(error)})") from error
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """The folder for one sweep at a time; a lock that ends with the process."""
+    if (folder / "run.json").exists():
+        raise RunExists(f"{folder} holds a run; a sweep makes one for each mode, give it a folder of its own")
+    lock = FolderLock(folder, 0, lambda folder, ours: (_refused(one) for one in [folder]))
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _refused(folder: Path) -> Path:
+    raise BadArgument(f"{folder}: another sweep is writing here; wait for it, or give another folder")

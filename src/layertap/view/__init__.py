@@ -1,0 +1,35 @@
+"""A local viewer in the browser: two runs side by side, or one by itself. Reading needs no torch.
+
+serve       starts it on 127.0.0.1 and stays until Ctrl-C: read this first
+app         which address gives what
+guard       whose requests are answered
+sides       the runs, read again when they grow; comparisons in threads of their own
+query       what an address asks for
+page        the first page; `ladders` is what stands on its left, `panel` the chosen site on its right
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["serve"]
+
+
+def serve(
+    runs: Sequence[str],
+    *,
+    floors: Sequence[str] = (),
+    mapping: str | None = None,
+    port: int | None = None,
+    browser: bool = True,
+    scanner: Any = None,
+    told: Any = print,
+) -> None:
+    """Shows runs in the browser until Ctrl-C. `told` is called once with the address.
+
+    The first run is the reference, the second what it is compared with. `floors` and `mapping` are those of `diff`.
+    """
+    from layertap.view.serving import run
+
+    run(runs, floors=floors, mapping=mapping, port=port, browser=browser, scanner=scanner, told=told)

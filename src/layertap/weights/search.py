@@ -1,0 +1,193 @@
+"""What no partner by name explains: found again by its rows and columns among the tensors of the other side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layertap.weights.compose import Composition, RowIndex
+from layertap.weights.describe import (
+    OTHER,
+    changed,
+    common_dtype,
+    constant,
+    initialised,
+    masking,
+    reordered,
+    rule_of,
+    short,
+    shown,
+)
+from layertap.weights.entries import Entry
+from layertap.weights.hashes import Hashes
+from layertap.weights.hints import out_of_order
+from layertap.weights.layout import axes_permuted, conventions, refines, square
+from layertap.weights.quantised import merged_lora
+from layertap.weights.sides import Relation, Sides
+
+
+class Search:
+    """Adds a relation for every tensor that has none."""
+
+    def __init__(self, sides: Sides, found: dict[str, Relation]) -> None:
+        self.sides, self.found = sides, found
+        self.hints, self.config = sides.hints, sides.model.config
+
+    def run(self) -> None:
+        left = [entry for name, entry in self.sides.model.entries.items() if name not in self.found and not entry.meta]
+        left = [entry for entry in left if entry.persistent or self.hints.get(entry.name)]
+        left = [entry for entry in left if not self._settled(entry)]
+        if not left:
+            return
+        used = {name for relation in self.found.values() for name in relation.others}
+        likely = {name for entry in left for name in self.hints.get(entry.name, ())}
+        entries = self.sides.other.entries
+        wide = [entry for name, entry in entries.items() if not entry.meta and (name not in used or name in likely)]
+        dtype = common_dtype(left, wide)
+        here, there = self.sides.hashed(left, dtype), self.sides.hashed(wide, dtype)
+        made: dict[str, Composition | None] = {}
+        for across in (False, True):
+            open_ = [name for name in here if made.get(name) is None]
+            index = RowIndex(there, across=across) if open_ and there else None
+            for name in open_ if index is not None else ():
+                made[name] = index.compose(here[name], self.hints.get(name, ())) if index is not None else None
+        turned = conventions(self.sides.model, self.sides.other, self.found, made)
+        for entry in left:
+            composed = made.get(entry.name)
+            self.found[entry.name] = (
+                self._unexplained(entry, here[entry.name], there)
+                if composed is None
+                else self._judged(entry, composed, turned(entry) == "turned", here[entry.name], there)
+            )
+
+    def _settled(self, entry: Entry) -> bool:
+        """Settles what needs no search: a twin of another tensor, or one of which most is still right."""
+        hints = self.hints.get(entry.name, ())
+        source = self.sides.partner(entry)
+        if source is None and not hints:
+            return self._moved(entry)
+        if source is None or source.shape != entry.shape or source.meta:
+            return False
+        if not entry.readable or not source.readable:
+            self.found[entry.name] = self._unread(entry, source)
+            return True
+        twins = self.sides.twins(entry)
+        if twins and not self._uniform(entry):
+            told = f"holds the values of {shown(tuple(twin.name for twin in twins))}"
+            self.found[entry.name] = Relation("changed", hints, "same", told)
+            return True
+        apart = self.sides.differences(entry, source)
+        if apart.error > OTHER or self.sides.measured(entry).statistics.nonfinite:
+            return False
+        held = self.sides.hashed([entry, source], common_dtype([entry], [source]))
+        own, there = _two(held, entry, source, self.sides)
+        if reordered(own.rows, there.rows, self.config) is not None:
+            return False
+        lora = merged_lora(entry, source, self.sides.other.entries)
+        if lora is not None:
+            factors = (source.name, *lora[0])
+            self.found[entry.name] = Relation("converted", factors, "LoRA merged", lora[1], lossy=True)
+        else:
+            how = changed(apart, own, there, self.sides.measured(entry).statistics)
+            self.found[entry.name] = Relation("changed", hints, *how)
+        return True
+
+    def _moved(self, entry: Entry) -> bool:
+        """The only tensor of the other side with these values, under a name that suggests nothing."""
+        taken = {name for relation in self.found.values() for name in relation.others}
+        hinted = {name for names in self.hints.values() for name in names}
+        twins = [twin for twin in self.sides.twins(entry) if twin.name not in taken and twin.name not in hinted]
+        if len(twins) != 1 or self._uniform(entry):
+            return False
+        self.found[entry.name] = Relation("exact", (twins[0].name,), "renamed")
+        return True
+
+    def _unread(self, entry: Entry, source: Entry) -> Relation:
+        """One side is known by its fingerprint alone, and that is another one."""
+        from layertap.weights.sketched import sketched
+
+        twins = self.sides.twins(entry)
+        if twins:
+            told = f"holds the values of {shown(tuple(twin.name for twin in twins))}"
+            return Relation("changed", (source.name,), "same", told)
+        here, there = self.sides.measured(entry), self.sides.measured(source)
+        return Relation(*sketched(entry, source, here, there))
+
+    def _uniform(self, entry: Entry) -> bool:
+        known = self.sides.measured(entry).statistics
+        return known.min == known.max
+
+    # Judging.
+
+    def _judged(self, entry: Entry, made: Composition, turned: bool, own: Hashes, parts: dict[str, Hashes]) -> Relation:
+        hints = self.hints.get(entry.name, ())
+        rule, detail = rule_of(entry, made, self.sides.other)
+        owners = made.owners
+        if hints and not set(owners) <= set(hints):
+            return Relation("changed", hints, rule, f"holds the values of {shown(owners)}")
+        if rule == "reshaped" and not refines(entry.shape, self.sides.other.entries[owners[0]].shape):
+            told = f"{self.sides.other.entries[owners[0]].shape} there, {entry.shape} here: the same values in one row"
+            return Relation("shape", owners, rule, told)
+        if rule == "rows permuted":
+            order = reordered(own.rows, parts[owners[0]].rows, self.config)
+            known = "converted" if order and order[0] else "changed"
+            return Relation(known, owners, rule, order[1] if order else detail)
+        odd = out_of_order(owners) or ("" if made.in_order else owners[0])
+        if odd:
+            return Relation("changed", owners, rule, f"its parts come in another order: first {odd}")
+        if made.transposed and square(entry.shape) and not turned:
+            why = "transposed, and nothing that is not square shows that this is how the two sides differ"
+            return Relation("changed", owners, "transposed", why)
+        sources = [self.sides.other.entries[name] for name in owners]
+        cast = any(source.dtype != entry.dtype for source in sources)
+        if rule in ("same", "renamed") and not cast:
+            return Relation("exact", owners, rule)
+        if rule in ("same", "renamed"):
+            return Relation("cast", owners, rule, f"{short(sources[0].dtype)} → {short(entry.dtype)}")
+        kinds = f"{short(sources[0].dtype)} → {short(entry.dtype)}" if cast else ""
+        return Relation("converted", owners, rule, ", ".join(part for part in (detail, kinds) if part), lossy=cast)
+
+    def _unexplained(self, entry: Entry, own: Hashes, parts: dict[str, Hashes]) -> Relation:
+        hints = self.hints.get(entry.name, ())
+        here = self.sides.measured(entry).statistics
+        if here.nonfinite and not masking(entry, here):
+            return Relation("nonfinite", hints, "", f"{here.nonfinite} of {here.count} values are NaN or infinite")
+        if not hints:
+            if here.count > 1 and here.min == here.max:
+                return Relation("constant" if not entry.parameter else "missing", (), "", constant(here.min))
+            return Relation("missing", (), "", initialised(self.sides.model.model, entry, here))
+        sources = self.sides.sources(entry.name)
+        if len(sources) > 1:
+            share = RowIndex({name: parts[name] for name in hints}, across=False).share(own)
+            told = f"{share:.0%} of its rows are found among the parts it should be made of"
+            return Relation("changed", hints, "", told)
+        return self._against(entry, sources[0], own, parts)
+
+    def _against(self, entry: Entry, source: Entry, own: Hashes, parts: dict[str, Hashes]) -> Relation:
+        hints: Any = (source.name,)
+        lora = merged_lora(entry, source, self.sides.other.entries)
+        if lora is not None:
+            return Relation("converted", (source.name, *lora[0]), "LoRA merged", lora[1], lossy=True)
+        axes = axes_permuted(entry, source)
+        if axes:
+            return Relation("converted" if entry.shape != source.shape else "changed", hints, "axes permuted", axes)
+        if source.shape != entry.shape:
+            told = f"{tuple(source.shape)} there, {tuple(entry.shape)} here"
+            return Relation("shape", hints, "", told)
+        order = reordered(own.rows, parts[source.name].rows, self.config)
+        if order is not None:
+            return Relation("converted" if order[0] else "changed", hints, "rows permuted", order[1])
+        how = changed(
+            self.sides.differences(entry, source), own, parts[source.name], self.sides.measured(entry).statistics
+        )
+        there = self.sides.measured(source).statistics.nonfinite
+        if there:
+            return Relation("changed", hints, how[0], f"{how[1]}, {there} values there are NaN or infinite")
+        return Relation("changed", hints, *how)
+
+
+def _two(held: dict[str, Hashes], entry: Entry, source: Entry, sides: Sides) -> tuple[Hashes, Hashes]:
+    """Of a pair that may have one name."""
+    if entry.name != source.name:
+        return held[entry.name], held[source.name]
+    dtype = common_dtype([entry], [source])
+    return sides.hashed([entry], dtype)[entry.name], sides.hashed([source], dtype)[source.name]
