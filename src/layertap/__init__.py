@@ -69,7 +69,7 @@ _ROOMS = {
 register("Report", text="layertap.report.diff:report_text", dict="layertap.report.diff:report_dict")
 register("TrainingReport", text="layertap.report.training:training_text", dict="layertap.report.training:training_dict")
 register("Finding", text="layertap.report.finding:finding_text", dict="layertap.report.finding:finding_dict")
-register("Receipt", text="layertap.report.receipt:receipt_text", dict="layertap.report.receipt:receipt_dict")
+register("Receipt", text="layertap.report.receipt:receipt_text")
 register("Sweep", text="layertap.report.sweep:sweep_text", dict="layertap.report.sweep:sweep_dict")
 register("Audit", text="layertap.weights.text:audit_text")
 for _kind in ("Run", "Report", "TrainingReport", "Finding", "Audit", "Knockout", "Diagnosis", "Sweep"):

@@ -96,7 +96,10 @@ def joined(first: str, second: str) -> Note:
 
 def note_from(text: str, data: Any) -> str:
     """A note as it was written: rebuilt from its code, or the plain text where it had none."""
-    return Note.from_dict(data) if isinstance(data, Mapping) else text
+    try:
+        return Note.from_dict(data) if isinstance(data, Mapping) else text
+    except (LookupError, ValueError, TypeError, AttributeError, ImportError):  # of another version, or damaged
+        return text
 
 
 def codes(notes: Iterable[str]) -> list[dict[str, Any] | None]:

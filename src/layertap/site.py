@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from layertap.messages import tr
+from layertap.result import Note, Result, codes, note_from, with_codes
 
 ROLES = ("input", "output", "grad_input", "grad_output", "param", "param_grad")
 """What a module can be tapped for, in the order in which the design names them."""
@@ -170,6 +172,10 @@ class Sharding:
     """How many ranks each dimension of the device mesh has."""
     mesh_names: tuple[str, ...] = ()
     """The names of those dimensions, for instance `dp`, `tp`; empty when they have none."""
+    mesh_coordinate: tuple[int, ...] = ()
+    """Where this rank stands in the mesh, an index for each dimension; empty when it is not known."""
+    mesh_origin: int = -1
+    """The rank at the mesh's first place, which tells meshes of one shape apart; -1 when it is not known."""
 
     @property
     def partial(self) -> bool:
@@ -242,9 +248,13 @@ def _typed(kind: type[T], values: Mapping[str, Any]) -> T:
         if allowed is None or field_.name not in values:
             continue
         inner = [*value.values()] if isinstance(value, Mapping) else value if isinstance(value, tuple) else []
-        if type(value) not in allowed[0] or not all(type(item) in allowed[1] for item in inner):
+        if _kind(value) not in allowed[0] or not all(_kind(item) in allowed[1] for item in inner):
             raise TypeError(tr("site.type", name=field_.name, type=field_.type))
     return kind(**values)
+
+
+def _kind(value: Any) -> type:
+    return str if isinstance(value, Note) else type(value)
 
 
 T = TypeVar("T")
@@ -280,8 +290,8 @@ class SiteReceipt:
     """Why nothing came, when nothing came."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Receipt(Result):
     """What a capture really did."""
 
     sites: tuple[SiteReceipt, ...]
@@ -315,19 +325,31 @@ class Receipt:
         """Whether everything that fired is in the run."""
         return not (self.error or self.lost or any(site.dropped for site in self.sites))
 
-    def __str__(self) -> str:
-        from layertap.report.receipt import receipt_text
-
-        return receipt_text(self)
-
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for `run.json`; notes only where there are some."""
-        from dataclasses import asdict
-
-        return {name: value for name, value in asdict(self).items() if value or name != "notes"}
+        """As plain values for `run.json`; notes, and the codes of notes, only where there are some."""
+        data = asdict(self)
+        data["sites"] = [
+            {**plain, "why_code": codes([site.why])[0]} if isinstance(site.why, Note) else plain
+            for plain, site in zip(data["sites"], self.sites, strict=True)
+        ]
+        if not self.notes:
+            del data["notes"]
+        return with_codes(data, self, "notes") if any(isinstance(note, Note) for note in self.notes) else data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Receipt:
         """Reads what `to_dict` gave; a ValueError or TypeError where something is of another kind."""
-        sites = tuple(_typed(SiteReceipt, site) for site in data["sites"])
-        return _typed(cls, {**data, "sites": sites, "notes": tuple(data.get("notes", ()))})
+        sites = tuple(
+            _typed(
+                SiteReceipt, {**_known(SiteReceipt, site), "why": note_from(site.get("why", ""), site.get("why_code"))}
+            )
+            for site in data["sites"]
+        )
+        told = data.get("note_codes") or ()
+        notes = tuple(note_from(text, code) for text, code in zip_longest(data.get("notes", ()), told))
+        return _typed(cls, {**_known(cls, data), "sites": sites, "notes": notes})
+
+
+def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field_.name for field_ in fields(kind)}
+    return {name: value for name, value in data.items() if name in names or not name.endswith(("_code", "_codes"))}

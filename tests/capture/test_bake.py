@@ -261,9 +261,9 @@ def test_a_copy_of_a_tapped_model_is_tapped(net):
 
 
 def test_what_cannot_be_meant_is_refused(net):
-    with pytest.raises(BadArgument, match="a graph hands out input and output"):
+    with pytest.raises(BadArgument, match="a graph can return input and output"):
         lt.bake(net, what="grad_output")
-    with pytest.raises(BadArgument, match=r"bake takes an nn\.Module, got int"):
+    with pytest.raises(BadArgument, match=r"bake requires an nn\.Module, got int"):
         lt.bake(3)
     with pytest.raises(NoMatch, match="Nearest: shared"):
         lt.bake(net, sites="shred")

@@ -87,7 +87,7 @@ def test_inside_function_transforms():
         model(X)
     assert not rec.receipt.error
     site = rec.receipt.sites[0]
-    assert site.skipped["a tensor inside torch.vmap stands for many"] == 1
+    assert site.skipped["a tensor inside torch.vmap represents many tensors"] == 1
     assert torch.equal(rec.run["0@2"].tensor(), bare), "inside torch.func.grad the values are there"
     assert torch.equal(rec.run[f"0@{site.fired - 1}"].tensor(), bare)
 

@@ -449,4 +449,4 @@ def test_a_module_whose_class_cannot_be_exchanged_is_named():
         model(X)
     (silent,) = rec.receipt.silent
     assert silent.path == "0"
-    assert "Closed cannot be exchanged for a tapped one (TypeError: final)" in silent.why
+    assert "Closed cannot be replaced by a tapped one (TypeError: final)" in silent.why

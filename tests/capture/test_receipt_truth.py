@@ -26,7 +26,7 @@ def test_a_call_that_was_ended_by_an_exception():
     assert why(rec) == {
         "": "it was called, and StopIteration was raised before it returned",
         "1": "it was called, and StopIteration was raised before it returned",
-        "2": "the model was left by StopIteration before it came to this module, or took a branch without it",
+        "2": "the model was left by StopIteration before this module was reached, or took a branch without it",
     }
 
 
@@ -38,7 +38,7 @@ def test_a_module_that_was_replaced_or_added_while_recording():
         model.append(nn.Tanh())
         model.append(nn.GELU())
         model(X)
-    assert why(rec)["1"] == "another module took its place while recording; start a new recording for that one"
+    assert why(rec)["1"] == "another module replaced it while recording; start a new recording for that one"
     assert any(note.endswith("are not recorded: 1, 2, 3") for note in rec.receipt.notes)
 
 

@@ -309,7 +309,7 @@ def test_nothing_captured_is_an_error_that_says_why():
         model["used"](X)
     with pytest.raises(NothingCaptured, match="never called"), lt.record(mlp(), sites="0"):
         pass
-    never = pytest.raises(NothingCaptured, match="no step was due; the schedule says steps 5")
+    never = pytest.raises(NothingCaptured, match="no step was selected; the schedule is steps 5")
     with never, lt.record(mlp(), sites="0", schedule=[5]) as rec:
         rec.model(X)
     with pytest.raises(NothingCaptured, match="backward"), lt.record(mlp(), sites="0", what="grad_output") as rec:

@@ -53,7 +53,7 @@ def test_a_predicate_of_three_sees_epoch_and_batch():
 def test_the_plan_is_printed():
     assert parse_schedule("every 250").plan() == "every 250th step: 0, 250, 500, 750; 4 of the first 1000 steps"
     assert parse_schedule(None).plan() == "every step"
-    assert parse_schedule("epochs 2").plan().startswith("epochs 2 (epochs and batches decide")
+    assert parse_schedule("epochs 2").plan().startswith("epochs 2 (epochs and batches are decided")
 
 
 @pytest.mark.parametrize("bad", ["sometimes", "every", "every -3", "steps 3 to 9", 0, -1, [], {}, "", 1.5, "log 0"])

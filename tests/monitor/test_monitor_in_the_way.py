@@ -367,7 +367,7 @@ def test_a_full_disk_costs_records_and_not_the_training(tmp_path):
     assert full.returncode == 0, error
     bare = process(tmp_path / "other", "[1, 2, 3]")
     assert bare.communicate(timeout=60)[0] == out, "the training came to the same loss"
-    assert "layertap could not write a record; going on without it" in error
+    assert "layertap could not write a record and continues without it" in error
     assert "are not in the run (keep, budget, or a full disk)" in error
 
 

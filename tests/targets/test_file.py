@@ -106,9 +106,9 @@ def test_errors_say_where_and_the_way_out(write, code, factory, says):
     ("spec", "says"),
     [
         ("missing.py:make", "missing.py:make: there is no file missing.py (looked from "),
-        ("resnet50", "'resnet50' is no target; expected file.py:factory"),
-        ("missing.py", "name the factory: missing.py:NAME"),
-        ("net.py", "name the factory: net.py:make (the file has make, Net)"),
+        ("resnet50", "'resnet50' is not a target; expected file.py:factory"),
+        ("missing.py", "name of the factory: missing.py:NAME"),
+        ("net.py", "name of the factory: net.py:make (the file has make, Net)"),
         ("folder", "it looks like a Hugging Face folder: hf:folder"),
     ],
 )

@@ -94,10 +94,10 @@ def test_errors_say_the_way_out(folder, tmp_path, monkeypatch):
     with pytest.raises(TargetError, match=r"transformers .* has no Qwen99; .*file.py:factory"):
         open_target(f"hf:{folder}")
     config.write_text("{")
-    with pytest.raises(TargetError, match=r"config.json is no JSON"):
+    with pytest.raises(TargetError, match=r"config.json is not valid JSON"):
         open_target(f"hf:{folder}")
     config.unlink()
-    with pytest.raises(TargetError, match=r"has no config.json, so it is no Hugging Face model"):
+    with pytest.raises(TargetError, match=r"has no config.json, so it is not a Hugging Face model"):
         open_target(f"hf:{folder}")
     config.write_text(json.dumps(original))
     (folder / "model.safetensors").write_bytes(b"not safetensors at all")

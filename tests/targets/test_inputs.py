@@ -74,10 +74,10 @@ def test_inputs_go_to_the_model_s_device(target):
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("inputs.txt", b"1", ".txt is no input; use .npz, .safetensors, .json, .pt"),
-        ("inputs.json", b"[1]", 'holds a list; expected an object such as {"input_ids": [[1, 2]]}'),
+        ("inputs.txt", b"1", ".txt is not a supported input; use .npz, .safetensors, .json, .pt"),
+        ("inputs.json", b"[1]", 'contains a list; expected an object such as {"input_ids": [[1, 2]]}'),
         ("inputs.json", b'{"x": [[1], [1, 2]]}', "cannot be read as .json input"),
-        ("inputs.json", b"{}", "holds no inputs"),
+        ("inputs.json", b"{}", "contains no inputs"),
         ("inputs.json", b'{"y": [1.0]}', "has 'y', which Net does not take; it takes x, mask"),
         ("inputs.npz", b"broken", "cannot be read as .npz input"),
         ("inputs.safetensors", b"broken", "cannot be read as .safetensors input"),

@@ -81,7 +81,7 @@ def test_b1_the_switch_sets_the_three_fields_that_only_work_together():
     assert config.output_logits is True
     assert isinstance(config.on_device_sampling_config, CLASSES.OnDeviceSamplingConfig)
     assert "63 modules will be captured; compile now" in str(plan)
-    assert "sampling was off; it is on now" in str(plan)
+    assert "sampling was off; it was turned on," in str(plan)
 
 
 def test_b1_off_leaves_the_configuration_as_it_was():
@@ -97,7 +97,7 @@ def test_b5_some_layers_by_their_true_names():
     assert plan.modules == ("layers.0", "layers.30", "layers.61", "norm", "lm_head")
     assert any("only the first bucket's captures are real" in note for note in plan.notes)
     assert any("rank 0's shard" in note for note in plan.notes)
-    assert any(note.startswith("lm_head: ") and "the last token alone" in note for note in plan.notes)
+    assert any(note.startswith("lm_head: ") and "only the last token" in note for note in plan.notes)
     assert prepare(config, "model.layers.*.mlp", model=decoder(2), classes=CLASSES).modules == (
         "layers.0.mlp",
         "layers.1.mlp",
@@ -113,7 +113,7 @@ def test_what_a_configuration_does_to_captures_is_told_before_compiling():
         tp_degree=2, sequence_parallel_enabled=True, qkv_kernel_fuse_residual_add=True, qkv_kernel_enabled=True
     )
     told = str(prepare(config, ["model.layers.0", "model.layers.0.mlp.experts"], classes=CLASSES))
-    for text in ("rank 0's tokens alone", "its MLP's output", "rank 0's summand", "gives a placeholder"):
+    for text in ("rank 0's tokens", "its MLP's output", "rank 0's summand", "gives a placeholder"):
         assert text in told
 
 
@@ -219,7 +219,7 @@ def test_a_placeholder_is_no_capture(tmp_path):
     app = app_of(tmp_path, ["model.layers.[0,99]"])
     found = neuron.run(app, prompt(1))
     assert [site.path for site in found.receipt.silent if "placeholder" in site.why] == ["model.layers.99"]
-    assert "zeros(1): the module was never hit (is its name right?" in str(found.receipt)
+    assert "zeros(1): the module was not called (is its name right?" in str(found.receipt)
     assert "model.layers.99" not in [site.path for site in found.run.sites]
 
 
@@ -271,7 +271,7 @@ def test_logits_are_those_of_the_last_token_and_no_fault(tmp_path):
     )
     whole = reference(prompt(1), ["model.norm", "lm_head"])
     assert_parts(found.run, whole)
-    assert "the last token alone" in str(found.receipt)
+    assert "the last token only:" in str(found.receipt)
     report = lt.diff(whole, found.run)
     assert report.verdict in ("identical", "noise"), str(report)
     assert "compared: 1×1×64 of 1×11×64, from [0, 10, 0]" in report.rows[-1].why
@@ -446,7 +446,7 @@ def test_listening_can_be_undone(tmp_path):
     neuron.release(app)
     assert set(vars(app)) == set(before)
     assert all(not wrapper._forward_pre_hooks for wrapper in app.models)
-    with pytest.raises(NothingCaptured, match="no call of an app was listened to"):
+    with pytest.raises(NothingCaptured, match="no call of an app has been observed"):
         neuron.get_layer_hidden_states(app)
     # What somebody else has put in its place since is theirs.
     neuron.open_app(app)
@@ -462,7 +462,7 @@ def test_an_app_that_runs_ahead_or_is_none_is_refused(tmp_path):
         neuron.open_app(app)
     app.neuron_config.async_mode = False
     app.models = []
-    with pytest.raises(TargetError, match="ModelWrapper, and _get_constructed_outputs are expected"):
+    with pytest.raises(TargetError, match="ModelWrapper, and _get_constructed_outputs;"):
         neuron.open_app(app)
 
 
@@ -510,7 +510,7 @@ def test_a_model_of_hugging_face_in_its_own_generate_has_the_same_sites(tmp_path
 def test_a_recording_in_which_the_device_handed_out_nothing_is_an_error(tmp_path):
     app = app_of(tmp_path, record_layer_outputs=True)
     app.neuron_config.on_device_sampling_config = None
-    with pytest.raises(NothingCaptured, match=r"handed out no captures|nothing was captured"), neuron.record(app):
+    with pytest.raises(NothingCaptured, match=r"returned no captures|nothing was captured"), neuron.record(app):
         app(**prompt(1))
 
 
@@ -539,7 +539,7 @@ def test_b2_63_hidden_states_for_62_layers_of_this_call_and_no_other(tmp_path):
 def test_b2_an_error_rather_than_the_states_of_an_older_call(tmp_path):
     app = app_of(tmp_path, record_layer_outputs=True)
     neuron.open_app(app)
-    with pytest.raises(NothingCaptured, match="no call of an app was listened to"):
+    with pytest.raises(NothingCaptured, match="no call of an app has been observed"):
         neuron.get_layer_hidden_states(app)
     app(**prompt(1))
     assert len(neuron.get_layer_hidden_states(app)) == 5
@@ -549,7 +549,7 @@ def test_b2_an_error_rather_than_the_states_of_an_older_call(tmp_path):
         neuron.get_layer_hidden_states(app)
     app.neuron_config.on_device_sampling_config = None
     app(**prompt(1))
-    with pytest.raises(NothingCaptured, match="the device handed out no captures"):
+    with pytest.raises(NothingCaptured, match="the device returned no captures"):
         neuron.get_layer_hidden_states(app)
 
 
@@ -558,7 +558,7 @@ def test_b2_a_list_with_holes_is_refused(tmp_path):
     neuron.open_app(app)
     app(**prompt(1))
     with pytest.raises(
-        NothingCaptured, match=r"3 of the 5 hidden states were not captured: model.embed_tokens \(not asked for\)"
+        NothingCaptured, match=r"3 of the 5 hidden states were not captured: model.embed_tokens \(not requested\)"
     ):
         neuron.get_layer_hidden_states()
 

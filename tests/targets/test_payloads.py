@@ -137,7 +137,7 @@ def looked_at(path, folder):
 @pytest.mark.parametrize("change", PICKLES)
 def test_a_program_with_a_pickle_inside_is_refused(change, program, tmp_path, canary):
     path = rewritten(program, tmp_path / "evil.pt2", lambda members: change(members, Evil(canary)))
-    with pytest.raises(TargetError, match="is a pickle of more than tensors, which is refused"):
+    with pytest.raises(TargetError, match="is a pickle that contains more than tensors; it is refused"):
         lt.open_target(path)
     looked_at(path, tmp_path)
     done = CliRunner().invoke(cli.app, ["record", str(path), "-o", str(tmp_path / "run")])
@@ -479,7 +479,7 @@ def weights_elsewhere(folder, canary, evil):
         (own_code_for_auto, ""),
         (own_tokenizer, ""),
         (pickled_checkpoint, ""),
-        (a_kernel, "which is code from elsewhere"),
+        (a_kernel, "which is external code;"),
         (not_a_model, "has no logging"),
         (weights_elsewhere, "outside the folder; that is refused"),
     ],

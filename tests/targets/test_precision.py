@@ -47,7 +47,7 @@ def test_openvino_saves_weights_as_float16_unless_told_otherwise(case):
     exactly = {"INFERENCE_PRECISION_HINT": "f32"}  # some CPUs would compute in bfloat16 besides
     report = lt.diff(reference, opened(folder / "default.xml", given, exactly).run)
     assert report.cause == "precision"
-    assert "the error has the size of float16 rounding, though the tensors say float32" in str(report)
+    assert "the error has the size of float16 rounding, although the tensors are float32" in str(report)
     assert "the candidate's parameters are float16, the reference's are not" in str(report)
     clean = lt.diff(reference, opened(folder / "float32.xml", given, exactly).run)
     assert (clean.verdict, clean.cause) == ("noise", "")
@@ -98,8 +98,8 @@ def test_bfloat16_within_is_called_precision(case):
     report = lt.diff(reference, rec.run)
     assert report.verdict == "fault", "float32 does not explain it"
     assert report.cause == "precision"
-    assert "has the size of bfloat16 rounding, though the tensors say float32" in report.notes[0]
-    assert "every value of the candidate's model.embed_tokens fits into bfloat16" in report.notes[0]
+    assert "has the size of bfloat16 rounding, although the tensors are float32" in report.notes[0]
+    assert "every value of the candidate's model.embed_tokens can be represented in bfloat16" in report.notes[0]
 
 
 def test_a_hint_that_the_cpu_does_not_follow_is_told(case):
@@ -108,7 +108,7 @@ def test_a_hint_that_the_cpu_does_not_follow_is_told(case):
         pytest.skip("this CPU follows it")
     openvino.save_model(made, folder / "hint.xml", compress_to_fp16=False)
     rec = opened(folder / "hint.xml", given, {"INFERENCE_PRECISION_HINT": "bf16"})
-    assert "precision: bf16 was asked for, but on this CPU OpenVINO computes in f32" in rec.receipt.notes
+    assert "precision: bf16 was requested, but on this CPU OpenVINO computes in f32" in rec.receipt.notes
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_word_of_a_runtime_is_proof(case, says_so):
     report = lt.diff(reference, rec.run)
     assert report.verdict == "fault"
     assert report.cause == ("precision" if says_so else "")
-    proof = "the candidate's runtime reports that it computes in bfloat16" if says_so else "nothing proves it"
+    proof = "the candidate's runtime reports that it computes in bfloat16" if says_so else "this is not proven"
     assert proof in report.notes[0]
 
 
@@ -254,5 +254,5 @@ def test_where_float16_and_bfloat16_both_fit_bfloat16_is_meant():
         runs.append(rec.run)
     report = lt.diff(*runs)
     assert report.cause == "precision"
-    assert "fits into bfloat16" in report.notes[0]
+    assert "can be represented in bfloat16" in report.notes[0]
     assert "the size of bfloat16 rounding" in report.notes[0]

@@ -86,7 +86,7 @@ def test_nan_and_infinity_are_kept_as_words(small, tmp_path):
     save_golden(recorded(small, (torch.ones(2, 4),), sites="*"), tmp_path / "nan.layertap")
     text = (tmp_path / "nan.layertap").read_text()
     for line in text.splitlines():
-        json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+        json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not valid JSON"))
     assert '"NaN"' in text
     loaded = load_golden(tmp_path / "nan.layertap")
     assert loaded["0"].record.statistics.nan == 2

@@ -77,9 +77,7 @@ def test_written_compared_broken_and_written_anew(suite):
     (pytester.path / "broken").touch()
     broken = pytester.runpytest_inprocess()
     broken.assert_outcomes(failed=1)
-    broken.stdout.fnmatch_lines(
-        ["E *AssertionError: FAULT: this run against *", "E *first site above the floor: 2 (Linear)*"]
-    )
+    broken.stdout.fnmatch_lines(["E *AssertionError: FAULT: this run against *", "E *first departure: 2 (Linear)*"])
 
     meant = pytester.runpytest_inprocess("--layertap-update")
     meant.assert_outcomes(passed=1)
@@ -125,7 +123,7 @@ def test_one_golden_for_several_tests_is_written_by_the_first(suite):
     for options in (["--layertap-update"], []):
         done = pytester.runpytest_inprocess(*options)
         done.assert_outcomes(passed=1, failed=1)
-        done.stdout.fnmatch_lines(["*first site above the floor: 2 (Linear)*"])
+        done.stdout.fnmatch_lines(["*first departure: 2 (Linear)*"])
     assert goldens(pytester) == ["golden/test_a/shared.layertap"]
 
 

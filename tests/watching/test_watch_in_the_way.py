@@ -88,7 +88,7 @@ def test_a_full_disk_costs_records_and_nothing_else(tmp_path, bare, monkeypatch,
     assert w.receipt.lost == w.receipt.records > 0, "the second half; the first is untouched"
     assert list(w.run["blocks.0"].steps) == list(range(6))
     assert "No space left on device" in w.receipt.error
-    assert "could not write a record" in caplog.text
+    assert "could not write a record and continues" in caplog.text
     assert not w.receipt.complete
 
 
@@ -273,5 +273,5 @@ def test_a_card_that_fails_costs_its_last_step_and_not_the_ring(tmp_path, monkey
 
 
 def test_a_level_that_is_none_is_told_before_the_training_starts():
-    with pytest.raises(BadArgument, match="keep='foo' is no level"):
+    with pytest.raises(BadArgument, match="keep='foo' is not a level"):
         read_config({"keep": {"*": "foo"}})

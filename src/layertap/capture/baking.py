@@ -19,6 +19,8 @@ from layertap.capture.graph_taps import GraphTap, Key, Values, attach, children
 from layertap.capture.keep import Keeper
 from layertap.capture.taps import compiling
 from layertap.errors import BadArgument, NothingCaptured
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.select import Selection, select
 from layertap.select.tree import kind_of
 from layertap.site import Site
@@ -48,16 +50,13 @@ def bake(
     statistics are computed inside the graph and only they leave it.
     """
     if not isinstance(model, nn.Module):
-        raise BadArgument(f"bake takes an nn.Module, got {type(model).__name__}")
+        raise BadArgument(tr("bake.module", name=type(model).__name__))
     if isinstance(model, torch.jit.ScriptModule):
-        raise BadArgument(
-            "bake takes the model before it is compiled, this is TorchScript already; save it and tap the file: "
-            "lt.record(lt.open_target('model.pt'), …)"
-        )
+        raise BadArgument(tr("bake.compiled"))
     model = getattr(model, "_orig_mod", model)  # of torch.compile: the graph is made anew from what is tapped
     roles = (what,) if isinstance(what, str) else tuple(what)
     if not roles or not set(roles) <= set(_ROLES):
-        raise BadArgument(f"what={what!r}: a graph hands out {' and '.join(_ROLES)}; gradients are for record(…)")
+        raise BadArgument(tr("bake.what", what=what, ROLES=" and ".join(_ROLES)))
     return Tapped(model, select(model, sites, exclude=exclude, what=roles), Keeper(model, keep))
 
 
@@ -76,7 +75,7 @@ class Tapped(nn.Module):
         except Exception as error:
             # Whatever its own attributes raise.
             raise BadArgument(
-                f"{kind_of(model)} cannot be copied ({type(error).__name__}: {error}); record(model, …) needs no copy"
+                tr("bake.no_copy", kind_of=kind_of(model), name=type(error).__name__, error=error)
             ) from error
         self.training = model.training
         self._values = Values()
@@ -116,10 +115,7 @@ class Tapped(nn.Module):
 
     def __prepare_scriptable__(self) -> None:
         # torch.jit.script reads source, and a tap is not in the model's.
-        raise BadArgument(
-            "a tapped model can be traced, exported and compiled, but not scripted; script the model itself and tap "
-            "the file: torch.jit.script(model).save('model.pt'), then lt.record(lt.open_target('model.pt'), …)"
-        )
+        raise BadArgument(tr("bake.no_script"))
 
     def run_flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """The forward pass."""
@@ -174,7 +170,7 @@ class _NotYet(BadArgument, AttributeError):
     """An AttributeError too: torch.jit looks at every attribute before it traces."""
 
     def __str__(self) -> str:
-        return "the layout is known after the first call: run, trace, export or compile the tapped model first"
+        return tr("bake.layout")
 
 
 class _Learned:
@@ -194,9 +190,7 @@ class _Learned:
     def layout(self, tapped: Tapped) -> Layout:
         kinds = {choice.path: choice.kind for choice in tapped.selection}
         if not self.taps:
-            raise NothingCaptured(
-                f"none of the {len(kinds)} requested modules was called with a tensor: {', '.join(list(kinds)[:4])}"
-            )
+            raise NothingCaptured(tr("bake.nothing", count=len(kinds), kinds=", ".join(list(kinds)[:4])))
         seen = {(path, role) for (path, role, _, _), _ in self.taps}
         silent = {
             str(Site(path=choice.path, role=role)): tapped._refused.get(choice.path) or self._why(choice.path, role)
@@ -216,12 +210,10 @@ class _Learned:
     def _why(self, path: str, role: str) -> str:
         why = {reason for key, reason in self.skipped.items() if key[:2] == (path, role)}
         if why:
-            return f"no tensor: {', '.join(sorted(why))}"
+            return Note("bake.no_tensor", why=", ".join(sorted(why)))
         if path not in self.calls:
-            return (
-                "never called in this forward pass (a container, a branch not taken, or its parameters used directly)"
-            )
-        return "it was called, but the leaves that were asked for did not come"
+            return Note("bake.never_called")
+        return Note("bake.no_leaves")
 
 
 _learned: dict[int, dict[int, _Learned]] = {}

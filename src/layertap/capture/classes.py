@@ -22,6 +22,8 @@ from typing import Any
 from torch import nn
 from torch._guards import CompileContext
 
+from layertap.result import Note
+
 LEFT_OUT = object()
 
 
@@ -88,7 +90,7 @@ def _give(module: nn.Module, own: Any, kinds: list[Kind]) -> str:
         _set(module, cls)
     except Exception as error:  # noqa: BLE001 - a metaclass, or `__init_subclass__`, may raise anything
         _set(module, own)
-        return f"its class {own.__name__} cannot be exchanged for a tapped one ({type(error).__name__}: {error})"
+        return Note("capture.no_class", name=own.__name__, name2=type(error).__name__, error=error)
     return ""
 
 

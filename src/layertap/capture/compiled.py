@@ -23,6 +23,8 @@ from layertap.capture import taps
 from layertap.capture.leaves import Leaf
 from layertap.capture.module_tap import ModuleTap, Moment
 from layertap.errors import BadArgument
+from layertap.messages import tr
+from layertap.result import Note
 
 if TYPE_CHECKING:
     from layertap.capture.graph_taps import GraphTap, Taken, Values
@@ -102,9 +104,7 @@ class Region:
         from layertap.capture.graph_taps import tapped
 
         if any(tapped(tap.module) for tap in self._taps.values()):
-            raise BadArgument(
-                f"{self._root.path or 'the model'} is compiled and being recorded already; close that recording first"
-            )
+            raise BadArgument(tr("compiled.twice", path=self._root.path or tr("capture.the_model")))
 
     def open(self) -> None:
         """Puts the taps on, and stands before the graph."""
@@ -140,20 +140,16 @@ class Region:
 
     def why(self, role: str, total: int) -> str:
         """Why nothing came from a module inside."""
-        name = self._root.path or "the model"
+        name = self._root.path or Note("capture.the_model")
         if self.failure:
-            return f"{name} cannot be compiled with taps, so it ran without: {self.failure}"
+            return Note("compiled.without_taps", name=name, failure=self.failure)
         if role not in (*_GRAPH_ROLES, "param", "param_grad"):
-            return (
-                f"{name} is compiled: a graph shows what its modules take and return, not {role}; record it uncompiled"
-            )
+            return Note("compiled.roles", name=name, role=role)
         if not self.calls and role in _GRAPH_ROLES:
-            return f"{name}, which is compiled, was never called while recording"
+            return Note("compiled.never_called", name=name)
         if not total and role in _GRAPH_ROLES:
-            times = "once" if self.calls == 1 else f"{self.calls} times"
-            return (
-                f"{name} ran {times} as a compiled graph, in which it is not called, or from a graph made without taps"
-            )
+            times = Note("capture.once") if self.calls == 1 else Note("capture.times", count=self.calls)
+            return Note("compiled.ran", name=name, times=times)
         return ""
 
     def _enter(self, *args: Any, **kwargs: Any) -> Any:
@@ -203,7 +199,9 @@ class Region:
                 raise
             text = str(error).strip().splitlines()
             self.failure = f"{type(error).__name__}: {text[0] if text else ''}"
-            self._recorder.tell(f"{self._root.path or 'the model'} is not recorded inside: {self.failure}")
+            self._recorder.tell(
+                Note("compiled.not_inside", path=self._root.path or Note("capture.the_model"), failure=self.failure)
+            )
             return output
 
     def _tapped(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -254,11 +252,10 @@ class Region:
 
     def _ran_outside(self) -> str:
         paths = [self._taps[path].path for path in self._outside]
-        named = ", ".join(paths[:NAMED]) + (f" and {len(paths) - NAMED} more" if len(paths) > NAMED else "")
-        return (
-            f"Python ran {named}, not a compiled graph, and that is what was recorded there (a graph break, "
-            "torch.compiler.disable, or Dynamo's recompile limit)"
+        named = ", ".join(paths[:NAMED]) + (
+            Note("capture.and_more", count=len(paths) - NAMED) if len(paths) > NAMED else ""
         )
+        return Note("compiled.python_ran", named=named)
 
     def _attach(self) -> None:
         from layertap.capture.graph_taps import attach

@@ -26,6 +26,7 @@ from layertap.capture.classes import LEFT_OUT, Kind, asks_own_type, class_of, pu
 from layertap.capture.keep import STATS, Keeper, Level
 from layertap.capture.leaves import DEPTH
 from layertap.measure import portable
+from layertap.result import Note
 from layertap.select import Choice
 
 Key = tuple[str, str, str, int]
@@ -95,7 +96,7 @@ class GraphTap:
 def attach(module: nn.Module, tap: GraphTap) -> str:
     """From now on the module's calls pass the tap; returns why they cannot."""
     if asks_own_type(class_of(module)):
-        return f"{class_of(module).__name__} compares its own type, which a tap inside a graph would change"
+        return Note("capture.compares_type", name=class_of(module).__name__)
     module.__dict__[_NAME] = tap
     return put_on(module, GRAPH)
 
@@ -176,7 +177,7 @@ def _take(tap: GraphTap, role: str, leaf: str, value: Any, number: int) -> None:
     if not level:
         return
     if value.layout is not torch.strided:
-        tap.values.skipped[key] = "a sparse tensor inside a graph"
+        tap.values.skipped[key] = Note("capture.sparse")
         return
     plain = value.detach()
     if hasattr(plain, "placements"):  # a DTensor, which an operation of our own cannot take; it is taken apart later

@@ -12,6 +12,7 @@ import torch
 
 from layertap.errors import BadArgument
 from layertap.measure import histogram
+from layertap.messages import tr
 from layertap.select import Choice, Selection, select
 from layertap.select.tree import Model
 from layertap.site import ROLES
@@ -57,10 +58,7 @@ def parse_level(level: Any) -> Level:
     if callable(level):
         name = getattr(level, "__name__", type(level).__name__)
         return Level(f"{name}()" if name in _NAMED else name, level)  # the bare names are those of the levels here
-    raise BadArgument(
-        f'keep={level!r} is no level; use "stats", "tensor", "histogram", a slice such as "[:, -1]", '
-        "or a function of a tensor"
-    )
+    raise BadArgument(tr("keep.level", level=level))
 
 
 class Keeper:
@@ -91,7 +89,7 @@ class Keeper:
 def _sliced(index: tuple[Any, ...]) -> Level:
     for part in index:
         if not isinstance(part, (int, slice, EllipsisType)) or isinstance(part, bool):
-            raise BadArgument(f"keep={index!r}: a slice is made of integers, slices and ..., not {part!r}")
+            raise BadArgument(tr("keep.slice", index=index, part=part))
     text = "[" + ", ".join(map(_index_text, index)) + "]"
     return Level(text, lambda tensor: tensor[index])
 
@@ -107,7 +105,7 @@ def _parse_index(part: str, whole: str) -> Index:
     if part == "...":
         return Ellipsis
     if not re.fullmatch(r"-?\d+|(-?\d+)?:(-?\d+)?(:(-?\d+)?)?", part):
-        raise BadArgument(f"keep={whole!r}: {part!r} is no index; write integers, a:b:c, or ...")
+        raise BadArgument(tr("keep.index", whole=whole, part=part))
     if ":" not in part:
         return int(part)
     return slice(*(int(end) if end else None for end in part.split(":")))

@@ -14,6 +14,7 @@ from layertap.capture.own_share import OwnShare
 from layertap.capture.pending_record import Tally
 from layertap.capture.quick import QuickWay
 from layertap.capture.taps import Args, Kwargs
+from layertap.result import Note
 
 if TYPE_CHECKING:
     from layertap.capture.compiled import Region
@@ -41,7 +42,7 @@ class Call(NamedTuple):
     """What it sends back to its inputs, where that is asked for."""
 
 
-KNOWN = "recorded by an earlier call, and not written into since"
+KNOWN = "capture.known"
 """Why a tensor of a shared object, a cache for instance, is not recorded again."""
 
 UNWANTED = object()
@@ -174,7 +175,7 @@ class ModuleTap:
             # when it has been written into.
             level = self._recorder.keeper.level(self.path, "input", leaf.path).name if asked else ""
             if self._recorder.contents.known(leaf.tensor, level):
-                tally.skip(KNOWN)
+                tally.skip(Note(KNOWN))
                 continue
             before = tally.tensors
             self.put("input", leaf, moment, tally)

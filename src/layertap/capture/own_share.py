@@ -16,11 +16,12 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
 from layertap.capture.leaves import Leaf
+from layertap.result import Note
 
 Seen = Callable[[str, torch.Tensor], None]
 Edge = tuple[Any, int]
 
-RETURNED = "the module returned its input itself, so its own share of the gradient is not known"
+RETURNED = "capture.own_share"
 
 
 class OwnShare:
@@ -59,7 +60,7 @@ class OwnShare:
             edge = _edge(tensor) if tensor.requires_grad else None
             if edge in self._paths:
                 self._unknown.add(edge)
-                yield RETURNED
+                yield Note(RETURNED)
             elif edge is not None:
                 due.append(edge[0])
         # An input that was written into has another edge now.

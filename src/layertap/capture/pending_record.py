@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from layertap.capture.keep import STATS, Level
+from layertap.messages import tr
 from layertap.site import Sharding, Site
 from layertap.store.columns import RecordPlan
 
@@ -28,7 +29,7 @@ class Tally:
 
     def skip(self, reason: str) -> None:
         if len(self.skipped) >= REASONS and reason not in self.skipped:
-            reason = "other reasons"
+            reason = tr("capture.other_reasons")
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
 

@@ -10,6 +10,8 @@ from torch import nn
 from layertap.capture.artefact import artefact_of
 from layertap.capture.module_tap import ModuleTap
 from layertap.capture.pending_record import Source
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Receipt, Site, SiteReceipt
 
 NAMED = 6
@@ -86,42 +88,42 @@ def why_nothing(receipt: Receipt) -> str:
         reasons.setdefault(site.why, []).append(str(Site(path=site.path, role=site.role)))
     commonest = sorted(reasons.items(), key=lambda item: -len(item[1]))[:3]
     lines = [f"  {len(sites)} × {why}\n      {_named(sites)}" for why, sites in commonest]
-    return "\n".join([f"nothing was captured from the {len(receipt.sites)} requested sites:", *lines])
+    return "\n".join([tr("receipt.nothing_captured", count=len(receipt.sites)), *lines])
 
 
 def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    more = Note("capture.and_more", count=len(names) - NAMED) if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
 def _changed(taps: Sequence[ModuleTap], modules: Mapping[str, nn.Module]) -> dict[str, str]:
     """Path → what has become of the module there since recording began."""
-    found = {}
+    found: dict[str, str] = {}
     for tap in taps:
         now = modules.get(tap.path)
         if now is None:
-            found[tap.path] = "it was taken out of the model while recording"
+            found[tap.path] = Note("why.removed")
         elif now is not tap.module:
-            found[tap.path] = "another module took its place while recording; start a new recording for that one"
+            found[tap.path] = Note("why.replaced")
     known = {id(tap.module) for tap in taps}
     for path, module in modules.items():
         if path not in found and id(module) not in known:
-            found[path] = "it was added while recording; start a new recording for it"
+            found[path] = Note("why.added")
     return found
 
 
 def _note_of(changed: Mapping[str, str]) -> list[str]:
     if not changed:
         return []
-    return [f"modules that were replaced, added or taken out while recording are not recorded: {_named(list(changed))}"]
+    return [Note("receipt.changed", named=_named(list(changed)))]
 
 
 def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap], changed: Mapping[str, str], error: str) -> str:
     tally = tap.tallies[role]
     if error and not tally.fired:
-        return f"recording stopped before anything came from it ({error})"
+        return Note("why.stopped", error=error)
     if tally.dropped:
-        return f"not kept, because the budget was used up, {tally.dropped} times"
+        return Note("why.dropped", dropped=tally.dropped)
     if tap.refused and not tap.total:
         return tap.refused
     if tap.region is not None and not isinstance(tap.module, _CONTAINERS):
@@ -129,24 +131,25 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap], changed: Mapp
         if told:
             return told
     if tally.skipped:
-        return "no tensor that can be recorded: " + ", ".join(f"{why} × {n}" for why, n in tally.skipped.items())
+        listed = ", ".join(f"{why} × {n}" for why, n in tally.skipped.items())
+        return Note("why.no_tensor", listed=listed)
     if role in ("param", "param_grad") and not any(True for _ in tap.module.parameters()):
-        return "it has no parameters"
+        return Note("why.no_parameters")
     if role == "param_grad" and not tap.differentiable:
-        return "none of its parameters requires a gradient, or modules below it were asked for them"
+        return Note("why.no_gradients")
     if not tap.total:
         return changed.get(tap.path) or _why_not_called(tap, by_path)
     if tap.ended and role == "output" and not tally.fired:
-        return f"it was called, and {tap.ended} was raised before it returned"
+        return Note("why.raised", ended=tap.ended)
     if role.startswith("grad") and not tap.differentiable:
-        return "nothing it handled required a gradient"
+        return Note("why.nothing_required")
     if role in ("grad_input", "grad_output", "param_grad"):
-        return "no gradient reached it while recording; run backward() inside the block"
+        return Note("why.no_backward")
     if artefact_of(tap.module) is not None and role != "param":
-        return "an artefact shows what leaves its modules, and its own inputs, but not what enters a module"
+        return Note("why.artefact")
     if role == "param":
-        return "its parameters were recorded at the modules below it"
-    return "it was called, but handled no tensor in this role"
+        return Note("why.params_below")
+    return Note("why.no_tensor_in_role")
 
 
 def _why_not_called(tap: ModuleTap, by_path: dict[str, ModuleTap]) -> str:
@@ -154,19 +157,19 @@ def _why_not_called(tap: ModuleTap, by_path: dict[str, ModuleTap]) -> str:
     if artefact is not None and artefact.lost:
         return artefact.lost
     if isinstance(tap.module, _CONTAINERS):
-        return f"{tap.kind} is a container, which torch never calls; ask for its children"
+        return Note("why.container", kind=tap.kind)
     above = _nearest_called(tap.path, by_path)
     if above is None:
-        return "the model was never called while recording; of torch.compile(model), record what it returned"
-    name = above.path or "the model"
+        return Note("why.model_never_called")
+    name = above.path or Note("capture.the_model")
     if isinstance(above.module, nn.TransformerEncoderLayer):
-        return f"{name} ran its fused fast path, which computes its children without calling them"
+        return Note("why.fast_path", name=name)
     if isinstance(above.module, torch.jit.ScriptModule):
-        return f"{name} is TorchScript, whose calls Python does not see; open it: target = lt.open_target(model)"
+        return Note("why.script", name=name)
     if above.ended:
-        return f"{name} was left by {above.ended} before it came to this module, or took a branch without it"
-    times = "once" if above.total == 1 else f"{above.total} times"
-    return f"{name} ran {times} without calling it (a branch not taken, or its parameters used directly)"
+        return Note("why.left", name=name, ended=above.ended)
+    times = Note("capture.once") if above.total == 1 else Note("capture.times", count=above.total)
+    return Note("why.not_taken", name=name, times=times)
 
 
 def _nearest_called(path: str, by_path: dict[str, ModuleTap]) -> ModuleTap | None:

@@ -34,6 +34,8 @@ from layertap.capture.sink import POLICIES, Sink, Writer
 from layertap.capture.taking import Taking
 from layertap.errors import BadArgument, NothingCaptured
 from layertap.files import parse_bytes
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.select import Selection, select
 from layertap.site import ROLES, Receipt
 from layertap.store import MemoryWriter, Run, RunWriter
@@ -41,7 +43,7 @@ from layertap.store.writer import DURABILITIES
 
 log = logging.getLogger("layertap")
 
-_NOT_YET = "nothing has been recorded yet; use `with record(…) as rec:` or rec.start()"
+_NOT_YET = "record.nothing_yet"
 
 REASON = 120
 """Characters of an error's message that the receipt keeps."""
@@ -71,14 +73,14 @@ class Recorder(Taking):
         durability: Literal["fsync", "none"] = "fsync",
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise BadArgument(f"record takes an nn.Module or an opened target, got {type(model).__name__}")
+            raise BadArgument(tr("record.module", name=type(model).__name__))
         roles = (what,) if isinstance(what, str) else tuple(what)
         if not roles or not set(roles) <= set(ROLES):
-            raise BadArgument(f"what={what!r}: choose from {', '.join(ROLES)}")
+            raise BadArgument(tr("record.what", what=what, ROLES=", ".join(ROLES)))
         if policy not in POLICIES:
-            raise BadArgument(f"policy={policy!r}: choose from {', '.join(POLICIES)}")
+            raise BadArgument(tr("record.policy", policy=policy, POLICIES=", ".join(POLICIES)))
         if durability not in DURABILITIES:
-            raise BadArgument(f"durability={durability!r}: choose from {', '.join(DURABILITIES)}")
+            raise BadArgument(tr("record.durability", durability=durability, DURABILITIES=", ".join(DURABILITIES)))
         super().__init__(rank())
         self._model: nn.Module | None = model
         self._model_ref = weakref.ref(model)
@@ -129,7 +131,7 @@ class Recorder(Taking):
     def start(self) -> Recorder:
         """Begins recording; `with` does it for you."""
         if self._state != "new":
-            raise BadArgument("this recorder has been used already; make a new one with record(…)")
+            raise BadArgument(tr("record.used"))
         for region in self._regions:
             region.check()
         self._writer = self.open_writer()
@@ -236,7 +238,7 @@ class Recorder(Taking):
             text = f"{type(error).__name__}: {error}"
             self._error = self._error or text
             self.sink.failure = self.sink.failure or error
-            log.error("layertap could not complete the recording: %s", text)
+            log.error(tr("record.log_incomplete"), text)
 
     def _release(self) -> None:
         """Lets go of the model: who keeps a recording for its receipt does not keep the model."""
@@ -264,7 +266,7 @@ class Recorder(Taking):
     def receipt(self) -> Receipt:
         """What the recording did, or has done so far."""
         if self._state == "new":
-            raise BadArgument(_NOT_YET)
+            raise BadArgument(tr(_NOT_YET))
         self.flush()
         return self._receipt or self._make_receipt()
 
@@ -272,7 +274,7 @@ class Recorder(Taking):
     def run(self) -> Run:
         """The run that was made."""
         if self._state == "new":
-            raise BadArgument(_NOT_YET)
+            raise BadArgument(tr(_NOT_YET))
         self.flush()
         return Run(self._writer if isinstance(self._writer, MemoryWriter) else self._writer.path)
 
@@ -281,7 +283,7 @@ class Recorder(Taking):
         """What is recorded. A closed recording does not keep it alive."""
         model = self._model_ref() if self._model is None else self._model
         if model is None:
-            raise BadArgument("the model of this recording does not exist any more")
+            raise BadArgument(tr("record.model_gone"))
         return model
 
     @property
@@ -342,8 +344,8 @@ class Recorder(Taking):
     def stop_on(self, error: Exception, path: str) -> bool:
         """Ends recording after an error of layertap's own; returns whether the user is spared it."""
         if not self._error:
-            self._error = f"{path or 'the model'}: {type(error).__name__}: {error}"
-            log.error("layertap stopped recording: %s", self._error)
+            self._error = f"{path or Note('capture.the_model')}: {type(error).__name__}: {error}"
+            log.error(tr("record.log_stopped"), self._error)
         self._disarm()
         return not self.strict
 
@@ -390,7 +392,7 @@ class Recorder(Taking):
             list(self._taps.values()),
             dict(Uncompiled(self.model).named_modules(remove_duplicate=False)),
             steps=getattr(self.sink.writer, "steps", self._steps),
-            never_due="" if self._ever_due else f"no step was due; the schedule says {self.schedule}",
+            never_due="" if self._ever_due else Note("why.never_due", schedule=self.schedule),
             records=self._writer.records,
             nbytes=self._writer.bytes,
             seconds=time.perf_counter() - self._began - (checking_of(self.model) - self._checked_before),

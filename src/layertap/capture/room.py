@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from layertap.capture.buffers import Buffers
 from layertap.capture.headroom import allowance
+from layertap.result import Note
 
 LOOK = 0.25
 """Seconds after which the free memory is looked up again: that costs up to a millisecond."""
@@ -47,11 +48,11 @@ class Room:
                 # A tensor larger than the whole budget passes alone rather than never, if there is memory for it.
                 self.changed.wait_for(lambda: not self._used or self._used + nbytes <= most)
                 if most < self._budget and nbytes > self._allowed_now(self._budget):
-                    self.give_way(f"{self._allowed} bytes may be held, a tensor has {nbytes}")
+                    self.give_way(Note("capture.held_tensor", allowed=self._allowed, nbytes=nbytes))
                     return False
             elif self._used + nbytes > most:
                 if most < self._budget:
-                    self.give_way(f"{most} bytes may be held")
+                    self.give_way(Note("capture.held", most=most))
                 return False
             self._used += nbytes
             return True
@@ -65,9 +66,7 @@ class Room:
     def give_way(self, why: str) -> None:
         """Says, once, that tensors were not kept for want of memory."""
         if not self.notes:
-            self.notes.append(
-                f"memory is short, so tensors gave way to the model and only their statistics stayed: {why}"
-            )
+            self.notes.append(Note("capture.memory_short", why=why))
             log.warning("layertap: %s", self.notes[0])
 
     def _allowed_now(self, nbytes: int) -> int:

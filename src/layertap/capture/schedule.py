@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 Due = Callable[[int, "int | None", "int | None"], bool]
 
-_HELP = (
-    "use an int (every n-th step), a range, a list of steps, a predicate, a text such as 'every 10', 'first 5', "
-    "'steps 3,20-30', 'epochs 1,5', 'batches 0', 'log 3', 'never' (joined by 'and', 'or'), or a mapping of these"
-)
+_HELP = "schedule.help"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +36,12 @@ class Schedule:
         log-spaced steps, 2 a decade: 0, 1, 3, 10, 32; 5 of the first 100 steps
         """
         if not self.by_step:
-            return f"{self.text} (epochs and batches decide as they come)"
+            return tr("schedule.as_they_come", text=self.text)
         found = [step for step in range(steps) if self.due(step)]
         if len(found) == steps:
             return self.text
         named = ", ".join(map(str, found[:shown])) + (", …" if len(found) > shown else "")
-        return f"{self.text}: {named or 'none'}; {len(found)} of the first {steps} steps"
+        return tr("schedule.first_steps", text=self.text, named=named or "none", count=len(found), steps=steps)
 
     def __str__(self) -> str:
         return self.text
@@ -62,13 +60,13 @@ def parse_schedule(schedule: Any) -> Schedule:
     every 100th step and epochs 1, 2
     """
     if schedule is None:
-        return Schedule("every step", lambda step, epoch, batch: True)
+        return Schedule(tr("schedule.every_step"), lambda step, epoch, batch: True)
     if isinstance(schedule, Schedule):
         return schedule
     if isinstance(schedule, int) and not isinstance(schedule, bool):
         return _every(schedule)
     if isinstance(schedule, range):
-        return Schedule(f"steps in {schedule}", lambda step, epoch, batch: step in schedule)
+        return Schedule(tr("schedule.in_range", schedule=schedule), lambda step, epoch, batch: step in schedule)
     if isinstance(schedule, str):
         return _any([_all([_words(part) for part in re.split(r"\band\b", side)]) for side in _sides(schedule)])
     if isinstance(schedule, Mapping):
@@ -81,7 +79,7 @@ def parse_schedule(schedule: Any) -> Schedule:
             return _numbers("steps", found)
         if found:
             return _any([parse_schedule(item) for item in found])
-    raise BadArgument(f"schedule={schedule!r}: {_HELP}")
+    raise BadArgument(tr("schedule.unknown", schedule=schedule, HELP=tr(_HELP)))
 
 
 def _sides(text: str) -> list[str]:
@@ -97,7 +95,7 @@ def _rule(word: str, value: Any) -> Schedule:
     """One rule by its name: the word of a text, or the key of a mapping."""
     if word in ("always", "never") and value in ("", True):
         due = word == "always"
-        return Schedule("every step" if due else "no step", lambda step, epoch, batch: due)
+        return Schedule(tr("schedule.every_step") if due else tr("schedule.no_step"), lambda step, epoch, batch: due)
     if word in ("steps", "epochs", "batches"):
         return _numbers(word, _parse_numbers(value))
     if word in ("every", "first", "log"):
@@ -106,23 +104,23 @@ def _rule(word: str, value: Any) -> Schedule:
         count = _whole(value)
         if count is not None:
             return {"every": _every, "first": _first, "log": _log}[word](count)
-    raise BadArgument(f"schedule {f'{word} {value}'.strip()!r}: {_HELP}")
+    raise BadArgument(tr("schedule.unknown_rule", rule=f"{word} {value}".strip(), HELP=tr(_HELP)))
 
 
 def _every(count: int) -> Schedule:
     if count < 1:
-        raise BadArgument(f"schedule={count}: every n-th step needs n of at least 1")
-    text = "every step" if count == 1 else f"every {count}th step"
+        raise BadArgument(tr("schedule.at_least_one", count=count))
+    text = tr("schedule.every_step") if count == 1 else tr("schedule.every_nth", count=count)
     return Schedule(text, lambda step, epoch, batch: step % count == 0)
 
 
 def _first(count: int) -> Schedule:
-    return Schedule(f"the first {count} steps", lambda step, epoch, batch: step < count)
+    return Schedule(tr("schedule.first", count=count), lambda step, epoch, batch: step < count)
 
 
 def _log(per_decade: int) -> Schedule:
     if per_decade < 1:
-        raise BadArgument(f"schedule 'log {per_decade}': at least 1 step a decade")
+        raise BadArgument(tr("schedule.decade", per_decade=per_decade))
 
     def due(step: int, epoch: int | None, batch: int | None) -> bool:
         if step < 1:
@@ -130,14 +128,14 @@ def _log(per_decade: int) -> Schedule:
         near = round(per_decade * math.log10(step))
         return any(round(10 ** (k / per_decade)) == step for k in (near - 1, near, near + 1))
 
-    return Schedule(f"log-spaced steps, {per_decade} a decade", due)
+    return Schedule(tr("schedule.log", per_decade=per_decade), due)
 
 
 def _numbers(word: str, numbers: Iterable[int | range]) -> Schedule:
     given = list(numbers)
     wanted = frozenset(n for item in given for n in (item if isinstance(item, range) else (item,)))
     if not wanted:
-        raise BadArgument(f"schedule: {word} names no numbers; {_HELP}")
+        raise BadArgument(tr("schedule.no_numbers", word=word, HELP=tr(_HELP)))
     spans = [item for item in given if isinstance(item, range)]
     singles = [str(n) for n in sorted(item for item in given if isinstance(item, int))]
     text = f"{word} " + ", ".join([*singles, *(f"{span.start}-{span.stop - 1}" for span in spans)])
@@ -157,7 +155,7 @@ def _parse_numbers(value: Any) -> list[int | range]:
     for part in str(value).split(","):
         match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
         if match is None:
-            raise BadArgument(f"schedule: {part.strip()!r} is neither a number nor a span such as 20-30")
+            raise BadArgument(tr("schedule.span", strip=part.strip()))
         first = int(match[1])
         found.append(first if match[2] is None else range(first, int(match[2]) + 1))
     return found
@@ -172,7 +170,7 @@ def _predicate(predicate: Callable[..., Any]) -> Schedule:
         places = len(inspect.signature(predicate).parameters)
     except (TypeError, ValueError):
         places = 1
-    name = f"steps chosen by {getattr(predicate, '__name__', 'a predicate')}"
+    name = tr("schedule.predicate", getattr=getattr(predicate, "__name__", "a predicate"))
     if places >= 3:
         return Schedule(name, lambda step, epoch, batch: bool(predicate(step, epoch, batch)), by_step=False)
     return Schedule(name, lambda step, epoch, batch: bool(predicate(step)))
@@ -190,6 +188,6 @@ def _joined(rules: list[Schedule], word: str, due: Due) -> Schedule:
     if len(rules) == 1:
         return rules[0]
     if not rules:
-        raise BadArgument(f"an empty schedule: {_HELP}")
+        raise BadArgument(tr("schedule.empty", HELP=tr(_HELP)))
     texts = [f"({rule})" if " and " in rule.text and word != " and " else str(rule) for rule in rules]
     return Schedule(word.join(texts), due, all(rule.by_step for rule in rules))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from layertap.result import Note
 from layertap.site import Sharding
-from layertap.words import say
 
 if TYPE_CHECKING:
     from layertap.capture.leaves import Leaf
@@ -34,6 +34,8 @@ def sharding_of(tensor: Any, local: torch.Tensor | None) -> Sharding:
         offset=found[0] if found is not None and known else (),
         mesh_shape=sizes,
         mesh_names=tuple(mesh.mesh_dim_names or ()),
+        mesh_coordinate=tuple(here) if here is not None else (),
+        mesh_origin=int(mesh.mesh.flatten()[0]),
     )
 
 
@@ -139,24 +141,20 @@ class Parts:
 
     def notes(self, rank: int) -> list[str]:
         """One sentence for each layout."""
-        told = [
-            say(
-                "{sites}: recorded is the part on rank {rank} of {ranks}, {placements}: {part} of global {whole}",
+        told: list[str] = [
+            Note(
+                "receipt.part",
                 sites=_named(list(sites)),
                 rank=rank,
                 ranks=math.prod(sharding.mesh_shape),
                 placements=", ".join(sharding.placements),
                 part=list(shape),
-                whole=list(sharding.global_shape) or say("unknown shape"),
+                whole=list(sharding.global_shape) or Note("receipt.unknown_shape"),
             )
             for (sharding, shape), sites in self._sites.items()
         ]
         if self._unknown:
-            template = (
-                "{sites}: sharded parameters and a plain output: it may be the whole or only the part on rank {rank}; "
-                "use_local_output=False has the layout recorded too"
-            )
-            told.append(say(template, sites=_named(list(self._unknown)), rank=rank))
+            told.append(Note("receipt.maybe_part", sites=_named(list(self._unknown)), rank=rank))
         return told
 
 
@@ -165,5 +163,5 @@ def _cut(parameter: Any) -> bool:
 
 
 def _named(sites: Sequence[str]) -> str:
-    more = say(" and {count} more", count=len(sites) - NAMED) if len(sites) > NAMED else ""
+    more = Note("receipt.and_more_sites", count=len(sites) - NAMED) if len(sites) > NAMED else ""
     return ", ".join(sites[:NAMED]) + more

@@ -30,6 +30,7 @@ from layertap.capture.slots import Slot
 from layertap.measure import measure, native, real_view
 from layertap.measure.result import Measurement
 from layertap.measure.slab import decode
+from layertap.messages import tr
 from layertap.site import Receipt, Record
 from layertap.store.columns import Late, RecordBatch
 
@@ -152,7 +153,7 @@ class Sink:
         """
         kept = level.reduce(tensor) if level.reduce else tensor
         if not isinstance(kept, torch.Tensor):
-            raise TypeError(f"{draft.site}: keep={level.name} returned {type(kept).__name__}, expected a tensor")
+            raise TypeError(tr("keep.returned", site=draft.site, name=level.name, name2=type(kept).__name__))
         nbytes = kept.numel() * kept.element_size() if level.keeps else 0
         if nbytes and not self._reserve(nbytes):
             draft.tally.dropped += 1
@@ -204,7 +205,7 @@ class Sink:
         """Keeps the first error of writing, and says it."""
         if not self.error:
             self.error, self.failure = f"{type(error).__name__}: {error}", error
-            log.error("layertap could not write a record; going on without it: %s", self.error)
+            log.error(tr("capture.log_record"), self.error)
 
     # One tensor, the long way.
 

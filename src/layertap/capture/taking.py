@@ -15,6 +15,8 @@ from layertap.capture.pending_record import Draft, Source, Tally, dtype_name
 from layertap.capture.sharding import Parts, marked
 from layertap.capture.slots import CallNumbers
 from layertap.measure import supported
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Sharding, Site
 
 if TYPE_CHECKING:
@@ -172,5 +174,5 @@ class Taking:
             raise error
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:REASON]}"
         if reason not in tally.skipped:
-            log.warning("layertap: %s: a tensor cannot be recorded (%s); going on", path or "the model", reason)
+            log.warning(tr("record.log_tensor"), path or Note("capture.the_model"), reason)
         tally.skip(reason)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.capture.sink import Writer
+from layertap.messages import tr
 from layertap.site import Receipt, Record
 
 log = logging.getLogger("layertap")
@@ -50,7 +51,7 @@ class Tee:
             except Exception as error:  # noqa: BLE001 - the run must not suffer for a listener
                 self._listeners.remove(listener)
                 log.error(
-                    "layertap: %s stopped at %s: %s; the run itself goes on",
+                    tr("capture.log_output"),
                     type(listener).__name__,
                     record.site,
                     error,

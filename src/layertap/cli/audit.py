@@ -20,6 +20,7 @@ def audit(
     fingerprints: Annotated[
         Path | None, typer.Option(help="in place of OTHER: write what MODEL's tensors are recognised by (.json)")
     ] = None,
+    html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
     json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
 ) -> None:
     """Compare two sets of weights by their values: identical or casts alone (0), fault (1), inconclusive (3)."""
@@ -42,6 +43,8 @@ def audit(
     with progress() as bar:
         task = bar.add_task("reading weights", total=None)
         found = compare(*sides, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    if html is not None:
+        found.to_html(html)
     if out is not None:
         found.to_json(out)
     show_json(found.to_dict()) if json else show_text(found)

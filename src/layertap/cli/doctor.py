@@ -20,6 +20,7 @@ def doctor(
     input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
     plan: Annotated[str | None, typer.Option(help="what was meant to be cut, if the model does not say so")] = None,
+    html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
     json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
 ) -> None:
     """Say why a changed model goes wrong: healthy (0), code, loading, cache or idea (1), inconclusive (3)."""
@@ -38,5 +39,7 @@ def doctor(
         else:
             inputs = make_inputs(ours, prompt=prompt, input=input, seq_len=seq_len)
         found = diagnose(ours.model, theirs.model, inputs, plan=plan, progress=lambda text: shown.update(Text(text)))
+    if html is not None:
+        found.to_html(html)
     show_json(found.to_dict()) if json else show_text(found)
     raise typer.Exit(found.exit_code)

@@ -21,6 +21,7 @@ def prune(
     prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
     input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
+    html: Annotated[Path | None, typer.Option(help="with --scan: also write a page")] = None,
     json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
 ) -> None:
     """Save a model without some of its branches, or measure which ones may go."""
@@ -32,6 +33,8 @@ def prune(
         raise BadArgument("give either --plan and -o, or --scan")
     if plan is not None and out is None:
         raise BadArgument("-o says where the pruned model goes")
+    if html is not None and not scan:
+        raise BadArgument("--html shows what --scan measures")
     target = open_target(model)
     inputs = make_inputs(target, prompt=prompt, input=input, seq_len=seq_len)
     if plan is not None and out is not None:
@@ -51,6 +54,8 @@ def prune(
 
         result = knockout(target.model, inputs, heads=heads, progress=tell)
         joint = result.plan(size, progress=tell) if size is not None else None
+    if html is not None:
+        result.to_html(html)
     if json:
         show_json(
             {**result.to_dict(), "plan": joint and {"skip": list(joint.plan.paths), "kl": joint.kl, "size": joint.size}}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from layertap.errors import CorruptRun
 from layertap.formats.safe_load import ForeignFiles, listed, load_pt, natural, record_of, regular
+from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store.run import Run
 
@@ -106,17 +107,19 @@ def _stages(config: Any) -> tuple[bool, bool]:
 
 def no_capture(tensor: torch.Tensor) -> str:
     """Why a tensor is no capture, or the empty string: a placeholder, or padding."""
-    if tensor.numel() != 1 or tensor.ndim > 1:
-        return ""
-    value = float(tensor.reshape(-1)[0])
-    if value != value:
-        return "NaN padding: nothing was captured in this place"
-    if value == 0:
-        return (
-            "a placeholder, zeros(1): the module was never hit (is its name right? does a fused kernel use its "
-            "weights?), or this bucket was compiled after the first, which alone has the captures"
-        )
-    return ""
+    if is_padding(tensor):
+        return Note("neuron.padding")
+    return Note("neuron.placeholder") if _single(tensor) == 0 else ""
+
+
+def is_padding(tensor: torch.Tensor) -> bool:
+    """Whether a tensor only fills a place of the list: one NaN."""
+    value = _single(tensor)
+    return value is not None and value != value
+
+
+def _single(tensor: torch.Tensor) -> float | None:
+    return float(tensor.reshape(-1)[0]) if tensor.numel() == 1 and tensor.ndim < 2 else None
 
 
 def is_neuron_file(name: str) -> bool:

@@ -104,7 +104,9 @@ class Layout:
         try:
             data = parse_json(text)
         except ValueError as error:
-            raise CorruptRun(f"{origin} is no JSON: {error}; write it again with tapped.layout.save(…)") from error
+            raise CorruptRun(
+                f"{origin} is not valid JSON: {error}; write it again with tapped.layout.save(…)"
+            ) from error
         if not isinstance(data, dict) or data.pop("format", "") != "layertap-layout":
             raise NotARun(f"{origin} is no layout of layertap's")
         version = data.pop("version", None)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from layertap.errors import TargetError
+from layertap.messages import tr
 
 LARGEST = 1 << 30
 """Bytes of one member of text; a program of hundreds of layers has some tens of millions."""
@@ -38,7 +39,7 @@ class Archive:
         try:
             self._reader = torch._C.PyTorchFileReader(str(path))
         except RuntimeError as error:
-            raise TargetError(f"{name}: an archive that is damaged, or not all there; copy it again") from error
+            raise TargetError(tr("targets.archive_damaged", name=name)) from error
         self.members: list[str] = self._reader.get_all_records()
 
     def find(self, pattern: str) -> list[str]:
@@ -50,25 +51,23 @@ class Archive:
         try:
             size = self._reader.get_record_size(member)
             if size > LARGEST:
-                raise TargetError(f"{self._name}: {member} takes {size} bytes, more than the {LARGEST} that are read")
+                raise TargetError(tr("targets.member_size", name=self._name, member=member, size=size, LARGEST=LARGEST))
             held: bytes = self._reader.get_record(member)
         except RuntimeError as error:
-            raise TargetError(
-                f"{self._name}: {member} cannot be read: the archive is damaged; copy it again"
-            ) from error
+            raise TargetError(tr("targets.member_unreadable", name=self._name, member=member)) from error
         return held
 
     def text(self, member: str) -> str:
         try:
             return self.read(member).decode()
         except UnicodeDecodeError as error:
-            raise TargetError(f"{self._name}: {member} is not text: {error}") from error
+            raise TargetError(tr("targets.member_not_text", name=self._name, member=member, error=error)) from error
 
     def json(self, member: str) -> Any:
         try:
             return json.loads(self.text(member))
         except (ValueError, RecursionError) as error:
-            raise TargetError(f"{self._name}: {member} is not JSON: {error}") from error
+            raise TargetError(tr("targets.member_not_json", name=self._name, member=member, error=error)) from error
 
 
 def first_class(pickled: bytes) -> str:
@@ -83,7 +82,7 @@ def first_class(pickled: bytes) -> str:
             if opcode.name == "GLOBAL":
                 return str(argument).replace(" ", ".")
     except Exception as error:
-        raise TargetError(f"a pickle that cannot be read: {error}") from error
+        raise TargetError(tr("targets.pickle_unreadable", error=error)) from error
     return ""
 
 
@@ -95,7 +94,7 @@ def refuse_pickles(archive: Archive, name: str) -> None:
     for member in _pickled(archive):
         own = member.rpartition("/")[2]
         if own.startswith(_OPAQUE) or _OLD.fullmatch(own):
-            raise TargetError(_refused(name, member, "it is no file of torch.save"))
+            raise TargetError(_refused(name, member, tr("targets.not_torch_save")))
         load_tensors(archive, member, name)
 
 
@@ -108,16 +107,12 @@ def load_tensors(archive: Archive, member: str, name: str) -> Any:
         return torch.load(io.BytesIO(held), weights_only=True, map_location="cpu")
     except Exception as error:
         found = re.search(r"GLOBAL (\S+)", str(error))
-        why = f"it names {found[1]}" if found else str(error).strip().partition("\n")[0]
+        why = tr("targets.it_names", found=found[1]) if found else str(error).strip().partition("\n")[0]
         raise TargetError(_refused(name, member, why)) from error
 
 
 def _refused(name: str, member: str, why: str) -> str:
-    return (
-        f"{name}: {member} is a pickle of more than tensors, which is refused, since it could run code ({why}). If you "
-        "trust the file, load it yourself: lt.open_target(torch.export.load(path)); or allow the class with "
-        "torch.serialization.add_safe_globals"
-    )
+    return tr("targets.pickle_refused", name=name, member=member, why=why)
 
 
 def _pickled(archive: Archive) -> Iterator[str]:

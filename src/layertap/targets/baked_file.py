@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from layertap.errors import LayertapError, MissingExtra, TargetError
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Site
 from layertap.store.layout import Layout
 from layertap.targets.opaque import no_program, records_of
@@ -52,8 +54,8 @@ class Baked(Reader):
         except LayertapError:
             raise
         except Exception as error:
-            raise TargetError(f"{name} has a layout of baked taps, but cannot be loaded: {told(error)}") from error
-        self.format = f"{form} with baked taps"
+            raise TargetError(tr("targets.baked_not_loaded", name=name, told=told(error))) from error
+        self.format = Note("targets.with_baked_taps", form=form)
         self.contents = baked_contents(layout)
         for weight, tensor in self._runner.parameters.items():
             self._know(weight.removeprefix(_WRAPPER), tensor)
@@ -80,7 +82,7 @@ class Baked(Reader):
         )
 
     def save(self, path: Path, wanted: frozenset[str]) -> str:
-        raise TargetError("this file has its taps already; to have others, bake and compile the model again")
+        raise TargetError(tr("targets.taps_already"))
 
 
 def baked_contents(layout: Layout) -> ArtefactContents:
@@ -90,9 +92,7 @@ def baked_contents(layout: Layout) -> ArtefactContents:
         contents.modules.setdefault(Site.parse(tap.site).path, tap.kind)
     for path in contents.lost:
         contents.modules.setdefault(path, "Module")
-    contents.remarks.append(
-        "baked: the taps are part of the file, so its drift against a file without them is not known"
-    )
+    contents.remarks.append(Note("targets.baked_drift_unknown"))
     return contents
 
 
@@ -102,7 +102,7 @@ def _lost(layout: Layout) -> dict[str, str]:
     for tap in layout.taps:
         path = Site.parse(tap.site).path
         if path not in shown:
-            lost[path] = f"baked as {tap.level} of {Site.parse(tap.site).role}; layout.split(raw) gives those"
+            lost[path] = Note("targets.baked_as", level=tap.level, role=Site.parse(tap.site).role)
     return {
         **lost,
         **{Site.parse(site).path: why for site, why in layout.silent.items() if Site.parse(site).path not in shown},
@@ -191,7 +191,7 @@ def _iree(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
     try:
         from iree import runtime
     except ImportError as error:
-        raise MissingExtra(f"{name} needs iree's runtime: pip install 'layertap[iree]'") from error
+        raise MissingExtra(tr("targets.needs_iree", name=name)) from error
     config = runtime.Config("local-sync")
     context = runtime.SystemContext(config=config)
     module = runtime.VmModule.mmap(context.instance, str(path))
@@ -200,7 +200,7 @@ def _iree(path: Path, name: str, config: Mapping[str, Any]) -> Runner:
 
     def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if kwargs:
-            raise TypeError(f"a .vmfb takes its inputs by place; {', '.join(kwargs)} came by name")
+            raise TypeError(tr("targets.vmfb_by_place", kwargs=", ".join(kwargs)))
         result = main(*(_numpy(value) for value in args))
         several = result if isinstance(result, (tuple, list)) else (result,)
         return [torch.from_numpy(value.to_host().copy()) for value in several]

@@ -17,10 +17,10 @@ import torch
 from layertap.capture import Tapped
 from layertap.capture.leaves import leaves
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.site import Site, Statistics
 from layertap.targets.target import Inputs
 from layertap.targets.trust import floor_of, largest_difference
-from layertap.words import say
 
 SUMS = 4.0
 """How much more than the rounding of a value is allowed to a statistic: a sum of many."""
@@ -59,21 +59,24 @@ class Trust:
 
     def __str__(self) -> str:
         count = len(self.fresh) + len(self.constant) + len(self.stale) + len(self.unsteady)
-        lines = [
-            say("freshness: on a second input {moved} of {tested} captures change", moved=len(self.fresh), tested=count)
-        ]
+        lines = [tr("trust.moved", moved=len(self.fresh), tested=count)]
         for name in ("constant", "stale", "unsteady"):
             found = getattr(self, name)
             if found:
-                lines.append(f"{name}: {', '.join(map(str, found[:4]))}{' …' if len(found) > 4 else ''}")
+                lines.append(
+                    tr(
+                        "trust.kind",
+                        name=name,
+                        paths=", ".join(map(str, found[:4])),
+                        more=" …" if len(found) > 4 else "",
+                    )
+                )
         if not self.structure:
-            lines.append("structure: the output did not come back in the model's own form")
-        where = f" at {self.worst}" if self.worst is not None and self.error else ""
-        lines.append(
-            f"values: relative error {self.error:.2g}{where}, {self.error / self.floor:.2g} × the modelled floor"
-        )
+            lines.append(tr("trust.structure"))
+        where = tr("targets.at_leaf", leaf=self.worst) if self.worst is not None and self.error else ""
+        lines.append(tr("trust.values", error=self.error, where=where, error2=self.error / self.floor))
         if self.drift is not None:
-            lines.append(f"observer drift: {self.drift:.2g}, {self.drift / self.floor:.2g} × the modelled floor")
+            lines.append(tr("trust.observer_drift", drift=self.drift, drift2=self.drift / self.floor))
         return "\n".join(lines)
 
 
@@ -103,7 +106,7 @@ def check_baked(
         right_one, right_two = (tapped.split(_call(tapped, inputs)) for inputs in (first, second))
     if set(right_two[1]) - set(two[1]):
         lost = ", ".join(map(str, sorted(set(map(str, right_two[1])) - set(map(str, two[1])))[:4]))
-        raise BadArgument(f"the compiled form has no {lost}; was it made from this bake?")
+        raise BadArgument(tr("targets.not_from_this_bake", lost=lost))
     found: dict[str, list[Site]] = {"fresh": [], "constant": [], "stale": [], "unsteady": []}
     for site, value in two[1].items():
         if not _same(one[1][site], again[1][site]):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import TargetError
+from layertap.messages import tr
 from layertap.site import Site
 from layertap.targets.reader import ArtefactContents, Ran, Reader
 from layertap.targets.shadow import Artefact, as_model
@@ -24,10 +25,10 @@ class Outline(Reader):
         self.format, self.contents = form, contents
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
-        raise TargetError("an outline cannot be run")
+        raise TargetError(tr("targets.outline_run"))
 
     def save(self, path: Path, wanted: frozenset[str]) -> str:
-        raise TargetError("an outline cannot be saved")
+        raise TargetError(tr("targets.outline_save"))
 
 
 class CompiledTarget(Target):

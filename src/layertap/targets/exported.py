@@ -13,6 +13,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unf
 
 from layertap.capture.leaves import leaves
 from layertap.errors import TargetError
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Site
 from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import Node, ScopedCall, Scopes
@@ -32,7 +34,7 @@ class ExportedFile(Reader):
             try:
                 source = torch.export.load(source)
             except Exception as error:
-                raise TargetError(f"{name}: torch.export.load raised {told(error)}") from error
+                raise TargetError(tr("targets.export_load", name=name, told=told(error))) from error
         self.program = source
         nodes = list(_nodes(source))
         signature = source.graph_signature
@@ -43,10 +45,7 @@ class ExportedFile(Reader):
             _use_signature(call, source)
         self._scopes.fill(self.contents)
         if len(self.contents.paths) == 1 and len(nodes) > 1:
-            raise TargetError(
-                f"{name}: its nodes have no nn_module_stack, so no module can be told from another (was it made from "
-                "decomposed or hand-made graphs?); export the model again with torch.export.export"
-            )
+            raise TargetError(tr("targets.no_module_stack", name=name))
         self._tapped: dict[frozenset[str], tuple[Any, list[tuple[ScopedCall, str]]]] = {}
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
@@ -72,8 +71,8 @@ class ExportedFile(Reader):
         program, taps = self.tapped(wanted)
         names = [str(Site(path=call.path, leaf=leaf, call=call.number)) for call, leaf in taps]
         torch.export.save(program, path, extra_files={"layertap_taps": "\n".join(names)})
-        return f"it returns (output, taps), where taps is a tuple of {len(names)} tensors: {', '.join(names[:6])}" + (
-            ", … (the list lies in the file as layertap_taps)" if len(names) > 6 else ""
+        return Note("targets.returns_tuple", count=len(names), names=", ".join(names[:6])) + (
+            Note("targets.list_in_file") if len(names) > 6 else ""
         )
 
     def tapped(self, wanted: frozenset[str]) -> tuple[torch.export.ExportedProgram, list[tuple[ScopedCall, str]]]:

@@ -14,6 +14,8 @@ from types import ModuleType
 from typing import Any, cast
 
 from layertap.errors import TargetError
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.targets.target import Inputs, Target, as_inputs, told
 
 _count = itertools.count()
@@ -22,7 +24,7 @@ _count = itertools.count()
 def open_file(path: Path, factory: str, name: str, arguments: Mapping[str, Any] | None = None) -> Target:
     """Imports the file in isolation and calls its factory with these arguments."""
     if not path.is_file():
-        raise TargetError(f"{name}: there is no file {path} (looked from {Path.cwd()})")
+        raise TargetError(tr("targets.no_file", name=name, path=path, cwd=Path.cwd()))
     path = path.resolve()
     with _own_imports(path.parent):
         module = _import(path, name)
@@ -49,14 +51,14 @@ def _import(path: Path, name: str) -> ModuleType:
     # A name of its own for every opening: two targets called model.py must not see each other's code.
     spec = importlib.util.spec_from_file_location(f"_layertap_target_{next(_count)}_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise TargetError(f"{name}: Python cannot import {path}")
+        raise TargetError(tr("targets.no_import", name=name, path=path))
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look their module up by name
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
-        raise TargetError(f"{name}: importing {path.name} raised {told(error, path)}") from error
+        raise TargetError(tr("targets.import_raised", name=name, name2=path.name, told=told(error, path))) from error
     return module
 
 
@@ -66,28 +68,32 @@ def _factory(module: ModuleType, factory: str, path: Path, name: str) -> Callabl
         return cast("Callable[[], Any]", found)
     names = factories_in(path)
     near = get_close_matches(factory, names, n=1)
-    what = f"has no {factory!r}" if found is None else f"has {factory!r}, but that is a {type(found).__name__}"
-    hint = f"did you mean {near[0]!r}? It" if near else "it"
-    raise TargetError(f"{name}: {path.name} {what}; {hint} has {', '.join(names) or 'no functions and no classes'}")
+    what = (
+        Note("targets.has_no", factory=factory)
+        if found is None
+        else Note("targets.has_other", factory=factory, name=type(found).__name__)
+    )
+    listed = ", ".join(names) or tr("targets.no_functions")
+    if near:
+        raise TargetError(tr("targets.factory_near", name=name, file=path.name, what=what, near=near[0], names=listed))
+    raise TargetError(tr("targets.factory_has", name=name, file=path.name, what=what, names=listed))
 
 
 def _called(make: Callable[..., Any], path: Path, name: str, arguments: Mapping[str, Any]) -> Any:
     try:
         return make(**arguments)
     except (Exception, SystemExit) as error:
-        raise TargetError(f"{name} raised {told(error, path)}") from error
+        raise TargetError(tr("targets.raised", name=name, told=told(error, path))) from error
 
 
 def _parted(made: Any, name: str) -> tuple[Any, Inputs | None]:
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not _is_model(model):
-        shown = f"a tuple of {len(made)}" if isinstance(made, tuple) else f"a {type(made).__name__}"
-        raise TargetError(f"{name} returned {shown}; expected an nn.Module, or (nn.Module, inputs)")
+        shown = Note("targets.tuple_of", count=len(made)) if isinstance(made, tuple) else f"a {type(made).__name__}"
+        raise TargetError(tr("targets.factory_returned", name=name, shown=shown))
     given = as_inputs(inputs)
     if inputs is not None and given is None:
-        raise TargetError(
-            f"{name} returned inputs of type {type(inputs).__name__}; expected a dict, a tuple or a tensor"
-        )
+        raise TargetError(tr("targets.factory_inputs", name=name, name2=type(inputs).__name__))
     return model, given
 
 

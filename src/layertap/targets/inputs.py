@@ -12,6 +12,7 @@ from typing import Any
 from layertap.capture.artefact import artefact_of
 from layertap.errors import BadArgument, TargetError
 from layertap.files import check_archive, open_regular, parse_json, read_bytes, reason
+from layertap.messages import tr
 from layertap.targets.target import Inputs, Target, as_inputs
 
 DEFAULT_LENGTH = 32
@@ -33,13 +34,13 @@ def make_inputs(
     >>> from torch import nn
     >>> make_inputs(Target(model=nn.Linear(2, 1), name="m.py:make"))
     Traceback (most recent call last):
-    layertap.errors.TargetError: m.py:make: nothing to run it on, and Linear has no vocabulary to draw ids from; ...
+    layertap.errors.TargetError: m.py:make: no inputs to run it with, and Linear has no vocabulary to draw ids from; ...
     """
     if prompt is not None and input is not None:
-        raise BadArgument("a prompt and an input file exclude each other; give one of them")
+        raise BadArgument(tr("inputs.exclusive"))
     if seq_len is not None and (prompt is not None or input is not None or target.inputs is not None):
-        source = "prompt" if prompt is not None else "input file" if input is not None else "factory's input"
-        raise BadArgument(f"seq_len={seq_len} is for random ids; the {source} has its own length")
+        source = "prompt" if prompt is not None else tr("inputs.file") if input is not None else tr("inputs.factory")
+        raise BadArgument(tr("inputs.seq_len_own", seq_len=seq_len, source=source))
     if prompt is not None:
         inputs: Inputs = _from_prompt(target, prompt)
     elif input is not None:
@@ -53,32 +54,32 @@ def make_inputs(
 
 def _from_prompt(target: Target, prompt: str) -> Inputs:
     if target.load_tokenizer is None:
-        raise TargetError(
-            f"{target.name} has no tokenizer, so a prompt cannot be read; give ids in an input file (.npz, .json, …)"
-        )
+        raise TargetError(tr("inputs.no_tokenizer", name=target.name))
     encoded = target.load_tokenizer()(prompt, return_tensors="pt")
     named, _ = _parameters(target.model)
     # Some tokenizers offer more (token_type_ids) than the model takes.
     inputs = {name: value for name, value in encoded.items() if name in named}
     if "input_ids" not in inputs or inputs["input_ids"].numel() == 0:
-        raise BadArgument(f"the prompt {prompt!r} gives no tokens; give a longer one")
+        raise BadArgument(tr("inputs.no_tokens", prompt=prompt))
     return inputs
 
 
 def _from_file(target: Target, path: Path) -> Inputs:
     if not path.is_file():
-        raise TargetError(f"there is no input file {path} (looked from {Path.cwd()})")
+        raise TargetError(tr("inputs.no_file", path=path, cwd=Path.cwd()))
     if path.suffix not in _READERS:
-        raise TargetError(f"{path}: {path.suffix or 'a file without suffix'} is no input; use {', '.join(_READERS)}")
+        raise TargetError(
+            tr("inputs.suffix", path=path, suffix=path.suffix or tr("inputs.no_suffix"), READERS=", ".join(_READERS))
+        )
     try:
         inputs = as_inputs(_READERS[path.suffix](path))
     except TargetError:
         raise
     except Exception as error:
         # Readers raise what they like: pickle.UnpicklingError, SafetensorError, zipfile.BadZipFile, ValueError.
-        raise TargetError(f"{path} cannot be read as {path.suffix} input: {reason(error)}") from error
+        raise TargetError(tr("inputs.unreadable", path=path, suffix=path.suffix, reason=reason(error))) from error
     if not inputs:
-        raise TargetError(f"{path} holds no inputs; expected tensors by name")
+        raise TargetError(tr("inputs.empty", path=path))
     _check_names(target, inputs, path)
     return inputs
 
@@ -88,8 +89,13 @@ def _check_names(target: Target, inputs: Inputs, path: Path) -> None:
     unknown = [name for name in inputs if name not in named] if isinstance(inputs, dict) and not takes_any else []
     if unknown:
         raise TargetError(
-            f"{path} has {', '.join(map(repr, unknown))}, which {type(target.model).__name__} does not take; "
-            f"it takes {', '.join(named)}"
+            tr(
+                "inputs.unknown",
+                path=path,
+                map=", ".join(map(repr, unknown)),
+                name=type(target.model).__name__,
+                named=", ".join(named),
+            )
         )
 
 
@@ -117,9 +123,7 @@ def _read_json(path: Path) -> Any:
 
     values = parse_json(read_bytes(path))
     if not isinstance(values, dict):
-        raise TargetError(
-            f'{path} holds a {type(values).__name__}; expected an object such as {{"input_ids": [[1, 2]]}}'
-        )
+        raise TargetError(tr("inputs.not_object", path=path, name=type(values).__name__))
     return {name: torch.tensor(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
@@ -142,18 +146,13 @@ def _random(target: Target, length: int, seed: int) -> Inputs:
     import torch
 
     if length < 1:
-        raise BadArgument(f"seq_len={length} leaves nothing to run; give 1 or more")
+        raise BadArgument(tr("inputs.seq_len", length=length))
     vocabulary = _vocabulary(target.model)
     if vocabulary is None or "input_ids" not in _parameters(target.model)[0]:
         if artefact_of(target.model) is not None:
             takes = ", ".join(map(str, target.model.reader.contents.arguments))
-            raise TargetError(
-                f"{target.name}: nothing to run it on; give an input file (.npz, .safetensors, .json, .pt) with {takes}"
-            )
-        raise TargetError(
-            f"{target.name}: nothing to run it on, and {type(target.model).__name__} has no vocabulary to draw ids "
-            "from; let the factory return (model, inputs), or give an input file"
-        )
+            raise TargetError(tr("inputs.none", name=target.name, takes=takes))
+        raise TargetError(tr("inputs.no_vocabulary", name=target.name, name2=type(target.model).__name__))
     generator = torch.Generator().manual_seed(seed)
     return {"input_ids": torch.randint(vocabulary, (1, length), generator=generator)}
 

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from layertap.errors import MissingExtra, TargetError
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Site
 from layertap.targets.onnx_scopes import INTEGERS, kind_of, read_graph
 from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import Scopes
 from layertap.targets.trust import floor_of, largest_difference
-from layertap.words import say
 
 LARGEST = 256 << 20
 """Bytes of a model that is copied once to find out the dtypes of its values."""
@@ -33,14 +34,14 @@ class Onnx(Reader):
         try:
             self.model = self._onnx.load(str(path), load_external_data=False)
         except Exception as error:
-            raise TargetError(f"{name} cannot be read as ONNX: {type(error).__name__}: {error}") from error
+            raise TargetError(tr("onnx.unreadable", name=name, name2=type(error).__name__, error=error)) from error
         graph = self.model.graph
         if not graph.node:
-            raise TargetError(f"{name} holds no graph: it is empty, or no ONNX file")
+            raise TargetError(tr("onnx.no_graph", name=name))
         check_weights(graph, path, name)
         found = read_graph(self._typed(graph))
         if not found.nodes:
-            raise TargetError(f"{name} holds no operation that computes anything")
+            raise TargetError(tr("onnx.no_operation", name=name))
         initializers = {tensor.name for tensor in graph.initializer}
         inputs = [value for value in graph.input if value.name not in initializers]
         self._scopes = Scopes(found.nodes, [value.name for value in inputs], [value.name for value in graph.output])
@@ -54,7 +55,7 @@ class Onnx(Reader):
         self._scales = found.scales
         for call in self._scopes.calls:
             if any(value.endswith("_quantized") and value not in found.scales for value in call.values):
-                found.lost[call.path] = INTEGERS
+                found.lost[call.path] = Note(INTEGERS)
         self._scopes.calls = [call for call in self._scopes.calls if call.path not in found.lost]
         self.contents.lost.update(found.lost)
         self._scopes.fill(self.contents)
@@ -69,7 +70,7 @@ class Onnx(Reader):
         given = bind(self.contents.arguments, args, kwargs)
         missing = [str(argument) for argument in self.contents.arguments if argument.name not in given]
         if missing:
-            raise TypeError(f"input {', '.join(missing)} is missing")
+            raise TypeError(tr("inputs.missing", missing=", ".join(missing)))
         feeds = {name: ort_value(self._runtime, value) for name, value in given.items()}
         names = [value.name for value in session.get_outputs()]
         found = dict(zip(names, map(tensor_of, session.run_with_ort_values(names, feeds)), strict=True))
@@ -87,27 +88,26 @@ class Onnx(Reader):
         if path.parent.resolve() != self._path.parent.resolve():
             self._onnx.load_external_data_for_model(model, str(self._path.parent))
         self._onnx.save(model, str(path))
-        return "each tap is an output of its own, named as the value in the graph; metadata layertap.taps has its site"
+        return Note("onnx.tap_outputs")
 
     def cross_check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> list[str]:
         """ONNX Runtime fuses across modules: the same taps without any of its optimisations must agree."""
         one, two = (self._run(args, kwargs, wanted, optimised=optimised) for optimised in (False, True))
         floor = floor_of(one.output, len(wanted), two.computes)
         errors = [(largest_difference(a, b)[0], path) for (path, a), (_, b) in zip(one.calls, two.calls, strict=True)]
-        worst, where = max([*errors, (largest_difference(one.output, two.output)[0], "the output")])
+        worst, where = max([*errors, (largest_difference(one.output, two.output)[0], Note("onnx.the_output"))])
         if worst == 0:
-            return [say("ORT_DISABLE_ALL: without ONNX Runtime's optimisations every capture is bit-identical")]
+            return [Note("onnx.cross_identical")]
         if worst <= floor:
             return [
-                say(
-                    "ORT_DISABLE_ALL: without ONNX Runtime's optimisations all captures agree to {error} of their size",
+                Note(
+                    "onnx.cross_agree",
                     error=f"{worst:.2g}",
                 )
             ]
         return [
-            say(
-                "ORT_DISABLE_ALL: ONNX Runtime's optimisations change {where} by {error} of its length, {ratio} × the "
-                "modelled floor",
+            Note(
+                "onnx.cross_differ",
                 where=where,
                 error=f"{worst:.2g}",
                 ratio=f"{worst / floor if floor else float('inf'):.2g}",
@@ -194,9 +194,9 @@ def check_weights(graph: Any, path: Path, name: str) -> None:
         weights = path.parent / file
         within = any(folder in weights.resolve().parents for folder in folders)
         if not within or Path(file).is_absolute() or ".." in Path(file).parts:
-            raise TargetError(f"{name}: its weights are said to lie in {file!r}, outside its folder; that is refused")
+            raise TargetError(tr("onnx.weights_outside", name=name, file=file))
         if not weights.is_file():
-            raise TargetError(f"{name}: its weights lie in {file}, which is not beside it; copy both files together")
+            raise TargetError(tr("onnx.weights_missing", name=name, file=file))
 
 
 def _locations(graph: Any) -> Iterator[str]:
@@ -233,5 +233,5 @@ def libraries(name: str) -> tuple[Any, Any]:
         import onnx
         import onnxruntime
     except ImportError as error:
-        raise MissingExtra(f"{name} needs onnx and onnxruntime: pip install 'layertap[onnx]'") from error
+        raise MissingExtra(tr("onnx.needs", name=name)) from error
     return onnx, onnxruntime

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from layertap.result import Note, code_of
 from layertap.targets.scopes import Node
 
 SCOPES = "pkg.torch.onnx.name_scopes"
@@ -39,20 +40,10 @@ _FOLDED_WEIGHT = re.compile(r"onnx::Conv(Transpose)?_\d+")
 """How the older exporter calls a convolution's weights once it has multiplied a batch normalisation into them."""
 _ROUNDED = "_quantized"
 """How ONNX Runtime's quantiser ends the name of a value of integers."""
-INTEGERS = "its output is rounded to integers whose scale the file does not name, so it cannot be held against floats"
-_MERGED = (
-    "what follows it was merged into its node (a normalisation, an activation), so its own output is not computed; "
-    "export without optimisation, and quantise after that, to keep it"
-)
-NO_PATHS = (
-    f"names: nodes carry no module paths ({SCOPES}), and their names have none either; so each tensor is offered by "
-    "its own name. To see modules, export with torch.onnx.export(model, …, dynamo=True), and keep the metadata in "
-    "later tools"
-)
-BY_NAME = (
-    "names: modules are known by the names of values alone (/layer1/conv/Conv_output_0), as the older exporter writes "
-    "them; what an optimiser has named anew is not seen"
-)
+INTEGERS = "onnx.integers"
+_MERGED = "onnx.merged_after"
+NO_PATHS = "onnx.no_names"
+BY_NAME = "onnx.value_names"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +73,7 @@ def read_graph(graph: Any) -> Graph:
     quantised += sum(node.op_type == "QuantizeLinear" for node in graph.node)
     remarks = list(way.remarks)
     if quantised:
-        remarks.append(
-            f"quantised: {quantised} operations round to integers of 8 bits or fewer; what is recorded of a module is "
-            "its output after dequantisation, as the next module reads it"
-        )
+        remarks.append(Note("onnx.quantised", quantised=quantised))
     scales = {}
     for node in nodes:
         for value in node.outputs:
@@ -126,7 +114,7 @@ class _Metadata(_Way):
         if scope and not hidden and self._merged(node, made_by):
             # Rounding cuts off what is below zero, so it is the activation; before it, the value is the module's own.
             if any(path.startswith(f"{scope[-1]}.") for path in self._paths):
-                self.remarks.append(f"merged: {node.output[0]} is taken to be the last operation of {scope[-1]}")
+                self.remarks.append(Note("onnx.merged", output=node.output[0], scope=scope[-1]))
             else:
                 self.after[node.output[0]] = scope[:-1]
         return {
@@ -166,7 +154,7 @@ class _Names(_Way):
 
     def __init__(self, graph: Any, initializers: set[str]) -> None:
         super().__init__(graph, initializers)
-        self.remarks.append(BY_NAME)
+        self.remarks.append(Note(BY_NAME))
         self._found: dict[str, str] = {"": "ONNX"}
         self._owners = {name.rpartition(".")[0] for name in initializers if "." in name}
         parts = [part for node in graph.node for name in (node.name, *node.output) if (part := _parts(name))]
@@ -184,16 +172,16 @@ class _Names(_Way):
             for path in self._calls(_parts(node.name)) if _slashed(node.name) else ():
                 self._found.setdefault(path, "Module")
                 if path not in calls:
-                    self.lost.setdefault(path, _MERGED)
+                    self.lost.setdefault(path, Note(_MERGED))
         for path in calls:
             self._found.setdefault(path, "Module")
         itself = not _slashed(node.name) or _parts(node.name) == _parts(named[0])
         if calls and itself and any(_FOLDED_WEIGHT.match(name) for name in node.input):
             path = list(calls)[-1]
-            self.lost[path] = _MERGED
+            self.lost[path] = Note(_MERGED)
             del calls[path]
         for path in () if hidden else calls:
-            if self.lost.get(path) == _MERGED and list(calls)[-1] == path:
+            if code_of(self.lost.get(path, "")) == _MERGED and list(calls)[-1] == path:
                 del self.lost[path]  # a node of its own is there after all
         return {"scope": tuple(calls), "calls": calls, "known": True}
 
@@ -238,7 +226,7 @@ class _Tensors(_Way):
 
     def __init__(self, graph: Any, initializers: set[str]) -> None:
         super().__init__(graph, initializers)
-        self.remarks.append(NO_PATHS)
+        self.remarks.append(Note(NO_PATHS, SCOPES=SCOPES))
         self._found: dict[str, str] = {"": "ONNX"}
 
     def place(self, node: Any, hidden: bool, origin: Mapping[str, str]) -> dict[str, Any]:

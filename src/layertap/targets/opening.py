@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import BadArgument, NotARun, TargetError
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.store.layout import Layout
 from layertap.targets.file import factories_in, open_file
 from layertap.targets.hf import open_hf
 from layertap.targets.opaque import foreign_device, no_program, opaque, records_of
 from layertap.targets.target import Inputs, Target
 
-_KINDS = (
-    "file.py:factory (a function that returns the model, or the model and its inputs), hf:PATH (a folder), or a "
-    "compiled file: TorchScript (.pt), torch.export (.pt2), .onnx, OpenVINO (.xml)"
-)
+_KINDS = "targets.kinds"
 ARTEFACTS = (".pt", ".pth", ".ts", ".pt2", ".onnx", ".xml")
 """How a compiled file's name may end."""
 
@@ -37,10 +36,10 @@ def open_target(
 
     >>> open_target("resnet50")
     Traceback (most recent call last):
-    layertap.errors.TargetError: 'resnet50' is no target; expected file.py:factory (a function that returns ...
+    layertap.errors.TargetError: 'resnet50' is not a target; expected file.py:factory (a function that returns ...
     """
     if config and Path(str(spec)).suffix != ".xml":
-        raise BadArgument(f"config={dict(config)!r} is for OpenVINO's .xml files; {spec} takes none")
+        raise BadArgument(tr("targets.config", dict=dict(config), spec=spec))
     if not isinstance(spec, (str, os.PathLike)):
         return _in_memory(spec)
     text = os.fspath(spec)
@@ -61,7 +60,7 @@ def open_target(
             raise error
     if path.suffix in ARTEFACTS or records_of(path):  # whatever it is called, an archive can be looked into
         return _open_artefact(path, text, config or {})
-    raise TargetError(f"{text!r} is no target; {_way_out(text)}")
+    raise TargetError(tr("targets.no_target", text=text, way_out=_way_out(text)))
 
 
 def layout_of(path: Path) -> Layout | None:
@@ -74,9 +73,9 @@ def layout_of(path: Path) -> Layout | None:
 
 def _open_artefact(path: Path, name: str, config: Mapping[str, Any]) -> Target:
     if path.is_dir():
-        raise TargetError(f"{name} is a folder, not a file; a folder of Hugging Face's is opened as hf:{name}")
+        raise TargetError(tr("targets.is_folder", name=name))
     if not path.is_file():
-        raise TargetError(f"{name}: there is no file {path} (looked from {Path.cwd()})")
+        raise TargetError(tr("targets.no_file", name=name, path=path, cwd=Path.cwd()))
     if path.suffix == ".onnx":
         from layertap.targets.onnx_file import Onnx
 
@@ -121,21 +120,20 @@ def _program(path: Path, name: str) -> Target:
     contents = program_contents(path, name)
     missing = missing_operators(path, name)
     if missing:
-        contents.remarks.append(f"to be run it needs {_unknown(missing)}")
+        contents.remarks.append(Note("targets.needs_operator", unknown=_unknown(missing)))
     return CompiledTarget(Outline("torch.export", contents), name, load, samples)
 
 
 def _unknown(operators: list[str]) -> str:
     """Operators that are not registered, and how to register them."""
-    shown = ", ".join(operators[:4]) + (f" and {len(operators) - 4} more" if len(operators) > 4 else "")
+    shown = ", ".join(operators[:4]) + (
+        Note("targets.and_more", count=len(operators) - 4) if len(operators) > 4 else ""
+    )
     known = {"transformers": "transformers.integrations.moe", "torchvision": "torchvision", "torchao": "torchao"}
     namespace = operators[0].partition("::")[0]
     module = known.get(namespace, "NAME")
-    where = "" if namespace in known else ", where NAME is the Python module that registers it"
-    return (
-        f"the operator {shown}, which is not registered in this process; import its module first: layertap record "
-        f"--import {module} …, or import {module} before open_target{where}"
-    )
+    where = "" if namespace in known else Note("targets.where_name")
+    return Note("targets.operator", shown=shown, module=module, where=where)
 
 
 def _baked(path: Path, name: str, layout: Layout, config: Mapping[str, Any]) -> Target:
@@ -148,7 +146,7 @@ def _baked(path: Path, name: str, layout: Layout, config: Mapping[str, Any]) -> 
         refuse_pickles(Archive(path, name), name)
     if form in ("ONNX", "OpenVINO"):  # these are data: opening them runs nothing
         return _target(Baked(path, name, layout, config), name)
-    outline = Outline(f"{form} with baked taps", baked_contents(layout))
+    outline = Outline(Note("targets.with_baked_taps", form=form), baked_contents(layout))
     return CompiledTarget(outline, name, lambda: Baked(path, name, layout, config))
 
 
@@ -160,7 +158,7 @@ def _torchscript(path: Path, name: str) -> Any:
     except RuntimeError as error:
         known = foreign_device(name, str(error))
         first = str(error).strip().partition("\n")[0]
-        raise known or TargetError(f"{name}: torch.jit.load: {first}") from error
+        raise known or TargetError(tr("targets.jit_load", name=name, first=first)) from error
 
 
 def _in_memory(spec: Any) -> Target:
@@ -180,7 +178,7 @@ def _in_memory(spec: Any) -> Target:
         return open_app(spec)
     if torch is not None and isinstance(spec, torch.nn.Module):
         return Target(model=spec, name=name)
-    raise TargetError(f"a {name} is no target; expected a model, or {_KINDS}")
+    raise TargetError(tr("targets.no_target_object", name=name, KINDS=tr(_KINDS)))
 
 
 def _target(reader: Any, name: str, inputs: Inputs | None = None) -> Target:
@@ -207,9 +205,9 @@ def _way_out(text: str) -> str:
     path = Path(text).expanduser()
     if path.suffix == ".py":
         names = factories_in(path) if path.is_file() else []
-        return f"name the factory: {text}:{names[0] if names else 'NAME'}" + (
-            f" (the file has {', '.join(names)})" if names else ""
+        return Note("targets.name_factory", text=text, names=names[0] if names else "NAME") + (
+            Note("targets.file_has", names=", ".join(names)) if names else ""
         )
     if (path / "config.json").is_file():
-        return f"it looks like a Hugging Face folder: hf:{text}"
-    return f"expected {_KINDS}"
+        return Note("targets.looks_hf", text=text)
+    return tr("targets.expected", KINDS=tr(_KINDS))

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from layertap.errors import MissingExtra, TargetError
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Site
 from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import Node, Scopes
@@ -46,11 +48,7 @@ class OpenVino(Reader):
         self.model = self._read()
         nodes = list(_nodes(self.model))
         if not any(node.scope for node in nodes):
-            raise TargetError(
-                f"{name}: its operations carry no module paths (__module.…), so no module can be told from another; "
-                "convert the model itself (openvino.convert_model(model, example_input=…)), not an ONNX file or an "
-                "exported program"
-            )
+            raise TargetError(tr("openvino.no_paths", name=name))
         inputs = [_first_name(port, port.get_node().get_friendly_name()) for port in self.model.inputs]
         ends = [_value(port.get_node().input_value(0)) for port in self.model.outputs]
         self._scopes = Scopes(nodes, [_value(port) for port in self.model.inputs], ends)
@@ -68,10 +66,7 @@ class OpenVino(Reader):
         for weight in self.contents.parameters:
             self.contents.modules.setdefault(weight.rpartition(".")[0], "Module")
         self._scopes.fill(self.contents)
-        self.contents.remarks.append(
-            "folding: OpenVINO makes one of constant factors (or offsets) that follow each other; a module that ends "
-            "in one, and is followed by another, may show the value before it"
-        )
+        self.contents.remarks.append(Note("openvino.folding"))
         self._compiled: dict[frozenset[str], Any] = {}
         self._config = dict(config)
 
@@ -111,7 +106,7 @@ class OpenVino(Reader):
         for port, site in zip(model.outputs[len(self.model.outputs) :], sites, strict=True):
             port.get_tensor().add_names({f"layertap:{site}"})
         self._openvino.save_model(model, path, compress_to_fp16=False)
-        return "each tap is an output of its own, whose tensor is called layertap:SITE"
+        return Note("openvino.tap_outputs")
 
     def _read(self) -> Any:
         check_ir(self._path, self._name)
@@ -120,7 +115,7 @@ class OpenVino(Reader):
         except Exception as error:
             lines = str(error).split("\n")  # the places in its source come first
             told = next((line for line in reversed(lines) if line.strip()), type(error).__name__)
-            raise TargetError(f"{self._name} cannot be read as OpenVINO IR: {told}") from error
+            raise TargetError(tr("openvino.unreadable", name=self._name, told=told)) from error
 
     def _tapped(self, wanted: frozenset[str]) -> Any:
         model = self._read()
@@ -140,10 +135,10 @@ def computed_in(compiled: Any, config: Mapping[str, Any]) -> tuple[frozenset[str
     count = sum(str(op["runtimePrecision"].astype(str)).lower() == kind for op in ops if "runtimePrecision" in op)
     asked = config.get("INFERENCE_PRECISION_HINT")
     if kind in _COARSE and count:
-        told = f"precision: OpenVINO computes {count} operations in {kind}, whatever the dtype of its tensors says"
-        return frozenset([_COARSE[kind]]), [f"{told}; config={{'INFERENCE_PRECISION_HINT': 'f32'}} turns that off"]
+        told = Note("openvino.precision", count=count, kind=kind)
+        return frozenset([_COARSE[kind]]), [Note("openvino.hint", told=told)]
     if asked in _COARSE:
-        return frozenset(), [f"precision: {asked} was asked for, but on this CPU OpenVINO computes in f32"]
+        return frozenset(), [Note("openvino.asked", asked=asked)]
     return frozenset(), []
 
 
@@ -239,12 +234,10 @@ def check_ir(path: Path, name: str) -> None:
     """Raises for what is plainly no IR, on which OpenVINO would try the readers of every other format, loudly."""
     with path.open("rb") as file:
         if b"<net" not in file.read(4096):
-            raise TargetError(f"{name} is no OpenVINO IR: there is no <net> in it")
+            raise TargetError(tr("openvino.no_net", name=name))
     weights = path.with_suffix(".bin")
     if not weights.is_file():
-        raise TargetError(
-            f"{name}: its weights lie in {weights.name}, which is not beside it; copy both files together"
-        )
+        raise TargetError(tr("onnx.weights_missing", name=name, file=weights.name))
 
 
 def library(name: str) -> Any:
@@ -252,5 +245,5 @@ def library(name: str) -> Any:
     try:
         import openvino
     except ImportError as error:
-        raise MissingExtra(f"{name} needs openvino: pip install 'layertap[openvino]'") from error
+        raise MissingExtra(tr("openvino.needs", name=name)) from error
     return openvino

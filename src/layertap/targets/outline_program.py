@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from layertap.errors import TargetError
+from layertap.messages import tr
 from layertap.targets.archive import Archive
 from layertap.targets.reader import Argument, ArtefactContents
 from layertap.targets.scopes import Node, Scopes
@@ -22,10 +23,7 @@ _NAMES = (
 )
 _DTYPES = dict(enumerate(_NAMES.split(), start=1))
 """torch._export.serde.schema.ScalarType."""
-NO_PATHS = (
-    "its nodes have no nn_module_stack, so no module can be told from another (was it made from decomposed or "
-    "hand-made graphs?); export the model again with torch.export.export"
-)
+NO_PATHS = "program.no_stack"
 
 
 def program_contents(path: Path, name: str) -> ArtefactContents:
@@ -33,13 +31,12 @@ def program_contents(path: Path, name: str) -> ArtefactContents:
     archive = Archive(path, name)
     (member, *_) = archive.find(r"models/.*\.json") or [""]
     if not member:
-        raise TargetError(f"{name} holds no program: there is no models/NAME.json in it")
+        raise TargetError(tr("program.none", name=name))
     try:
         return _contents(archive.json(member), name)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise TargetError(
-            f"{name}: {member} is not written as torch.export of torch 2.8 or later does it "
-            f"({type(error).__name__}: {error})"
+            tr("program.other_form", name=name, member=member, name2=type(error).__name__, error=error)
         ) from error
 
 
@@ -79,7 +76,7 @@ def _contents(program: dict[str, Any], name: str) -> ArtefactContents:
     )
     scopes.fill(contents)
     if len(contents.paths) == 1 and len(nodes) > 1:
-        raise TargetError(f"{name}: {NO_PATHS}")
+        raise TargetError(tr("program.of", name=name, why=tr(NO_PATHS)))
     return contents
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from layertap.errors import TargetError
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.targets.archive import Archive, first_class
 from layertap.targets.opaque import foreign_device, frozen_torchscript
 from layertap.targets.reader import Argument, ArtefactContents
@@ -38,10 +40,12 @@ def script_contents(path: Path, name: str) -> ArtefactContents:
     try:
         root = first_class(archive.read("data.pkl")) if "data.pkl" in archive.members else ""
     except TargetError as error:
-        raise TargetError(f"{name}: data.pkl is {error}") from error
+        raise TargetError(tr("script.data", name=name, error=error)) from error
     foreign = next((kind for one in classes.values() for kind in one.types.values() if "torch.classes." in kind), "")
     if root not in classes:
-        raise foreign_device(name, root) or TargetError(f"{name}: its code has no class {root or 'for its root'}")
+        raise foreign_device(name, root) or TargetError(
+            tr("script.no_class", name=name, root=root or tr("script.for_root"))
+        )
     modules: dict[str, str] = {}
     _walk(classes, root, "", modules)
     called = _Called(classes, modules)
@@ -50,15 +54,15 @@ def script_contents(path: Path, name: str) -> ArtefactContents:
     constants = any(member.startswith("constants/") for member in archive.members)
     if not called.kinds and not any(classes[kind].parameters for kind in modules.values()) and constants:
         raise frozen_torchscript(name)
-    lost = {}
+    lost: dict[str, str] = {}
     for below, kind in modules.items():
         short = _short(kind)
         if below and below not in called.kinds:
-            container = f"{short} is a container, which is never called; ask for its children"
-            lost[below] = container if short in CONTAINERS else "nothing in the file calls it"
+            container = Note("select.container", kind=short)
+            lost[below] = container if short in CONTAINERS else Note("script.not_called")
         elif below and called.kinds[below] == "NoneType":
-            lost[below] = f"{short} left no value of its own in the file (it hands on its input, or returns none)"
-    remarks = [f"{name} needs the class {foreign}: the library that registers it must be imported"] if foreign else []
+            lost[below] = Note("script.no_value", short=short)
+    remarks: list[str] = [Note("script.foreign", name=name, foreign=foreign)] if foreign else []
     return ArtefactContents(
         kind=_short(root),
         modules={below: _short(kind) for below, kind in modules.items()},
@@ -81,7 +85,7 @@ def _classes(archive: Archive, name: str) -> dict[str, _Class]:
         try:
             tree = ast.parse(archive.text(member))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise TargetError(f"{name}: {member} is not TorchScript's code: {error}") from error
+            raise TargetError(tr("script.not_script", name=name, member=member, error=error)) from error
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 found[f"{package}.{node.name}"] = _read(f"{package}.{node.name}", node)
@@ -106,7 +110,7 @@ def _read(name: str, node: ast.ClassDef) -> _Class:
 
 def _walk(classes: dict[str, _Class], kind: str, path: str, modules: dict[str, str]) -> None:
     if path.count(".") > DEEPEST:
-        raise TargetError(f"a module that contains itself: {path[:80]}…")
+        raise TargetError(tr("script.recursive", path=path[:80]))
     modules[path] = kind
     for attribute, below in classes[kind].types.items():
         if below in classes and not re.match(r"Optional|List|Dict", below):

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from layertap.messages import tr
+from layertap.result import Note
+
 if TYPE_CHECKING:
     import torch
 
@@ -78,10 +81,7 @@ class ArtefactContents:
         if not several:
             return list(self.remarks)
         named = ", ".join(several[:3]) + (", …" if len(several) > 3 else "")
-        why = (
-            f"several outputs: the file does not keep the order in which {named} returned them, nor those that nothing "
-            "used; their leaves are v0, v1, … in order of computation"
-        )
+        why = Note("reader.several", named=named)
         return [*self.remarks, why]
 
 
@@ -117,12 +117,12 @@ def bind(arguments: tuple[Argument, ...], args: tuple[Any, ...], kwargs: Mapping
     """
     names = [argument.name for argument in arguments]
     if len(args) > len(names):
-        raise TypeError(f"it takes {len(names)} inputs ({', '.join(names)}), {len(args)} were given")
+        raise TypeError(tr("reader.count", count=len(names), names=", ".join(names), count2=len(args)))
     given = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names:
-            raise TypeError(f"it has no input {name!r}; it takes {', '.join(map(str, arguments))}")
+            raise TypeError(tr("reader.no_input", name=name, map=", ".join(map(str, arguments))))
         if name in given:
-            raise TypeError(f"input {name!r} was given twice, by place and by name")
+            raise TypeError(tr("reader.twice", name=name))
         given[name] = value
     return {name: given[name] for name in names if name in given}

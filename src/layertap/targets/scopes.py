@@ -12,13 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from layertap.result import Note
 from layertap.targets.reader import ArtefactContents
 
-NO_NODE = "no node of the file is left of it: it handed on its input (nn.Identity), or was merged or folded away"
-AMBIGUOUS = (
-    "it was called several times in a row, or calls its children several times: the file does not tell, so its output "
-    "cannot be named"
-)
+NO_NODE = "scopes.gone"
+AMBIGUOUS = "scopes.ambiguous"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,23 +114,20 @@ class Scopes:
         seen = {call.path for call in self.calls}
         for path in contents.modules:
             if path and path not in seen and path not in contents.lost:
-                contents.lost[path] = NO_NODE
+                contents.lost[path] = Note(NO_NODE)
         contents.several += dict.fromkeys(call.path for call in self.calls if "v1" in call.leaves)
 
     def _module(self, path: str, places: list[int]) -> None:
         segments = self._segments(path, places)
         if segments is None:
-            self.lost[path] = AMBIGUOUS
+            self.lost[path] = Note(AMBIGUOUS)
             return
         for number, segment in enumerate(segments):
             own = set(segment)
             values = self._leaving(segment, own)
             fused = next((rule for value in values if (rule := self._fused_away(path, value, own))), "")
             if fused:
-                why = (
-                    f"its last operation was merged into a later one by the exporter's rule {fused}: its own output is "
-                    "not computed; export without optimisation to keep it"
-                )
+                why = Note("scopes.merged", fused=fused)
                 if number:
                     self.remarks.append(f"{path}@{number}: {why}")
                 else:

@@ -17,9 +17,9 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.artefact import ArtefactState
+from layertap.result import Note
 from layertap.targets.reader import ArtefactContents, Reader, Values
 from layertap.targets.trust import CHECKED, check
-from layertap.words import say
 
 CONTAINERS = ("ModuleList", "ModuleDict")
 
@@ -64,7 +64,7 @@ class Artefact(Shadow):
         if wanted:
             if wanted not in self._checked:
                 began = time.perf_counter()
-                self._checked[wanted] = [*check(self.reader, args, kwargs, wanted, ran), say(CHECKED)]
+                self._checked[wanted] = [*check(self.reader, args, kwargs, wanted, ran), Note(CHECKED)]
                 state.seconds_checking += time.perf_counter() - began
             notes = [*self.reader.contents.told(wanted), *self._checked[wanted], *ran.notes]
             state.notes = list(dict.fromkeys(notes))
@@ -94,7 +94,7 @@ def _grow(root: nn.Module, contents: ArtefactContents) -> dict[str, nn.Module]:
         kind = contents.modules.get(path) or _container(path, contents)
         lost = contents.lost.get(path, "")
         if not lost and path not in contents.modules:
-            lost = contents.absent or f"{kind} is a container, which is never called; ask for its children"
+            lost = contents.absent or Note("select.container", kind=kind)
         found[path] = _named(kind, Shadow)(lost)
     # Children in the order of the file, parents before children: numbers must not come as text.
     for path in _with_parents(contents.modules):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from layertap.capture.artefact import artefact_of
 from layertap.errors import BadArgument, LayertapError, TargetError
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.select import select
 from layertap.select.collapse import collapse
 from layertap.site import Site
@@ -52,7 +54,7 @@ class Target:
 
         given = self.inputs if inputs is None else inputs
         if given is None:
-            raise TargetError(f"{self.name} came without inputs; give some, for instance from make_inputs(target)")
+            raise TargetError(tr("targets.no_inputs", name=self.name))
         call = expect_inputs(given)
         try:
             with torch.inference_mode():
@@ -60,7 +62,7 @@ class Target:
         except LayertapError:
             raise
         except Exception as error:
-            raise TargetError(f"{self.name} failed in its forward pass: {told(error)}") from error
+            raise TargetError(tr("targets.forward_failed", name=self.name, told=told(error))) from error
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -90,19 +92,18 @@ class Target:
     def save(self, path: str | os.PathLike[str], sites: Any = None, *, exclude: Any = None) -> str:
         """Writes the compiled file with taps on these sites; returns in words how it hands them out."""
         if self._reader is None:
-            raise TargetError(
-                f"{self.name} is no compiled file, so there is no artefact to tap; before compiling it: "
-                "lt.bake(model, sites=…)"
-            )
+            raise TargetError(tr("targets.not_compiled", name=self.name))
         chosen = select(self.model, sites, exclude=exclude).paths
         wanted = frozenset(path for path in chosen if path) - set(self._reader.contents.lost)
         if not wanted:
-            raise TargetError(f"{self.name}: none of {', '.join(chosen[:4])} can be tapped: " + self._why(chosen[0]))
+            raise TargetError(
+                tr("targets.none_tappable", name=self.name, chosen=", ".join(chosen[:4])) + self._why(chosen[0])
+            )
         return self._reader.save(Path(path), wanted)
 
     def _why(self, path: str) -> str:
         known = self._reader.contents.lost if self._reader else {}
-        return known.get(path, "the model's own output is there without a tap")
+        return known.get(path, Note("targets.own_output"))
 
     @property
     def _reader(self) -> Reader | None:
@@ -131,9 +132,18 @@ class Description:
     """Path → class, of the modules in a compiled file that can be recorded."""
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {self.format} {self.kind}, {self.sites} of {self.modules} modules can be recorded"]
+        lines: list[str] = [
+            Note(
+                "targets.summary",
+                name=self.name,
+                format=self.format,
+                kind=self.kind,
+                sites=self.sites,
+                modules=self.modules,
+            )
+        ]
         if self.inputs:
-            lines.append(f"inputs: {', '.join(self.inputs)}")
+            lines.append(Note("targets.inputs", inputs=", ".join(self.inputs)))
         kinds: dict[str, list[str]] = {}
         for path, kind in self.listing.items():
             kinds.setdefault(kind, []).append(path)
@@ -147,7 +157,7 @@ class Description:
         for path, why in self.lost.items():
             reasons.setdefault(why, []).append(path)
         for why, paths in reasons.items():
-            lines.append(f"not seen: {', '.join(collapse(paths))}: {why}")
+            lines.append(Note("targets.not_seen", collapse=", ".join(collapse(paths)), why=why))
         return "\n".join([*lines, *self.remarks])
 
 
@@ -185,10 +195,7 @@ def expect_inputs(value: Any) -> Inputs:
     """`as_inputs`, or an error."""
     inputs = as_inputs(value)
     if inputs is None:
-        raise BadArgument(
-            f"the inputs are of type {type(value).__name__}; expected keywords (a dict), positional arguments "
-            "(a tuple) or one tensor"
-        )
+        raise BadArgument(tr("targets.inputs_type", name=type(value).__name__))
     return inputs
 
 

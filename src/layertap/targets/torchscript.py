@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch._C import ListType, NoneType, StringType, TensorType, TupleType
 
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Site
 from layertap.targets.opaque import frozen_torchscript
 from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
@@ -69,7 +71,7 @@ class TorchScript(Reader):
         with_output_type(
             written.getvalue(), path, module._c.qualified_name, next(graph.outputs()).type().annotation_str
         )
-        return "it returns (output, taps), where taps is a list of (site, tensor) in order of execution"
+        return Note("script.returns")
 
     def _load(self) -> Any:
         with _undeprecated():
@@ -86,7 +88,7 @@ class TorchScript(Reader):
         missing = [a.name for a in schema.arguments[1:] if a.name not in given and not a.has_default_value()]
         if missing:
             raise TypeError(
-                f"input {', '.join(missing)} is missing; it takes {', '.join(map(str, self.contents.arguments))}"
+                tr("script.input_missing", missing=", ".join(missing), map=", ".join(map(str, self.contents.arguments)))
             )
         return [given.get(a.name, a.default_value) for a in schema.arguments[1:]]
 
@@ -142,20 +144,17 @@ class _Calls:
 
 def _contents(module: Any, calls: _Calls) -> ArtefactContents:
     modules = {path: str(child.original_name) for path, child in module.named_modules()}
-    lost = {}
+    lost: dict[str, str] = {}
     for path, kind in modules.items():
         if not path:
             continue
         if path not in calls.leaves:
-            container = f"{kind} is a container, which is never called; ask for its children"
-            lost[path] = container if kind in CONTAINERS else "nothing in the file calls it"
+            container = Note("select.container", kind=kind)
+            lost[path] = container if kind in CONTAINERS else Note("script.not_called")
         elif not calls.leaves[path] and calls.types[path] == "NoneType":
-            lost[path] = (
-                f"{kind} left no value of its own in the file (it hands on its input, or what it returned was never "
-                "used); look at the module before it"
-            )
+            lost[path] = Note("script.no_own_value", kind=kind)
         elif not calls.leaves[path]:
-            lost[path] = f"{kind} returns {calls.types[path]}, of which no tensor can be tapped; tap what it calls"
+            lost[path] = Note("script.types", kind=kind, types=calls.types[path])
     schema = module._c._get_method("forward").schema
     return ArtefactContents(
         kind=str(module.original_name),

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from layertap.errors import TargetError
+from layertap.messages import tr
 
 
 def with_output_type(archive: bytes, path: Path, qualified_name: str, output: str) -> None:
@@ -46,7 +47,5 @@ def _annotated(source: str, name: str, output: str) -> str:
         source, start.end()
     )
     if not found:
-        raise TargetError(
-            f"the code of {name} has no forward whose return type is written; it cannot be saved with taps"
-        )
+        raise TargetError(tr("script.no_forward", name=name))
     return source[: found.start()] + found[1] + output + found[3] + source[found.end() :]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layertap.capture.leaves import leaves, map_tensors
-from layertap.words import say
+from layertap.result import Note
 
 if TYPE_CHECKING:
     from layertap.targets.reader import Ran, Reader
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 PER_LAYER = 3.0
 """Unit roundoffs that one layer adds to an error, as in the modelled floor of a comparison."""
 NAMED = 4
-NOT_VARIED = "freshness: not tested, no input can be varied (masks, positions and single values are left alone)"
-CHECKED = "checks: the runs that this took are layertap's own, once for these sites; no time here counts them"
+NOT_VARIED = "trust.not_varied"
+CHECKED = "trust.checked"
 _FIXED = re.compile(r"mask|position|seq_id|sampling|cache")
 """Inputs that say how to read the others; varied, they would make another question, not another text."""
 
@@ -33,7 +33,7 @@ def check(
     reader: Reader, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str], ran: Ran
 ) -> list[str]:
     """What is known of the captures of one run, in words."""
-    lines = []
+    lines: list[str] = []
     if reader.can_do_without:
         plain = reader.run(args, kwargs, frozenset())
         lines.append(drift(plain.output, ran.output, layers=len(wanted), computes=ran.computes))
@@ -50,19 +50,17 @@ def drift(plain: Any, tapped: Any, layers: int, computes: AbstractSet[str] = fro
     """
     worst, where = largest_difference(plain, tapped)
     if worst == 0:
-        return say("observer drift: none; the output with taps is bit-identical to the one without")
+        return Note("trust.no_drift")
     floor = floor_of(plain, layers, computes)
     ratio = worst / floor if floor else math.inf
     told = {"error": f"{worst:.2g}", "ratio": f"{ratio:.2g}", "where": where}
     if ratio <= 1:
-        return say(
-            "observer drift: with taps the output{where} moves by {error} of its length, {ratio} × the modelled floor: "
-            "rounding, from other fusions",
+        return Note(
+            "trust.drift_rounding",
             **told,
         )
-    return say(
-        "observer drift: with taps the output{where} moves by {error} of its length, {ratio} × the modelled floor: the "
-        "taps change what is computed, so these captures are not those of the artefact as it runs without them",
+    return Note(
+        "trust.drift",
         **told,
     )
 
@@ -73,7 +71,7 @@ def freshness(
     """Whether each capture follows the input: the artefact is run once more, on another input of the same shapes."""
     second = second_input(args, kwargs)
     if second is None:
-        return [say(NOT_VARIED)]
+        return [Note(NOT_VARIED)]
     try:
         again = reader.run(*second, wanted)
     except Exception as error:  # noqa: BLE001
@@ -91,7 +89,7 @@ def second_input(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tupl
 def refused(error: Exception) -> str:
     """What is said when a second input made the artefact fail."""
     text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    return say("freshness: not tested, a second input made from the first was refused: {error}", error=text)
+    return Note("trust.refused", error=text)
 
 
 def moved(ran: Ran, again: Ran, constant: AbstractSet[str]) -> list[str]:
@@ -105,14 +103,11 @@ def moved(ran: Ran, again: Ran, constant: AbstractSet[str]) -> list[str]:
     folded = [path for path in stale if path in constant]
     unmoved = [path for path in stale if path not in constant]
     tested = len({path for path, _ in ran.calls})
-    template = "freshness: on a second input {moved} of {tested} captures change"
-    lines = [say(template, moved=tested - len(stale), tested=tested)]
+    lines: list[str] = [Note("trust.moved", moved=tested - len(stale), tested=tested)]
     if folded:
-        template = "constant: no input reaches {sites}: folded by the compiler, or from shapes alone"
-        lines.append(say(template, sites=named(folded)))
+        lines.append(Note("trust.constant", sites=named(folded)))
     if unmoved:
-        template = "unmoved: {sites} gave the same values on a second input; stale, or independent of what was varied"
-        lines.append(say(template, sites=named(unmoved)))
+        lines.append(Note("trust.unmoved", sites=named(unmoved)))
     return lines
 
 
@@ -146,11 +141,11 @@ def largest_difference(one: Any, two: Any) -> tuple[float, str]:
         if leaf.tensor is None and other is None:
             continue
         if leaf.tensor is None or other is None or leaf.tensor.shape != other.shape:
-            return math.inf, f" at {leaf.path}"
+            return math.inf, Note("targets.at_leaf", leaf=leaf.path)
         if leaf.tensor.numel() and not torch.equal(leaf.tensor, other):
             error = _relative(leaf.tensor.detach(), other.detach())
             if error > worst:
-                worst, where = error, f" at {leaf.path}" if leaf.path else ""
+                worst, where = error, Note("targets.at_leaf", leaf=leaf.path) if leaf.path else ""
     return worst, where
 
 
@@ -193,5 +188,5 @@ def _equal(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 def named(paths: list[str]) -> str:
     """The first few, and how many more."""
-    more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    more = Note("targets.and_more", count=len(paths) - NAMED) if len(paths) > NAMED else ""
     return ", ".join(paths[:NAMED]) + more

@@ -5,6 +5,7 @@ MESSAGES = {
     "select.but_not": " but not {never}",
     "select.class_name": "{text!r} names no class; write for instance 'type:Linear' or 'type:*Norm'",
     "select.component": "{text!r}: {component!r} is not a component of a path; '**' must be a component of its own",
+    "select.container": "{kind} is a container, which is never called; ask for its children",
     "select.count_of": "{count} of {count2} of {model}",
     "select.did_you_mean": "; did you mean {near!r}?",
     "select.did_you_mean_role": "; did you mean :{near}?",

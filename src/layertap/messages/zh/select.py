@@ -5,6 +5,7 @@ MESSAGES = {
     "select.but_not": "，但不含 {never}",
     "select.class_name": "{text!r} 没有给出类名；例如写 'type:Linear' 或 'type:*Norm'",
     "select.component": "{text!r}：{component!r} 不是路径的一段；'**' 必须单独成段",
+    "select.container": "{kind} 是容器，从不被调用；请选择其子模块",
     "select.count_of": "{model} 的 {count2} 中的 {count}",
     "select.did_you_mean": "；您是否指 {near!r}？",
     "select.did_you_mean_role": "；您是否指 :{near}？",

@@ -18,6 +18,8 @@ import layertap.capture as capture
 from layertap.capture.sharding import mark
 from layertap.errors import NothingCaptured, TargetError
 from layertap.formats.neuron import to_hf
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Receipt, Site
 from layertap.store import Run
 from layertap.targets.neuron.decoding import NOTHING, Decoded, decode, layers_of
@@ -26,12 +28,8 @@ from layertap.targets.neuron.listening import ForwardCall, app_of, listen, liste
 from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader
 from layertap.targets.target import Inputs, Target
 from layertap.targets.trust import NOT_VARIED, moved, named, refused, second_input
-from layertap.words import say
 
-_NO_LOGITS = (
-    "logits: None. With sampling on the device the model returns tokens, and logits only if it was compiled with "
-    "output_logits=True together with an OnDeviceSamplingConfig; layertap.targets.neuron.prepare sets both"
-)
+_NO_LOGITS = "neuron.no_logits"
 _ARGUMENTS = ("input_ids", "seq_ids", "attention_mask", "position_ids")
 """The first of `forward`, in its order."""
 _EVERYTHING = {"sites": "**", "keep": "tensor"}
@@ -106,11 +104,9 @@ class App(Reader):
         self.listener = listen(app)
         fused = bool(getattr(neuron_config_of(app), "qkv_kernel_fuse_residual_add", False))
         modules = dict.fromkeys(_seen(self._capture.modules_to_capture, fused), "Module")
-        self.contents = ArtefactContents(kind=type(app).__name__, modules={"": "", **modules}, absent=_UNSEEN)
+        self.contents = ArtefactContents(kind=type(app).__name__, modules={"": "", **modules}, absent=Note(_UNSEEN))
         self.contents.arguments = tuple(Argument(name=name) for name in _ARGUMENTS)
-        self.contents.remarks.append(
-            "Neuron: only a module's first output tensor is captured; what else it returned cannot be seen"
-        )
+        self.contents.remarks.append(Note("neuron.first_output"))
         self.decoded: Decoded | None = None
         """Of the last call."""
         self.failure: NothingCaptured | None = None
@@ -153,7 +149,7 @@ class App(Reader):
         self._probed = True
         second = second_input(args, kwargs)
         if second is None:
-            return lambda ran: [say(NOT_VARIED)]
+            return lambda ran: [Note(NOT_VARIED)]
         try:
             again = self._call(*second, wanted)
         except Exception as error:  # noqa: BLE001 - the user's own call comes next, and raises what is to be raised
@@ -166,7 +162,7 @@ class App(Reader):
         self._app(*args, **kwargs)
         call = self.listener.call
         if call is None or call is before:
-            raise NothingCaptured(f"{type(self._app).__name__} was called, and none of its compiled models ran")
+            raise NothingCaptured(tr("neuron.none_ran", name=type(self._app).__name__))
         return self._ran(call, wanted)
 
     def _ran(self, call: ForwardCall, wanted: frozenset[str]) -> Ran:
@@ -182,25 +178,19 @@ class App(Reader):
         output = call.output
         if hasattr(output, "logits"):
             if output.logits is None:
-                notes.append(say(_NO_LOGITS))
+                notes.append(Note(_NO_LOGITS))
             else:
                 _mark_logits(output.logits, self._app, call)
         if found.manual:
-            notes.append(
-                f"{len(found.manual)} tensors were registered by hand in the model's source; they have no site"
-            )
+            notes.append(Note("neuron.by_hand", count=len(found.manual)))
         lost = {site.path: why for site, why in found.lost.items() if site.role == "output"}
         return Ran(output=output, calls=calls, notes=notes, lost=lost)
 
     def save(self, path: Path, wanted: frozenset[str]) -> str:
-        raise TargetError(
-            "what an app captures is fixed when it is compiled: neuron.prepare(neuron_config, sites) first"
-        )
+        raise TargetError(tr("neuron.fixed"))
 
 
-_UNSEEN = (
-    "the compiled model is one binary (a ScriptModule without layers); only what it was told to capture can be seen"
-)
+_UNSEEN = "neuron.one_binary"
 
 
 def _seen(modules: Iterable[str], fused: bool) -> Iterator[str]:
@@ -226,9 +216,7 @@ def _mark_logits(logits: Any, app: Any, call: ForwardCall) -> None:
 def decoded_of(app: Any, call: ForwardCall | None) -> Decoded:
     """The captures of a call, which must be over."""
     if call is None or not call.done:
-        raise NothingCaptured(
-            "the app's last call did not end, so there are no captures of it; an older call's are gone"
-        )
+        raise NothingCaptured(tr("neuron.unfinished"))
     config = capture_config(app)
     return decode(
         call.tensors,
@@ -251,9 +239,7 @@ def get_layer_hidden_states(app: Any = None) -> list[torch.Tensor]:
     """
     listener = listener_of(app)
     if listener is None or listener.call is None:
-        raise NothingCaptured(
-            "no call of an app was listened to yet: layertap.targets.neuron.open_app(app) once, then run it"
-        )
+        raise NothingCaptured(tr("neuron.no_call"))
     listener.check()
     app = listener.app
     found = decoded_of(app, listener.call)
@@ -261,11 +247,12 @@ def get_layer_hidden_states(app: Any = None) -> list[torch.Tensor]:
     known = {**found.captures, **found.lost}
     count = count if isinstance(count, int) else max(layers_of(known), default=-1) + 1
     wanted = [Site(path="model.embed_tokens"), *(Site(path=f"model.layers.{number}") for number in range(count))]
-    missing = [f"{site} ({found.lost.get(site, 'not asked for')})" for site in wanted if site not in found.captures]
+    missing = [
+        f"{site} ({found.lost.get(site, Note('neuron.not_asked'))})" for site in wanted if site not in found.captures
+    ]
     if missing:
         raise NothingCaptured(
-            f"{len(missing)} of the {len(wanted)} hidden states were not captured: {', '.join(missing[:3])}; those "
-            "that were are in neuron.run(app, inputs).run, by name. All come with prepare(…, record_layer_outputs=True)"
+            tr("neuron.hidden_states", count=len(missing), count2=len(wanted), missing=", ".join(missing[:3]))
         )
     return [found.captures[site] for site in wanted]
 
@@ -274,7 +261,7 @@ def capture_config(app: Any) -> Any:
     """What the app was compiled to capture."""
     config = getattr(neuron_config_of(app), "tensor_capture_config", None)
     if config is None or not getattr(config, "modules_to_capture", None):
-        raise TargetError(f"{_shape(app)}. {NOTHING}")
+        raise TargetError(tr("neuron.shape_nothing", shape=_shape(app), nothing=tr(NOTHING)))
     return config
 
 
@@ -283,11 +270,8 @@ def _shape(app: Any) -> str:
     models = getattr(app, "models", None) or []
     inner = getattr(models[0], "model", None) if len(models) else None
     if isinstance(inner, torch.jit.ScriptModule):
-        return (
-            f"{type(app).__name__}.models[0].model is a {type(inner).__name__} without layers: hooks cannot be put on "
-            "it, and only its outputs can be seen"
-        )
-    return f"{type(app).__name__} was not compiled to capture anything"
+        return Note("neuron.no_hooks", name=type(app).__name__, name2=type(inner).__name__)
+    return Note("neuron.captures_nothing", name=type(app).__name__)
 
 
 def _by_note(notes: Mapping[Site, str]) -> Iterator[str]:

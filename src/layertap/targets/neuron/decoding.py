@@ -7,22 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from layertap.errors import NothingCaptured
-from layertap.formats.neuron import no_capture, to_hf
+from layertap.formats.neuron import is_padding, no_capture, to_hf
+from layertap.messages import tr
+from layertap.result import Note, joined
 from layertap.site import Sharding, Site
 from layertap.targets.neuron.layout import Asked, Compiled, place, split_qkv
 
 if TYPE_CHECKING:
     import torch
 
-NOTHING = (
-    "the device handed out no captures. They are None, without any error, unless the model was compiled with "
-    "tensor_capture_config, output_logits=True and an on_device_sampling_config together: "
-    "layertap.targets.neuron.prepare(neuron_config, sites) sets all three; then compile again"
-)
-_LATER = (
-    "qkv_kernel_fuse_residual_add leaves a layer's last addition to the next layer's kernel, so the device never has "
-    "{what} in one tensor; compile without it to capture the hidden states"
-)
+NOTHING = "neuron.nothing"
+_LATER = "neuron.later"
 
 
 @dataclass(kw_only=True)
@@ -55,7 +50,7 @@ def decode(
     `compiled` tells which tensors are rank 0's shards, `asked` how many tokens are true.
     """
     if not tensors:
-        raise NothingCaptured(NOTHING)
+        raise NothingCaptured(tr(NOTHING))
     compiled = compiled or Compiled()
     found = Decoded()
     rest = list(tensors)
@@ -63,7 +58,7 @@ def decode(
         for role in ("output", "input") if capture_inputs else ("output",):
             site = Site(path=to_hf(module), role=role)
             if not rest:
-                _lose(found, site, "no tensor came for it: the compiled model captures fewer modules than are listed")
+                _lose(found, site, Note("neuron.no_tensor"))
                 continue
             tensor = rest.pop(0)
             why = no_capture(tensor)
@@ -73,7 +68,7 @@ def decode(
             for its, part in _what(site, tensor, compiled, asked, found):
                 _keep(found, its, part, compiled, asked)
     for tensor in rest:
-        if no_capture(tensor).startswith("NaN"):
+        if is_padding(tensor):
             found.padding += 1
         else:
             found.manual.append(tensor)
@@ -88,19 +83,19 @@ def _what(
     if name == "Wqkv" and site.role == "output":
         split = split_qkv(tensor, compiled)
         if split is None:
-            found.notes[site] = "queries, keys and values in one tensor, whose widths are not known"
+            found.notes[site] = Note("neuron.qkv")
             yield site, tensor
             return
         owner = head.removesuffix(".qkv_proj")
         yield from ((Site(path=f"{owner}.{name}_proj"), part) for name, part in zip("qkv", split, strict=True))
     elif compiled.fused_residual and (asked is None or asked.prefill) and _is_layer(site.path):
         if site.role == "output":
-            _lose(found, site, _LATER.format(what="its output"))
+            _lose(found, site, Note(_LATER, what=Note("neuron.its_output")))
             yield replace(site, path=f"{site.path}.mlp"), tensor
         elif name == "0":
             yield site, tensor
         else:
-            _lose(found, site, _LATER.format(what="its input"))
+            _lose(found, site, Note(_LATER, what=Note("neuron.its_input")))
     else:
         yield site, tensor
 
@@ -115,7 +110,7 @@ def _keep(found: Decoded, site: Site, tensor: torch.Tensor, compiled: Compiled, 
     if placed.sharding is not None:
         found.shardings[site] = placed.sharding
     if placed.note:
-        found.notes[site] = "; ".join(filter(None, (found.notes.get(site), placed.note)))
+        found.notes[site] = joined(found.notes[site], placed.note) if site in found.notes else placed.note
 
 
 def _lose(found: Decoded, site: Site, why: str) -> None:

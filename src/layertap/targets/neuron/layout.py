@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from layertap.result import Note
 from layertap.site import Sharding, Site
 
 if TYPE_CHECKING:
@@ -180,11 +181,11 @@ def _tokens(cut: _Cut, site: Site, compiled: Compiled, asked: Asked) -> None:
     length = asked.length or (size if size >= asked.last else 0)
     if not asked.prefill or not length:
         if not length and size > 1:
-            cut.notes.append(f"{size} places, of which {true} tokens cannot be told")
+            cut.notes.append(Note("neuron.true_unknown", size=size, true=true))
         return
     if size == length:
         if true < size:
-            cut.notes.append(f"padded to {size} tokens, cut to the true {true}")
+            cut.notes.append(Note("neuron.padded", size=size, true=true))
         rows = rows.narrow(axis, asked.first, true)
     elif compiled.sequence_parallel and size * compiled.tp_degree == length:
         _own_tokens(cut, asked, compiled, size, true)
@@ -197,7 +198,7 @@ def _tokens(cut: _Cut, site: Site, compiled: Compiled, asked: Asked) -> None:
         cut.placements.append(f"Slice(dim={axis})")
         cut.begin[axis] = None if asked.ends is None else asked.ends - asked.first
         cut.whole[axis] = true
-        cut.notes.append("the last token alone: the device computes no other here")
+        cut.notes.append(Note("neuron.last_token"))
     else:
         return
     if not rows.numel():
@@ -213,10 +214,10 @@ def _own_tokens(cut: _Cut, asked: Asked, compiled: Compiled, size: int, true: in
     axis = 1 if cut.tensor is not None and cut.tensor.ndim > 2 else 0
     cut.placements.append(f"Shard(dim={axis})")
     if asked.first >= size:
-        cut.notes.append(f"rank 0 holds the first {size} places of the bucket, which are all padding")
+        cut.notes.append(Note("neuron.all_padding", size=size))
     else:
         here = min(size, asked.last) - asked.first
-        cut.notes.append(f"rank 0's {here} of the {true} tokens, 1 of {compiled.tp_degree} (sequence parallelism)")
+        cut.notes.append(Note("neuron.tokens_of_rank", here=here, true=true, tp_degree=compiled.tp_degree))
 
 
 def _ranks(cut: _Cut, site: Site, compiled: Compiled) -> None:
@@ -226,7 +227,7 @@ def _ranks(cut: _Cut, site: Site, compiled: Compiled) -> None:
         return
     if site.role == "output" and site.path.endswith(EXPERTS):
         cut.placements[:] = ["Partial(sum)"]
-        cut.notes.append(f"rank 0's summand, 1 of {degree}: the experts' outputs are added up after this module")
+        cut.notes.append(Note("neuron.summand", degree=degree))
         return
     whole, in_order = _width(site, compiled)
     width, last = int(tensor.shape[-1]), tensor.ndim - 1
@@ -236,7 +237,7 @@ def _ranks(cut: _Cut, site: Site, compiled: Compiled) -> None:
     cut.placements.append(f"Shard(dim={last})")
     in_order = in_order and width == math.ceil(whole / degree)
     cut.begin[last], cut.whole[last] = (0 if in_order else None), whole
-    cut.notes.append(f"rank 0's shard, 1 of {degree} along the last axis: {width} of {whole}")
+    cut.notes.append(Note("neuron.shard", degree=degree, width=width, whole=whole))
 
 
 def _width(site: Site, compiled: Compiled) -> tuple[int | None, bool]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from layertap.errors import TargetError
+from layertap.messages import tr
 
 _ENDS = "_get_constructed_outputs"
 _HERE = "_layertap_listener"
@@ -56,10 +57,7 @@ class Listener:
         wrappers = list(getattr(app, "models", None) or [])
         ends = getattr(app, _ENDS, None)
         if ends is None or not wrappers or not all(isinstance(wrapper, torch.nn.Module) for wrapper in wrappers):
-            raise TargetError(
-                f"{type(app).__name__} is not an app as NxD Inference makes them: models, a list of ModelWrapper, and "
-                f"{_ENDS} are expected; every call passes there, and without them a capture could be an older call's"
-            )
+            raise TargetError(tr("neuron.not_an_app", name=type(app).__name__, ENDS=_ENDS))
         self.call: ForwardCall | None = None
         """The last one that began."""
         self.follow: Callable[[ForwardCall], None] | None = None
@@ -79,10 +77,7 @@ class Listener:
         """Raises if the app has got compiled models since that nobody listens to."""
         app = self._app()
         if app is not None and list(app.models) != self._wrappers:
-            raise TargetError(
-                f"{type(app).__name__} has other compiled models than when it was opened, and their calls were not "
-                "seen: neuron.release(app), then open it again"
-            )
+            raise TargetError(tr("neuron.other_models", name=type(app).__name__))
 
     def release(self) -> None:
         """The app is as it was; what somebody else has put there since stays."""
@@ -127,10 +122,7 @@ def listen(app: Any) -> Listener:
     if found is None:
         config = neuron_config_of(app)
         if getattr(config, "async_mode", False):
-            raise TargetError(
-                "async_mode is on: a call runs the next one ahead, so captures cannot be told apart; compile with "
-                "async_mode=False"
-            )
+            raise TargetError(tr("neuron.async_on"))
         found = app.__dict__[_HERE] = Listener(app)
     found.check()
     return found

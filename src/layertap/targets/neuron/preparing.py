@@ -10,6 +10,8 @@ from typing import Any
 
 from layertap.errors import BadArgument, MissingExtra
 from layertap.formats.neuron import to_neuron
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.select import select
 
 CONFIG = "neuronx_distributed_inference.models.config"
@@ -28,8 +30,8 @@ class CapturePlan:
 
     def __str__(self) -> str:
         if not self.modules:
-            return "nothing to capture: the configuration is as it was, and costs nothing"
-        head = f"{len(self.modules)} modules will be captured; compile now: they are part of the compiled model"
+            return Note("neuron.plan_nothing")
+        head = Note("neuron.plan", count=len(self.modules))
         return "\n".join([head, *(f"note: {note}" for note in self.notes)])
 
 
@@ -65,12 +67,12 @@ def prepare(
     neuron_config.tensor_capture_config = classes.TensorCaptureConfig(
         modules_to_capture=list(modules), capture_inputs=capture_inputs
     )
-    notes = []
+    notes: list[str] = []
     # Each alone fails silently: without logits on the device the captures come back as None.
     neuron_config.output_logits = True
     if getattr(neuron_config, "on_device_sampling_config", None) is None:
         neuron_config.on_device_sampling_config = classes.OnDeviceSamplingConfig()
-        notes.append("on-device sampling was off; it is on now, since captures come back as None without it")
+        notes.append(Note("neuron.sampling_on"))
     notes += [text for holds, text in _warnings(neuron_config, paths) if holds]
     return CapturePlan(sites=tuple(paths), modules=modules, notes=tuple(notes))
 
@@ -87,30 +89,30 @@ def _warnings(config: Any, paths: Sequence[str]) -> list[tuple[bool, str]]:
     return [
         (
             on("enable_bucketing"),
-            "bucketing is on: only the first bucket's captures are real, the others are placeholders",
+            Note("neuron.bucketing"),
         ),
-        (degree > 1, f"tp_degree is {degree}: a capture of a sharded tensor is rank 0's shard"),
+        (degree > 1, Note("neuron.tp", degree=degree)),
         (
             degree > 1 and "experts" in ends,
-            "experts: under tensor parallelism their output is rank 0's summand; capture the block around them instead",
+            Note("neuron.experts"),
         ),
         (
             on("sequence_parallel_enabled"),
-            "sequence_parallel_enabled: of a prompt, rank 0's tokens alone are captured in the residual stream",
+            Note("neuron.sequence_parallel"),
         ),
         (
             on("qkv_kernel_fuse_residual_add") and any(end.isdigit() for end in ends),
-            "qkv_kernel_fuse_residual_add: of a prompt, a layer's capture is its MLP's output, not the hidden states",
+            Note("neuron.fused_residual"),
         ),
         (
             on(*kernels),
-            "fused kernels are on: a module whose weights a kernel uses is not called and gives a placeholder",
+            Note("neuron.fused_kernels"),
         ),
         (
             on("async_mode"),
-            "async_mode: captures cannot be told apart from the next call's; layertap refuses such an app",
+            Note("neuron.async_mode"),
         ),
-        ("lm_head" in ends, "lm_head: of a prompt, the device computes the last token alone"),
+        ("lm_head" in ends, Note("neuron.lm_head")),
     ]
 
 
@@ -130,19 +132,19 @@ def _expanded(text: str, num_layers: int | None) -> list[str]:
         return [text]
     if found[0] == "*":
         if num_layers is None:
-            raise BadArgument(f"sites: {text!r} needs num_layers= (or model=, a Hugging Face model to look in)")
+            raise BadArgument(tr("neuron.needs_layers", text=text))
         numbers = [str(number) for number in range(num_layers)]
     else:
         numbers = [part.strip() for part in found[1].split(",")]
         if not all(number.isdigit() for number in numbers):
-            raise BadArgument(f"sites: {text!r}: without model= only lists of numbers are understood, as [0,30,61]")
+            raise BadArgument(tr("neuron.only_lists", text=text))
     return [text[: found.start()] + number + text[found.end() :] for number in numbers]
 
 
 def _layers_of(model: Any) -> int:
     count = getattr(getattr(model, "config", None), "num_hidden_layers", None)
     if not isinstance(count, int):
-        raise BadArgument("record_layer_outputs=True needs num_layers=, the number of decoder layers")
+        raise BadArgument(tr("neuron.layer_outputs"))
     return count
 
 
@@ -150,7 +152,4 @@ def _classes() -> Any:
     try:
         return import_module(CONFIG)
     except ImportError as error:
-        raise MissingExtra(
-            "prepare needs NxD Inference (neuronx-distributed-inference), from Neuron's own package index: pip install "
-            "neuronx-distributed-inference --extra-index-url with the address that AWS's setup guide gives"
-        ) from error
+        raise MissingExtra(tr("neuron.needs_nxdi")) from error

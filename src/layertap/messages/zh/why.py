@@ -1,0 +1,25 @@
+"""Chinese: what layertap.why says."""
+
+MESSAGES = {
+    "why.added": "它是在记录期间添加的；请为它重新开始记录",
+    "why.artefact": "编译产物只显示各模块的输出和它自己的输入，不显示模块的输入",
+    "why.container": "{kind} 是容器，torch 从不调用它；请选择其子模块",
+    "why.dropped": "因预算用尽，有 {dropped} 次未保存",
+    "why.fast_path": "{name} 走了融合的快速路径，直接计算其子模块而不调用它们",
+    "why.left": "{name} 在到达此模块之前因 {ended} 退出，或走了不含它的分支",
+    "why.model_never_called": "记录期间模型从未被调用；若经过编译，请记录 torch.compile(model) 返回的对象",
+    "why.never_due": "没有选中任何一步；计划为 {schedule}",
+    "why.no_backward": "记录期间没有梯度到达它；请在记录块内运行 backward()",
+    "why.no_gradients": "它的参数都不需要梯度，或这些梯度由其下层模块记录",
+    "why.no_parameters": "它没有参数",
+    "why.no_tensor": "没有可记录的张量：{listed}",
+    "why.no_tensor_in_role": "它被调用了，但在此 role 中没有张量",
+    "why.not_taken": "{name} 运行了 {times}，但没有调用它（未走的分支，或直接使用其参数）",
+    "why.nothing_required": "它的张量都不需要梯度",
+    "why.params_below": "它的参数已在其下层模块处记录",
+    "why.raised": "它被调用了，但在返回之前抛出了 {ended}",
+    "why.removed": "记录期间它被从模型中移除",
+    "why.replaced": "记录期间它被另一个模块替换；请为那个模块重新开始记录",
+    "why.script": "{name} 是 TorchScript，Python 看不到其中的调用；请打开它：target = lt.open_target(model)",
+    "why.stopped": "在得到它的张量之前记录就停止了（{error}）",
+}
