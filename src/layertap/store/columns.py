@@ -22,7 +22,7 @@ from layertap.measure.result import Measurement
 from layertap.measure.slab import SLAB_BYTES
 from layertap.site import Record, Sharding, Site
 from layertap.store.dtype import Bytes
-from layertap.store.schema import SCHEMA, to_records
+from layertap.store.schema import SCHEMA, SHARDING, WHOLE, to_records
 
 CAPACITY = 1024
 """Rows of a batch."""
@@ -348,7 +348,7 @@ _OF_STATISTICS = (
 
 
 def _of_sharding(name: str) -> Callable[[RecordPlan], Any]:
-    return lambda plan: () if plan.sharding is None else getattr(plan.sharding, name)
+    return lambda plan: getattr(plan.sharding or WHOLE, name)
 
 
 def _plainly(name: str) -> Callable[[RecordPlan], Any]:
@@ -363,5 +363,5 @@ _OF_PLAN: dict[str, Callable[[RecordPlan], Any]] = {
             *("kept", "kept_shape", "kept_dtype", "nbytes"),
         )
     },
-    **{name: _of_sharding(name) for name in ("placements", "global_shape", "offset", "mesh_shape", "mesh_names")},
+    **{name: _of_sharding(name) for name in SHARDING},
 }
