@@ -14,7 +14,7 @@ import torch
 import layertap as lt
 from layertap.capture import sink
 from layertap.errors import BadArgument, NothingCaptured, RunError, RunExists
-from layertap.store import writer
+from layertap.store import open_shard, writer
 from layertap.watching import clock
 from layertap.watching.config import read_config
 from layertap.watching.trigger_ring import RingWriter
@@ -82,7 +82,7 @@ def test_a_full_disk_costs_records_and_nothing_else(tmp_path, bare, monkeypatch,
     with caplog.at_level(logging.ERROR), lt.watch(model, path=tmp_path, sites="blocks.*") as w:
         losses = train(model, steps=6)
         w.recorder.flush()
-        monkeypatch.setattr(writer.ParquetFile, "write", full)
+        monkeypatch.setattr(open_shard.ParquetFile, "write", full)
         train(model, steps=6)
     assert losses == bare[:6]
     assert w.receipt.lost == w.receipt.records > 0, "the second half; the first is untouched"
