@@ -249,15 +249,17 @@ def test_run_json_that_cannot_be_written_does_not_end_the_training(tmp_path, bar
 
 
 def test_a_card_that_fails_costs_its_last_step_and_not_the_ring(tmp_path, monkeypatch):
-    # No card here: the one call that a failed card would refuse, sealing what it has gathered, is made to fail once.
+    # No card here: the one call that a failed card would refuse, closing what it has gathered, is made to fail once.
     model = gpt()
 
     def fail(step):
         if step == 4:
-            seal = w.recorder.sink._cuda.seal
+            close = w.recorder.sink.gathering.close
             refused = iter([True])
             monkeypatch.setattr(
-                w.recorder.sink._cuda, "seal", lambda batch: raising() if next(refused, False) else seal(batch)
+                w.recorder.sink.gathering,
+                "close",
+                lambda **given: raising() if next(refused, False) else close(**given),
             )
             raise RuntimeError("CUDA error: device-side assert triggered")
 
