@@ -126,7 +126,7 @@ def test_diff_gives_its_verdict_as_exit_code_and_in_json(target, tmp_path):
     call("record", "nets.py:poisoned", "-o", "c", "--sites", "*", "--keep", "tensor")
     assert "IDENTICAL" in call("diff", "a", "b")
     text = call("diff", "a", "c", "--html", "page.html", "-v", code=1)
-    assert "first site above the floor: 3 (Sequential)" in text
+    assert "first departure: 3 (Sequential)" in text
     assert "plan: exact" in text
     assert "FAULT" in (tmp_path / "page.html").read_text()
     data = json.loads(call("diff", "a", "c", "--json", code=1))
@@ -144,8 +144,8 @@ def test_b4_export_and_diff_of_a_foreign_folder(target):
 def test_demo_goes_from_the_layer_to_its_part(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = call("demo")
-    assert "first site above the floor: blocks.3 (Block)" in text
-    assert "first site above the floor: blocks.3.down (Linear)" in text
+    assert "first departure: blocks.3 (Block)" in text
+    assert "first departure: blocks.3.down (Linear)" in text
     assert "blocks.3.down is wrong (weights): weight: 1 of 48 rows are zero (first: 7)" in text
     assert json.loads(call("demo", "--json"))["first"] == "blocks.3.down"
 

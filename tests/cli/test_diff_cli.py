@@ -34,7 +34,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 def test_a_fault_is_named_by_its_own_layer(folders: tuple[Path, Path]) -> None:
     code, text = run(*folders)
     assert code == 1
-    assert "first site above the floor: layer_3 ~ layer_4, relative error" in text
+    assert "first departure: layer_3 ~ layer_4, relative error" in text
 
 
 def test_patterns_and_tolerances(folders: tuple[Path, Path]) -> None:

@@ -205,7 +205,7 @@ def test_the_first_three_lines_say_it(minimax):
     lines = str(lt.diff(minimax["fp32"], minimax["broken"], floor=minimax["bf16"])).splitlines()
     assert lines[0].startswith("FAULT: run in memory against run in memory: ")
     assert lines[1].startswith(
-        "first site above the floor: model.layers.30 (MiniMaxM2DecoderLayer), relative error 0.0"
+        "first departure: model.layers.30 (MiniMaxM2DecoderLayer), relative error 0.0"
     )
     assert lines[2].startswith("how sure: ")
 

@@ -65,7 +65,7 @@ def test_a_zeroed_row_fails_and_the_layer_is_named(m2):
         model.model.layers[3].self_attn.o_proj.weight[5] = 0
     text = failure(recorded(model, inputs), golden)
     assert text.startswith(f"FAULT: this run against {golden}: ")
-    assert "first site above the floor: model.layers.3 (MiniMaxM2DecoderLayer)" in text
+    assert "first departure: model.layers.3 (MiniMaxM2DecoderLayer)" in text
     assert text.splitlines()[-1] == f"if {golden} is what is wrong: pytest --layertap-update writes it again"
 
 
@@ -76,7 +76,7 @@ def test_a_zeroed_row_under_a_measured_floor_still_fails(m2):
     with torch.no_grad():
         model.model.layers[3].self_attn.o_proj.weight[:16] = 0
     text = failure(recorded(model.bfloat16(), inputs), golden, floor=floor[0])
-    assert "first site above the floor: model.layers.3 " in text
+    assert "first departure: model.layers.3 " in text
     assert "the measured floor" in text
 
 

@@ -78,7 +78,7 @@ def test_written_compared_broken_and_written_anew(suite):
     broken = pytester.runpytest_inprocess()
     broken.assert_outcomes(failed=1)
     broken.stdout.fnmatch_lines(
-        ["E *AssertionError: FAULT: this run against *", "E *first site above the floor: 2 (Linear)*"]
+        ["E *AssertionError: FAULT: this run against *", "E *first departure: 2 (Linear)*"]
     )
 
     meant = pytester.runpytest_inprocess("--layertap-update")
@@ -92,7 +92,7 @@ def test_a_failure_shows_the_test_and_the_report_once_and_no_line_of_ours(suite)
     pytester.runpytest_inprocess("--layertap-update")
     (pytester.path / "broken").touch()
     lines = pytester.runpytest_inprocess("-rN").outlines
-    assert sum("first site above" in line for line in lines) == 1
+    assert sum("first departure" in line for line in lines) == 1
     assert any(line.startswith(">") and "layertap_golden(recorded(BROKEN))" in line for line in lines)
     assert not any("matching.py" in line or "plugin.py" in line for line in lines)
 
@@ -125,7 +125,7 @@ def test_one_golden_for_several_tests_is_written_by_the_first(suite):
     for options in (["--layertap-update"], []):
         done = pytester.runpytest_inprocess(*options)
         done.assert_outcomes(passed=1, failed=1)
-        done.stdout.fnmatch_lines(["*first site above the floor: 2 (Linear)*"])
+        done.stdout.fnmatch_lines(["*first departure: 2 (Linear)*"])
     assert goldens(pytester) == ["golden/test_a/shared.layertap"]
 
 

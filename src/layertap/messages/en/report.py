@@ -4,8 +4,8 @@ MESSAGES = {
     "report.all_rows": "all {total} rows: -v, --json, --html, report.rows",
     "report.and_more": " and {count} more",
     "report.closest": "closest to a fault: {site}, {why}",
-    "report.first": "first site above the floor: {site} ({kind}), relative error {error}",
-    "report.first_without_kind": "first site above the floor: {site}, relative error {error}",
+    "report.first": "first departure: {site} ({kind}), relative error {error}",
+    "report.first_without_kind": "first departure: {site}, relative error {error}",
     "report.floor_measured": (
         "how sure: the floor is measured, from a run of the reference in the candidate's arithmetic"
     ),
@@ -33,7 +33,7 @@ MESSAGES = {
     "report.only_not_noise": "only the {count} rows that are not noise",
     "report.plan": "plan: {step}",
     "report.the_model": "(the model)",
-    "report.to_first": "to the first site above the floor",
+    "report.to_first": "to the first departure",
     "report.verdict": "{verdict}: {candidate} against {reference}: {reasons}",
     "report.worst": "furthest above the floor: {named}",
 }
