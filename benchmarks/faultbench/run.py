@@ -2,6 +2,7 @@
 
 python -m benchmarks.faultbench                     # the list, and pairs that are written or stored otherwise
 python -m benchmarks.faultbench --draws 300         # and 300 random pairs
+python -m benchmarks.faultbench --cases none --no-rules --draws 300 --seed 12345 --workers 16
 python -m benchmarks.faultbench --cases 'llama-*' -v --rules-only
 """
 
@@ -10,27 +11,23 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
-import importlib
 import json
 import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.faultbench.case import Case
 from benchmarks.faultbench.cases import CASES
-from benchmarks.faultbench.draws import draw
-from benchmarks.faultbench.ported import PORTED
-from benchmarks.faultbench.rules import RULES
-from benchmarks.faultbench.score import Answer, Scored, Total, ask_finder, ask_rule, score, total
+from benchmarks.faultbench.score import Scored, Total, score, total
+from benchmarks.faultbench.workers import LISTS, Job, answers
 
-TARGETS = {"list": (0.97, 0.90, 0.0), "ports": (0.97, 0.90, 0.0), "draws": (0.95, 0.0, 0.01)}
+TARGETS = {"list": (0.97, 0.90, 0.0), "ports": (0.97, 0.90, 0.0), "draws": (0.97, 0.90, 0.0)}
 """Exact module, cause, and false alarms as a share of the clean pairs."""
 FINDER = "layertap.fault:find_fault"
 COLUMNS = ("exact", "cause", "several", "wrong", "missed", "alarms", "raised", "forwards")
@@ -47,17 +44,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _main(options: argparse.Namespace) -> int:
-    finders: dict[str, Callable[..., Answer]] = {}
-    if not options.rules_only:
-        module, _, name = options.finder.partition(":")
-        finders[name] = ask_finder(getattr(importlib.import_module(module), name))
-    if not options.no_rules:
-        finders |= {name: ask_rule(rule) for name, rule in RULES.items()}
-    judged = None if options.rules_only else next(iter(finders))
+    finder = None if options.rules_only else options.finder
+    judged = None if finder is None else finder.partition(":")[2]
     missed, screens = False, {}
-    for title, cases in _groups(options):
+    for title, jobs in _groups(options):
         began = time.perf_counter()
-        results = _run(cases, finders, options.verbose and not options.json)
+        results: dict[str, list[Scored]] = {}
+        for case, said in answers(jobs, finder, not options.no_rules, options.workers):
+            for name, answer in said.items():
+                results.setdefault(name, []).append(score(case, answer))
+                if options.verbose and not options.json:
+                    print(_line(name, results[name][-1]), flush=True)
         totals = {name: total(scored) for name, scored in results.items()}
         misses = [] if judged is None else _misses(title, totals[judged])
         missed |= bool(misses)
@@ -75,6 +72,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", default="*", metavar="PATTERN", help="names to run; 'none' for draws alone")
     parser.add_argument("--draws", type=int, default=0, metavar="N", help="also N random pairs")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first draw")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes; each has one thread")
     parser.add_argument("--finder", default=FINDER, metavar="MODULE:NAME")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--rules-only", action="store_true", help="leave the finder out")
@@ -84,33 +82,16 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _groups(options: argparse.Namespace) -> Iterator[tuple[str, Iterable[Case]]]:
-    chosen = [case for case in CASES if fnmatch.fnmatch(case.name, options.cases)]
-    ported = [case for case in PORTED if fnmatch.fnmatch(case.name, options.cases)]
-    if not chosen and not ported and not options.draws:
+def _groups(options: argparse.Namespace) -> Iterator[tuple[str, list[Job]]]:
+    chosen = {
+        title: [(title, number) for number, case in enumerate(cases) if fnmatch.fnmatch(case.name, options.cases)]
+        for title, cases in LISTS.items()
+    }
+    if not any(chosen.values()) and not options.draws:
         raise SystemExit(f"no case is called {options.cases!r}; the first of {len(CASES)} is {CASES[0].name!r}")
-    if chosen:
-        yield "list", chosen
-    if ported:
-        yield "ports", ported
+    yield from ((title, jobs) for title, jobs in chosen.items() if jobs)
     if options.draws:
-        yield "draws", (draw(seed) for seed in range(options.seed, options.seed + options.draws))
-
-
-def _run(cases: Iterable[Case], finders: dict[str, Callable[..., Answer]], verbose: bool) -> dict[str, list[Scored]]:
-    results: dict[str, list[Scored]] = {name: [] for name in finders}
-    for case in cases:
-        for name, ask in finders.items():
-            # Each gets a fresh pair: what one leaves behind in a model must not help or harm the next.
-            reference, candidate, inputs = case.make()
-            try:
-                answer = ask(reference, candidate, inputs)
-            except Exception as error:  # noqa: BLE001  a finder that raises on one pair is scored on the others
-                answer = Answer(verdict="inconclusive", error=f"{type(error).__name__}: {error}".splitlines()[0])
-            results[name].append(score(case, answer))
-            if verbose:
-                print(_line(name, results[name][-1]), flush=True)
-    return results
+        yield "draws", [("draws", seed) for seed in range(options.seed, options.seed + options.draws)]
 
 
 def _line(name: str, one: Scored) -> str:

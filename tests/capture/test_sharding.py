@@ -78,7 +78,13 @@ def test_a_shard_is_recorded_with_its_place_in_the_whole(mesh):
     record = rec.run["0"].record
     assert record.shape == (3, 5)
     assert record.sharding == Sharding(
-        placements=("Shard(dim=1)",), global_shape=(3, 20), offset=(0, 5), mesh_shape=(4,), mesh_names=("tp",)
+        placements=("Shard(dim=1)",),
+        global_shape=(3, 20),
+        offset=(0, 5),
+        mesh_shape=(4,),
+        mesh_names=("tp",),
+        mesh_coordinate=(1,),
+        mesh_origin=0,
     )
     note = next(note for note in rec.receipt.notes if note.startswith("0: "))
     assert note == "0: recorded is the part on rank 1 of 4, Shard(dim=1): [3, 5] of global [3, 20]"

@@ -144,6 +144,10 @@ def test_b4_export_and_diff_of_a_foreign_folder(target):
 def test_demo_goes_from_the_layer_to_its_part(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = call("demo")
+    page = (tmp_path / "runs/demo/report.html").read_text(encoding="utf-8")
+    assert "data-verdict='fault'" in page
+    assert "runs/demo/report.html" in text
+    assert "layertap view runs/demo/healthy-inside runs/demo/broken-inside" in text
     assert "first departure: blocks.3 (Block)" in text
     assert "first departure: blocks.3.down (Linear)" in text
     assert "blocks.3.down is wrong (weights): weight: 1 of 48 rows are zero (first: 7)" in text

@@ -204,9 +204,7 @@ def test_the_page_shows_the_verdict_and_needs_nothing_else(minimax, tmp_path):
 def test_the_first_three_lines_say_it(minimax):
     lines = str(lt.diff(minimax["fp32"], minimax["broken"], floor=minimax["bf16"])).splitlines()
     assert lines[0].startswith("FAULT: run in memory against run in memory: ")
-    assert lines[1].startswith(
-        "first departure: model.layers.30 (MiniMaxM2DecoderLayer), relative error 0.0"
-    )
+    assert lines[1].startswith("first departure: model.layers.30 (MiniMaxM2DecoderLayer), relative error 0.0")
     assert lines[2].startswith("how sure: ")
 
 

@@ -208,3 +208,19 @@ def test_what_watching_does_is_told_if_it_is_less_than_rounding_and_doubted_if_i
     assert any(f"the {side} rounds differently while it is observed" in note for note in little.notes)
     assert much.verdict == "inconclusive", str(much)
     assert any(f"the {side} computes different values while it is observed: " in e for e in much.evidence)
+
+
+def test_every_sentence_is_in_the_catalogue_of_each_language():
+    import re
+    from pathlib import Path
+
+    from layertap import fault
+    from layertap.messages.en.cause import MESSAGES as CAUSES
+    from layertap.messages.en.fault import MESSAGES as SENTENCES
+    from layertap.messages.zh.cause import MESSAGES as CAUSES_ZH
+    from layertap.messages.zh.fault import MESSAGES as SENTENCES_ZH
+
+    code = "".join(path.read_text() for path in Path(fault.__file__).parent.glob("*.py"))
+    used = set(re.findall(r'(?:Note|tr)\(\s*"((?:fault|cause)\.\w+)"', code))
+    assert used - (SENTENCES.keys() | CAUSES.keys()) == set()
+    assert used - (SENTENCES_ZH.keys() | CAUSES_ZH.keys()) == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ import layertap as lt
 from layertap.compare.training import diff_training
 from layertap.fault import find_fault
 from layertap.store import Run, RunWriter
+from layertap.sweeping.result import Matrix, ModeResult, SiteRow, Sweep
 from layertap.weights.doctor import Diagnosis
 from layertap.weights.knockout import Knockout, KnockoutRow
 from layertap.weights.result import Audit, AuditRow
@@ -35,8 +37,8 @@ def broken() -> nn.Module:
     return net
 
 
-def recorded(net: nn.Module, x: torch.Tensor | None = None) -> Run:
-    with torch.no_grad(), lt.record(net, sites="**", keep="tensor") as rec:
+def recorded(net: nn.Module, x: torch.Tensor | None = None, path: Path | None = None) -> Run:
+    with torch.no_grad(), lt.record(net, path, sites="**", keep="tensor") as rec:
         net(torch.linspace(-1, 1, 32).reshape(4, 8) if x is None else x)
     return rec.run
 
@@ -157,3 +159,46 @@ def hostile(folder, name: str = HOSTILE) -> Run:
 def trainings(folder):
     sides = training(folder / "one"), training(folder / "two", scale=1.01)
     return (*sides, diff_training(*sides))
+
+
+def sweep() -> Sweep:
+    """Four modes; two are the same, one has no run."""
+
+    def rows(error: float) -> tuple[SiteRow, ...]:
+        known = {
+            "kind": "Block",
+            "floor": 1e-6,
+            "floor_kind": "modelled",
+            "sqnr": 30.0,
+            "ideal_sqnr": 42.0,
+            "stands_out": 1.0,
+        }
+        return tuple(
+            SiteRow(
+                site=f"layers.{n}",
+                order=n,
+                verdict="fault" if error else "identical",
+                error=error * (n + 1),
+                ratio=error * 1e6,
+                **known,
+            )
+            for n in range(5)
+        )
+
+    names = {"fp32": 0.0, "0": 0.0, "2-1": 0.01, "3": float("nan")}
+    modes = {
+        name: ModeResult(name=name, verdict="fault" if error else "identical", rows=rows(error))
+        for name, error in names.items()
+    }
+    modes["lost"] = ModeResult(name="lost", error="killed")
+    errors = {a: {b: {"layers.0": abs(names[a] - names[b])} for b in names if b != a} for a in names}
+    return Sweep(
+        name="modes.toml",
+        target="net.py:make",
+        folder="runs",
+        reference="fp32",
+        verdict="inconclusive",
+        modes=modes,
+        groups=(("fp32", "0"), ("2-1",), ("3",)),
+        matrix=Matrix(errors),
+    )

@@ -80,6 +80,7 @@ def everything(folder):
     yield "audit", results.audit(), tuple
     yield "knockout", results.knockout(), tuple
     yield "diagnosis", results.diagnosis(), tuple
+    yield "sweep", results.sweep(), tuple
     yield "hostile", results.hostile(folder / "hostile"), tuple
 
 
@@ -98,7 +99,7 @@ class Made(dict):
 
 NAMES = (
     *("fault", "same", "inconclusive", "nonfinite", "run", "training", "trainings", "finding", "audit", "knockout"),
-    *("diagnosis", "hostile"),
+    *("diagnosis", "sweep", "hostile"),
 )
 
 
@@ -121,6 +122,8 @@ def test_a_page_is_one_small_file_that_asks_nobody(made, name):
         assert attribute not in ("src", "srcset", "action", "data", "ping"), (tag, attribute)
         if attribute in ("href", "xlink:href"):
             assert value.startswith("#"), value
+    ids = [value for _, attribute, value in page.attributes if attribute == "id"]
+    assert len(ids) == len(set(ids)), "several ladders in one page are told apart"
     code = "".join(page.scripts + page.styles)
     assert not re.search(
         r"https?:|//[a-z]|@import|url\(|fetch\(|XMLHttp|WebSocket|import\s|eval\(|atob|base64|data:", _bare(code)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,8 @@ SHARDING = Sharding(
     offset=(1,),
     mesh_shape=(1, 2),
     mesh_names=("dp", "tp"),
+    mesh_coordinate=(0, 1),
+    mesh_origin=4,
 )
 
 
@@ -94,6 +97,16 @@ def test_the_golden_run_is_read_right() -> None:
     assert run["cut"].record.kept_fingerprint == fingerprint_of(np.array([0, 0x3F800000], np.uint32))
     assert np.frombuffer(run["größe:output.äh@2"].record.sketch, "<f4")[250] == 250
     assert run.inputs[0].sketch == b""
+
+
+def test_a_run_of_the_first_format_2_is_still_read() -> None:
+    """Written before records said where their rank stands in the mesh."""
+    run = Run(Path(__file__).with_name("golden_v2"))
+    assert (run.info["format"], run.partial, run.problems) == (2, False, ())
+    assert run["complex"].numpy().tolist() == [1 + 2j]
+    assert run["complex"].record.sharding == replace(SHARDING, mesh_coordinate=(), mesh_origin=-1)
+    assert run.table().schema.equals(SCHEMA)
+    assert run.table(["mesh_origin", "step"]).to_pylist()[1] == {"mesh_origin": -1, "step": 1}
 
 
 def test_a_run_of_format_1_is_still_read() -> None:

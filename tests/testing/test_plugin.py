@@ -77,9 +77,7 @@ def test_written_compared_broken_and_written_anew(suite):
     (pytester.path / "broken").touch()
     broken = pytester.runpytest_inprocess()
     broken.assert_outcomes(failed=1)
-    broken.stdout.fnmatch_lines(
-        ["E *AssertionError: FAULT: this run against *", "E *first departure: 2 (Linear)*"]
-    )
+    broken.stdout.fnmatch_lines(["E *AssertionError: FAULT: this run against *", "E *first departure: 2 (Linear)*"])
 
     meant = pytester.runpytest_inprocess("--layertap-update")
     meant.assert_outcomes(passed=1)

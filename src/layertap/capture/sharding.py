@@ -34,6 +34,8 @@ def sharding_of(tensor: Any, local: torch.Tensor | None) -> Sharding:
         offset=found[0] if found is not None and known else (),
         mesh_shape=sizes,
         mesh_names=tuple(mesh.mesh_dim_names or ()),
+        mesh_coordinate=tuple(here) if here is not None else (),
+        mesh_origin=int(mesh.mesh.flatten()[0]),
     )
 
 

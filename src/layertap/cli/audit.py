@@ -19,6 +19,7 @@ def audit(
     other: Annotated[str | None, typer.Argument(help=tr("cli.audit_other"))] = None,
     out: Annotated[Path | None, typer.Option("--output", "-o", help=tr("cli.audit_json_path"))] = None,
     fingerprints: Annotated[Path | None, typer.Option(help=tr("cli.audit_fingerprints"))] = None,
+    html: Annotated[Path | None, typer.Option(help=tr("cli.html"))] = None,
     json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Compare two sets of weights by their values: identical or casts alone (0), fault (1), inconclusive (3)."""
@@ -41,6 +42,8 @@ def audit(
     with progress() as bar:
         task = bar.add_task(tr("cli.reading_weights"), total=None)
         found = compare(*sides, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    if html is not None:
+        found.to_html(html)
     if out is not None:
         found.to_json(out)
     show_json(found.to_dict()) if json else show_text(found)

@@ -9,6 +9,8 @@ import typer
 
 from layertap.cli.screen import show_json, show_screen, show_text
 from layertap.messages import tr
+from layertap.report.differences import difference_blocks
+from layertap.report.page import write
 from layertap.report.receipt import receipt_view
 from layertap.report.show import run_rows, run_view
 from layertap.store import Run
@@ -63,6 +65,7 @@ def demo(
         take(broken, "broken-inside", INSIDE),
         floor=take(healthy, "rounding-inside", INSIDE),
     )
+    sides = [str(folder / f"{name}-inside") for name in ("healthy", "broken")]
     say(f"\n>>> lt.diff('{inside.reference}', '{inside.candidate}', floor='{folder / 'rounding-inside'}')")
     if json:
         show_json(inside.to_dict())
@@ -72,7 +75,10 @@ def demo(
     show_text(tr("demo.both"))
     show_text("\n>>> print(lt.find_fault(healthy, broken, (ids,)))")
     show_text(find_fault(decoder(), broken, (ids,)))
-    show_text(tr("demo.site", folder=folder / "broken-inside"))
+    page = write(inside, folder / "report.html", difference_blocks(inside, *map(Run, sides)))
+    show_text(tr("demo.report", path=page))
+    show_text(tr("demo.view", sides=" ".join(sides)))
+    show_text(tr("demo.show", run=folder / "broken-inside", site="blocks.3.down"))
 
 
 def decoder(blocks: int = 6, width: int = 48, vocabulary: int = 64) -> nn.Module:

@@ -21,6 +21,7 @@ def doctor(
     input: Annotated[Path | None, typer.Option("--input", "--inputs", help=tr("cli.inputs"))] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help=tr("cli.seq_len"))] = None,
     plan: Annotated[str | None, typer.Option(help=tr("cli.doctor_plan"))] = None,
+    html: Annotated[Path | None, typer.Option(help=tr("cli.html"))] = None,
     json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Say why a changed model goes wrong: healthy (0), code, loading, cache or idea (1), inconclusive (3)."""
@@ -39,5 +40,7 @@ def doctor(
         else:
             inputs = make_inputs(ours, prompt=prompt, input=input, seq_len=seq_len)
         found = diagnose(ours.model, theirs.model, inputs, plan=plan, progress=lambda text: shown.update(Text(text)))
+    if html is not None:
+        found.to_html(html)
     show_json(found.to_dict()) if json else show_text(found)
     raise typer.Exit(found.exit_code)

@@ -22,6 +22,7 @@ def prune(
     prompt: Annotated[str | None, typer.Option(help=tr("cli.prompt"))] = None,
     input: Annotated[Path | None, typer.Option("--input", "--inputs", help=tr("cli.inputs"))] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help=tr("cli.seq_len"))] = None,
+    html: Annotated[Path | None, typer.Option(help=tr("cli.prune_html"))] = None,
     json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Save a model without some of its branches, or measure which ones may go."""
@@ -33,6 +34,8 @@ def prune(
         raise BadArgument(tr("cli.prune_which"))
     if plan is not None and out is None:
         raise BadArgument(tr("cli.prune_where"))
+    if html is not None and not scan:
+        raise BadArgument(tr("cli.prune_html_scan"))
     target = open_target(model)
     inputs = make_inputs(target, prompt=prompt, input=input, seq_len=seq_len)
     if plan is not None and out is not None:
@@ -52,6 +55,8 @@ def prune(
 
         result = knockout(target.model, inputs, heads=heads, progress=tell)
         joint = result.plan(size, progress=tell) if size is not None else None
+    if html is not None:
+        result.to_html(html)
     if json:
         show_json(
             {**result.to_dict(), "plan": joint and {"skip": list(joint.plan.paths), "kl": joint.kl, "size": joint.size}}

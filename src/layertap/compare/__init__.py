@@ -3,6 +3,7 @@
 diff         the whole of it, below: read this first
 comparable   the same inputs? real captures? or a placebo?
 align        which tensor of one run is which of the other
+layouts      ranks that hold parts, read as one process would have left them
 chosen       only the sites that were asked for
 overlap      tensors of different lengths, and what part of them is the same
 estimates    pairs without tensors, measured by columns
@@ -23,15 +24,17 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from layertap.compare.align import align
 from layertap.compare.chosen import chosen
-from layertap.compare.columns import column
+from layertap.compare.columns import RowColumns, column
 from layertap.compare.comparable import Comparability, comparable
 from layertap.compare.estimates import blocks_of
 from layertap.compare.floor import measured_floors, roundoff_of
 from layertap.compare.judge import Tolerance
+from layertap.compare.layouts import AsOne, doubts, judge_replicas, merge_ranks, ranks_at_fault, read_as_one
 from layertap.compare.measuring import Measured, PartialPairs, measure_pair
 from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
 from layertap.compare.result import Alignment, Pair, Report, Row
@@ -73,20 +76,23 @@ def diff(
     >>> diff({"layers.0": x, "layers.1": 2 * x}, {"layers.0": x, "layers.1": 3 * x}).first.site
     Site('layers.1')
     """
-    runs = open_run(reference), open_run(candidate)
+    opened = open_run(reference), open_run(candidate)
     while True:
-        unread = [run.index.unread for run in runs]
+        unread = [run.index.unread for run in opened]
         try:
-            return _diff(*runs, floor=floor, mapping=mapping, sites=sites, rtol=rtol, atol=atol, progress=progress)
+            one = read_as_one(*opened)
+            return _diff(
+                one, opened, floor=floor, mapping=mapping, sites=sites, rtol=rtol, atol=atol, progress=progress
+            )
         except CorruptRun:
             # What turns out to be damaged on the way is named in the run's problems and left out: the rest is compared.
-            if unread == [run.index.unread for run in runs]:
+            if unread == [run.index.unread for run in opened]:
                 raise
 
 
 def _diff(
-    reference: Run,
-    candidate: Run,
+    one: AsOne,
+    opened: tuple[Run, Run],
     *,
     floor: Source | Iterable[Source] | None,
     mapping: Mapping[str, Any] | str | os.PathLike[str] | None,
@@ -95,7 +101,7 @@ def _diff(
     atol: float | None,
     progress: Callable[[int, int], None] | None,
 ) -> Report:
-    runs = reference, candidate
+    reference, candidate = one.runs
     tolerance = _tolerance(rtol, atol, floor)
     alignment = align(reference, candidate, mapping)
     proof = comparable(reference, candidate, alignment)
@@ -118,10 +124,14 @@ def _diff(
     if told and tolerance is None and not {"fault", "inconclusive"}.isdisjoint(column(rows, "verdict")):
         roundoff = roundoff_of(reference, candidate, computing=[reference, candidate])
         rows, coarse = by_the_runtime(told, rows, rows_of(found, floors, roundoff), coarse)
+    if isinstance(rows, RowColumns):
+        judge_replicas(rows, one)
     verdict, reasons = _whole(rows, alignment, proof, asked=sites is not None)
-    return Report(
-        reference=runs[0].name,
-        candidate=runs[1].name,
+    if verdict in ("identical", "noise") and (told_apart := doubts(one)):
+        verdict, reasons = "inconclusive", told_apart
+    report = Report(
+        reference=reference.name,
+        candidate=candidate.name,
         verdict=verdict,
         reasons=reasons,
         rows=rows,
@@ -130,12 +140,15 @@ def _diff(
             *(("candidate", str(record.site)) for record in alignment.candidate_only),
         ),
         cause=coarse[0] if coarse else "",
-        notes=(*((coarse[1],) if coarse else ()), *proof.notes, *parts.notes(), *alignment.shifted),
+        notes=(*((coarse[1],) if coarse else ()), *one.notes, *proof.notes, *parts.notes(), *alignment.shifted),
         plan=alignment.plan,
         floor_kind="tolerance" if tolerance else "measured" if floors else "modelled",
         tolerance="" if tolerance is None else str(tolerance),
         placebo=proof.placebo,
     )
+    if verdict == "fault" and (ranks := ranks_at_fault(opened, one, report.first)):
+        return replace(report, notes=(*ranks, *report.notes))
+    return report
 
 
 def _measured(
@@ -226,7 +239,7 @@ def _floors(reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any
     if floor is None:
         return {}
     sources = [floor] if isinstance(floor, (Run, str, os.PathLike, Mapping)) else list(floor)
-    runs = [open_run(source) for source in sources]
+    runs = [merge_ranks(open_run(source), reference) for source in sources]
     for run in runs:
         reasons = comparable(reference, run, align(reference, run)).reasons
         if reasons:

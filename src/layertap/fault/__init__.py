@@ -1,27 +1,30 @@
 """Two live models, one culprit: what each module does with right values, against what rounding does there.
 
-finding      find_fault: which search fits                         <- read first
-search       what every search does first: the reference proved, rounding measured
-forced         the candidate forced to the reference: who is faulty of what
-unheld       models that cannot be forced, compiled ones: total errors only
-side         one of the two models: run from the same state, left as it was
-pairing      which module of the one is which of the other
-replay       the reference written down; the candidate forced to it, forward and back
-watchers     what stands at each module while that happens
-trace, cache  what was written down, and where it waits, within a budget
-forms        one value in two layouts
-contrast     one tensor against another; outputs: what two models return
-masks        masks that differ in form: what they say, and who made them
-writes       who wrote into a tensor that was only given to it
-rounding     what honest arithmetic does
-judge        which modules stand out
-alike        what is quantised everywhere, and no fault of one module
-cancelled    modules that are wrong one by one and right together
-quantised    whether weights are another's, quantised
-drill        the operators inside a faulty module, and what they say (operators)
-why          the cause, from the two modules, the operators and the error's form
-repro        the culprit in a folder of its own
-result       Finding, ModuleRow
+finding            find_fault: which search fits                         <- read first
+search             what every search does first: the reference proved and traced
+teacher_forced     the candidate forced to the reference: which module is at fault
+free_run           models that cannot be forced, compiled ones: total errors only
+model_runner       one of the two models: run from the same state, left as it was
+pairing            which module of the one is which of the other
+replay             the reference traced; the candidate forced to it, forward and back
+replay_taps        what stands at each module while that happens
+reference_trace    the nouns of a replay; tensor_cache: where tensors wait, within a budget
+value_layouts      one value in two layouts
+contrast           one tensor against another; outputs: what two models return
+masks              masks that differ in form: what they say, and which module made them
+inplace_writes     which call wrote into a tensor that was only given to it
+rounding           what honest arithmetic does
+judge              which modules are above their floor
+exchange           weights and settings that differ within the floor, tried by putting the reference's in place
+quantised_kinds    what is quantised everywhere, and no fault of one module
+quantised          whether weights are another's, quantised
+cancelling         modules that are wrong one by one and right together
+unjudged           what could not be judged inside a module that is above its floor
+culprit            a closer look at the modules at fault
+drill              the operators inside them, and what they say (operators)
+cause              the cause, from the two modules, the operators and the error's form
+repro              the culprit in a folder of its own
+result             Finding, ModuleRow
 """
 
 from layertap.fault.finding import find_fault

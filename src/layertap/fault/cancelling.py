@@ -210,7 +210,8 @@ def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: f
         return "cancelled"
     if right:
         worse = tried.total > LIMIT * rounding and tried.total > 3 * total
-        return "cancelled" if worse or row.found.error > VAST * free.floor(row.place) else "fault"
+        hidden = row.found.error > VAST * free.floor(row.place) and free.closes(row) and tried.total >= BETTER * total
+        return "cancelled" if worse or hidden else "fault"
     near = free.around(row, tried.replayed)
     if near is not None and near[1] < BETTER * near[0]:
         return "fault"

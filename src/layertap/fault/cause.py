@@ -42,11 +42,17 @@ class Clues:
 
     row: ModuleRow
     trace: ReferenceTrace
+    right: torch.Tensor | None
+    """The value that is right at the place of the worst measurement."""
     found: torch.Tensor | None
     """The candidate's tensor at the place of the worst measurement."""
     departure: Departure | None
     absent: tuple[Absent, ...]
     """What it should have called and did not."""
+    weights: Note | None = None
+    """What is wrong with its weights, which are quantised."""
+    by_its_weights: bool = False
+    """Whether what is right is made with the candidate's weights, which are quantised: then they are not to blame."""
 
 
 def explain(clues: Clues, reference: nn.Module | None, candidate: nn.Module | None) -> Explanation:
@@ -111,20 +117,19 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
             return absent.cause, (absent.text,)
     if row.found.absent:
         return _no_gradient(row, theirs, ours)
+    if clues.weights:
+        return "weights", (Note("cause.weight", name="weight", how=clues.weights),)
     told = None
-    if row.sign == "grid":
-        told = (
-            weights_apart(theirs, ours, row.page, set(trace.calls)) if theirs is not None and ours is not None else None
-        )
-        return told or ("precision", (Note("cause.four_bits"),))
-    if ours is not None and theirs is not None:
+    if ours is not None and theirs is not None and not clues.by_its_weights:
         told = weights_apart(theirs, ours, row.page, set(trace.calls))
+    if row.sign == "grid":
+        return told or ("precision", (Note("cause.four_bits"),))
     if told is None and row.found.shape:
         told = config_apart(theirs, ours) if ours is not None and theirs is not None else None
         return told or ("structure", (Note("cause.other_size"),))
-    if told is not None or clues.found is None:
+    if told is not None or clues.found is None or clues.right is None:
         return told or _called(clues)
-    ours_at, theirs_at = _numbers(trace.slots[row.place].get()), _numbers(clues.found)
+    ours_at, theirs_at = _numbers(clues.right), _numbers(clues.found)
     if ours_at is None or theirs_at is None:
         return _called(clues)
     right, found = on_one_device(ours_at, theirs_at)
@@ -428,6 +433,9 @@ def _coarse(r: torch.Tensor, c: torch.Tensor, error: float, slope: float) -> Exp
 def _shift(r: torch.Tensor, c: torch.Tensor) -> Explanation | None:
     for axis in range(max(r.ndim - 1, 0)):
         size = r.shape[axis]
+        told = _partly_shifted(r, c, axis)
+        if told is not None:
+            return told
         for by in (1, -1):
             moved, there = r.narrow(axis, max(-by, 0), size - 1), c.narrow(axis, max(by, 0), size - 1)
             unmoved = r.narrow(axis, max(by, 0), size - 1)
@@ -435,6 +443,28 @@ def _shift(r: torch.Tensor, c: torch.Tensor) -> Explanation | None:
             if size > 3 and _near(moved, there) and (there - moved).norm() <= 0.1 * (there - unmoved).norm():
                 return "shift", (Note("cause.axis_shifted", axis=axis, by=by),)
     return None
+
+
+def _partly_shifted(r: torch.Tensor, c: torch.Tensor, axis: int) -> Explanation | None:
+    """From some place on, or up to it, each slice is its neighbour's: positions that jump."""
+    size = r.shape[axis]
+    if size < 4:
+        return None
+    right, found = (t.movedim(axis, 0).reshape(size, -1) for t in (r, c))
+    length = right.norm(dim=1)
+    wrong = (found - right).norm(dim=1) > NEAR * length
+    for by in (1, -1):
+        there = wrong.clone()
+        there[0 if by > 0 else -1] = False  # its neighbour is not there
+        moved = right.roll(by, 0)
+        taken = (found - moved).norm(dim=1) <= NEAR * moved.norm(dim=1)
+        if int(there.sum()) >= 2 and bool(taken[there].all()) and not bool(wrong.all()):
+            return "shift", (Note("cause.partly_shifted", count=int(wrong.sum()), total=size, axis=axis, by=by),)
+    return None
+
+
+NEAR = 0.01
+"""Two values are the same one if they differ by less than this, relatively."""
 
 
 def _few(d: torch.Tensor, r: torch.Tensor) -> Explanation | None:
@@ -455,13 +485,17 @@ def _few(d: torch.Tensor, r: torch.Tensor) -> Explanation | None:
 
 
 def _untouched(d: torch.Tensor, r: torch.Tensor, floor: float) -> Explanation | None:
-    """Rows that are right among rows that are wrong."""
+    """Rows that are right among rows that are wrong.
+
+    The first of a sequence says nothing: what sees only itself is right whatever attention does with the others.
+    """
     if r.ndim < 2:
         return None
     sizes = r.reshape(-1, r.shape[-1]).square().sum(1).clamp_min(1e-300)
     relative = (d.reshape(-1, d.shape[-1]).square().sum(1) / sizes).sqrt()
     clean = relative <= 2 * floor
-    if clean.any() and (relative > 20 * floor).any():
+    first = torch.arange(len(clean), device=clean.device) % max(r.shape[-2], 1) == 0
+    if (clean & ~first).any() and (relative > 20 * floor).any():
         return "mask", (Note("cause.rows_right", sum=int(clean.sum()), count=len(clean)),)
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from layertap.fault.contrast import Contrast
 from layertap.fault.pairing import Pairing
@@ -16,6 +16,12 @@ from layertap.result import Note
 
 LIMIT = 6.0
 """A module whose error is this many times its floor is faulty; clean pairs in other precisions stay below 3."""
+LIMIT_AMONG_EQUALS = 2.2
+"""The same where nearly all other modules are equal bit for bit: one that honestly runs another kernel (attention
+written out, a sum in halves, a fused norm) stays below 1.8 in six families and two precisions, scores cast to eight
+bits are above 2.6."""
+EQUAL, SEVERAL = 0.9, 8
+"""The share of modules that have to be equal, and of how many at least."""
 FINER = 4.0
 """So much more an error counts where the values have the bits of an eight-bit float, and the reference's have more."""
 TIES = 0.05
@@ -56,6 +62,41 @@ def judge_events(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: 
         ratio, sign = ratio_of(event.found, floor, least)
         judged.append(Judged(event=event, ratio=ratio, sign=sign, floor=max(floor.error, least)))
     return judged
+
+
+def judge_beside(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: str) -> dict[str, Judged]:
+    """By page, where a module is furthest from the lowered reference, against what moved inputs do to that."""
+    least = least_of(dtype)
+    found: dict[str, Judged] = {}
+    for event in replayed.events:
+        if event.owner is None or event.beside is None:
+            continue
+        floor = floors.get(event.key, Contrast())
+        ratio, sign = ratio_of(event.beside, floor, least)
+        page = event.owner[0]
+        if page not in found or ratio > found[page].ratio:
+            found[page] = Judged(
+                event=replace(event, found=event.beside), ratio=ratio, sign=sign, floor=max(floor.error, least)
+            )
+    return found
+
+
+def unlike_others(table: Sequence[ModuleRow], beside: Mapping[str, ModuleRow]) -> dict[str, Note]:
+    """By page, modules that are off among others that compute the very bits of the lowered reference; with evidence.
+
+    Then both sides run the same arithmetic, and the room for other kernels that `LIMIT` leaves is not needed.
+    """
+    equal = sum(row.found.exact for row in beside.values())
+    if len(beside) < SEVERAL or equal < EQUAL * len(beside):
+        return {}
+    text = Note("fault.among_equals", equal=equal, total=len(beside))
+    return {
+        row.page: text
+        for row in table
+        if row.page in beside
+        and LIMIT >= row.ratio > LIMIT_AMONG_EQUALS
+        and beside[row.page].ratio > LIMIT_AMONG_EQUALS
+    }
 
 
 def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str]:
@@ -130,6 +171,22 @@ def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) ->
             )
         )
     return sorted(rows, key=lambda row: row.order)
+
+
+def seen_at(row: ModuleRow, one: Judged, pairing: Pairing) -> ModuleRow:
+    """The same module by another measurement."""
+    found = one.event.found
+    return replace(
+        row,
+        where=_where(one.event, pairing, several=False),
+        local=found.error,
+        floor=one.floor,
+        ratio=one.ratio,
+        sign=one.sign,
+        place=one.event.key,
+        call=one.event.owner[1] if one.event.owner is not None else 0,
+        found=found,
+    )
 
 
 def _where(event: Event, pairing: Pairing, several: bool) -> str:

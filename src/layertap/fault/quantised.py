@@ -22,6 +22,8 @@ MOST = 0.98
 """The share of groups that have to fit."""
 BUDGET = 512
 """Groups that are looked at closely; they are spread over the whole matrix."""
+HALF = 2.0**-10
+"""How far the ratio of two float16 values may be off."""
 EIGHT = 2**8 - 2
 """Steps between the lowest and the highest value of eight bits."""
 
@@ -67,10 +69,32 @@ def _groups(right: torch.Tensor, values: torch.Tensor, size: int) -> tuple[torch
     return r[::every], c[::every]
 
 
+@torch.no_grad()
+def moved_on_grid(right: torch.Tensor, values: torch.Tensor) -> float | None:
+    """How many steps of their own grid values are off, as a root mean square: 0.29 where each went to its nearest.
+
+    None where no grid of equal steps is seen, in rows or in columns.
+    """
+    right, values = right.flatten(1).double(), values.flatten(1).double()
+    for ours, theirs in ((right, values), (right.T.contiguous(), values.T.contiguous())):
+        r, c = _groups(ours, theirs, GROUP)
+        step = _step_of(r, c)
+        if step is not None and _most(step > 0):
+            known = step[:, 0] > 0
+            return float(((c - r)[known] / step[known]).square().mean().sqrt())
+    return None
+
+
 def _steps(r: torch.Tensor, c: torch.Tensor) -> bool:
-    """Whether each group is made of whole multiples of one step: its largest value is such a multiple itself."""
+    """Whether each group is made of whole multiples of one step, and went no further than rounding goes."""
+    step = _step_of(r, c)
+    return step is not None and _most(step > 0) and _most((c - r).square().mean(1, keepdim=True).sqrt() <= STEPS * step)
+
+
+def _step_of(r: torch.Tensor, c: torch.Tensor) -> torch.Tensor | None:
+    """The step that all values of a group are multiples of, 0 where there is none: the largest is one itself."""
     if r.shape[1] < 8 or not len(r):
-        return False
+        return None
     top, lost = c.abs().amax(1, keepdim=True), _lost(c)
     step = torch.zeros_like(top)
     for count in range(1, 64 if _is_coarse(c) else 256):  # of more steps, those are not seen that bfloat16 has lost
@@ -78,15 +102,14 @@ def _steps(r: torch.Tensor, c: torch.Tensor) -> bool:
         multiple = c / one
         fits = ((multiple - multiple.round()).abs() <= 0.02 + lost * multiple.abs()).all(1, keepdim=True)
         step = torch.where((step == 0) & fits, one, step)
-    moved = (c - r).square().mean(1, keepdim=True).sqrt()
-    return _most(step > 0) and _most(moved <= STEPS * step)
+    return step
 
 
 def _lost(values: torch.Tensor) -> float:
     """How far two such values may be off for their ratio, by the dtype that they were kept in."""
     if _is_coarse(values):
         return 2.0**-7
-    return 2.0**-10 if bool((values.to(torch.float16).double() == values).all()) else 2.0**-22
+    return HALF if bool((values.to(torch.float16).double() == values).all()) else 2.0**-22
 
 
 def _is_coarse(values: torch.Tensor) -> bool:
@@ -101,9 +124,10 @@ def _floats(r: torch.Tensor, c: torch.Tensor) -> bool:
     top = c.abs().amax(1, keepdim=True)
     found = torch.zeros_like(top, dtype=torch.bool)
     loose = 0.005 + 20 * _lost(c)
+    faint = c.abs() < (2.0**-13 if _lost(c) == HALF else 0.0)  # below float16's normal range bits are lost
     for eighths in range(8, 16):
         mantissa = torch.frexp(c / top * eighths).mantissa.abs() * 16
-        found |= ((mantissa - mantissa.round()).abs() <= loose).all(1, keepdim=True)
+        found |= (faint | ((mantissa - mantissa.round()).abs() <= loose)).all(1, keepdim=True)
     moved = (c - r).norm(dim=1, keepdim=True) <= 0.1 * r.norm(dim=1, keepdim=True)
     return _most(found) and _most(moved)
 

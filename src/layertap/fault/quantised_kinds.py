@@ -4,53 +4,67 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 
 from layertap.capture.sharding import same_part
 from layertap.fault.cause import QUANTISED, plain_values
 from layertap.fault.contrast import contrast, on_one_device
-from layertap.fault.judge import FINER, LIMIT
-from layertap.fault.quantised import quantisation_error, weights_in_effect
+from layertap.fault.exchange import is_rounded
+from layertap.fault.judge import FINER
+from layertap.fault.pairing import Pairing
+from layertap.fault.quantised import moved_on_grid, quantisation_error, weights_in_effect
 from layertap.fault.result import ModuleRow
 from layertap.measure.floats import ROUNDOFF
+from layertap.result import Note
 
 MANY = 4
 """Modules of one kind that it takes to speak of a system."""
 
 
 def systematic(
-    rows: list[ModuleRow], coarseness: Callable[[ModuleRow], float]
+    rows: list[ModuleRow], coarse: Mapping[str, Coarse], beside: Mapping[str, ModuleRow] | None
 ) -> tuple[list[ModuleRow], tuple[str, ...]]:
     """Where many modules are quantised, that is how this model computes.
 
-    Then the median of those of a kind is their floor, or the error of their own weights where that is more, and only
-    what stands out from it is faulty. What is above its floor alike for any other reason (a setting, code, other
-    weights) is a fault of each of them, and so is one quantised module among many that are not. Returns the kinds as
-    well.
+    Where the reference could be given the same weights, the floors have that error in them, and `beside` says, as a row
+    of its own, how far each module is from what those weights make of right values: then only what stands out from its
+    kind is faulty, since activations may be quantised as well. Where it could not, the median of those of a kind is
+    their floor, or the error of their own weights where that is more.
+
+    What is above its floor alike for any other reason (a setting, code, other weights) is a fault of each of them, and
+    so is one quantised module among many that are not. Returns the kinds as well.
     """
     kinds = _by_kind(rows)
     rows = [_among_fellows(row, kinds[row.kind]) for row in rows]
     kinds = _by_kind(rows)
-    coarse = {row.page: error for row in rows if row.ratio > LIMIT and (error := coarseness(row)) > 0}
     times: dict[str, float] = {}
+    stands: dict[str, ModuleRow] = {}
     shared = []
     for kind, alike in kinds.items():
         quantised = [row for row in alike if row.page in coarse]
-        if not quantised or (len(alike) >= MANY and len(coarse) < MANY):
+        if not quantised:
+            continue
+        shared.append(kind)
+        if beside is not None:
+            seen = [beside[row.page] for row in quantised if row.page in beside]
+            if len(seen) >= MANY:
+                typical = max(statistics.median(row.ratio for row in seen), 1.0)
+                stands |= {row.page: replace(row, ratio=row.ratio / typical) for row in seen}
             continue
         finite = [row.ratio for row in quantised if math.isfinite(row.ratio)]
         median = statistics.median(finite) if finite and len(alike) >= MANY else 1.0
-        times |= {row.page: max(median, coarse[row.page] / row.floor) for row in quantised}
-        shared.append(kind)
+        times |= {row.page: max(median, coarse[row.page].error / row.floor) for row in quantised}
     adjusted = [
         replace(row, ratio=row.ratio / by, floor=row.floor * by) if (by := times.get(row.page, 1.0)) > 1 else row
         for row in rows
     ]
-    return adjusted, tuple(shared)
+    worst = [max(row, stands.get(row.page, row), key=lambda one: one.ratio) for row in adjusted]
+    return worst, tuple(shared)
 
 
 def _by_kind(rows: list[ModuleRow]) -> defaultdict[str, list[ModuleRow]]:
@@ -67,35 +81,115 @@ def _among_fellows(row: ModuleRow, fellows: list[ModuleRow]) -> ModuleRow:
     return replace(row, ratio=row.ratio / FINER) if common else row
 
 
-def coarseness(reference: nn.Module, candidate: nn.Module) -> float:
-    """How far a module's weights are off by being the reference's, quantised; 0 where they are not that."""
+@dataclass(frozen=True, slots=True)
+class Coarse:
+    """The weights of one module, quantised."""
+
+    error: float
+    """How far they are off by that."""
+    values: dict[str, torch.Tensor]
+    """In plain numbers, by the reference's names."""
+    slope: float = 0.0
+    """By how much the largest of them is scaled besides."""
+    slope_noise: float = 0.0
+    """What chance gives for that."""
+    moved: float = math.nan
+    """How many steps of its grid its values are off, as a root mean square."""
+
+
+def quantised_modules(pairing: Pairing) -> dict[str, Coarse]:
+    """The modules that are the reference's, quantised, by page: where many are, that is how this model computes."""
+    found: dict[str, Coarse] = {}
+    kinds: Counter[str] = Counter()
+    for page, candidate in pairing.candidate.items():
+        reference = pairing.reference.get(page)
+        own = reference.parameters(recurse=False) if reference is not None and page else ()
+        if reference is None or not any(parameter.ndim > 1 for parameter in own):
+            continue
+        kinds[type(candidate).__name__] += 1
+        coarse = quantised(reference, candidate)
+        if coarse is not None:
+            found[page] = coarse
+    if len(found) < MANY:
+        found = {page: one for page, one in found.items() if kinds[type(pairing.candidate[page]).__name__] < MANY}
+    return found
+
+
+def quantised(reference: nn.Module, candidate: nn.Module) -> Coarse | None:
+    """A module's weights, if they are the reference's, quantised; None where they are not that."""
     right = dict(reference.named_parameters(recurse=False))
     own = dict(candidate.named_parameters(recurse=False))
     largest = max(right, key=lambda name: right[name].numel(), default=None)
     if largest is None or right[largest].ndim < 2:  # nobody quantises a norm
-        return 0.0
+        return None
+    plain: dict[str, torch.Tensor] = {}
     worst = 0.0
     for name, whole in right.items():
         here = same_part(whole, own[name]) if name in own else None  # of a sharded one, what this rank holds
         wanted, (values, typed) = (whole, (None, True)) if here is None else (here[0], plain_values(here[1]))
+        if values is not None and not typed and is_rounded(wanted, values):
+            continue
         if values is None and name == largest and name not in own and isinstance(reference, nn.Linear):
             values = weights_in_effect(candidate, reference)
         if values is None:
             if name == largest:
-                return 0.0
+                return None
             continue
         wanted, values = on_one_device(wanted.detach(), values)
         found = contrast(wanted, values)
         if found is None:
-            return 0.0
-        if found.error <= 2 * ROUNDOFF["bfloat16"]:
-            if typed:
-                worst = max(worst, found.error)
-            continue
+            return None
+        if wanted.ndim < 2 and found.error <= 2 * ROUNDOFF["bfloat16"]:
+            continue  # a bias that makes up for some of it
         error = quantisation_error(wanted, values)
         if error is None and typed and found.error < QUANTISED:
             error = found.error  # of a type that says so itself
         if error is None:
-            return 0.0
+            return None
         worst = max(worst, error)
-    return worst
+        if wanted.shape == whole.shape:
+            plain[name] = values
+    if not worst:
+        return None
+    values = plain.get(largest)
+    if values is None:
+        return Coarse(worst, plain)
+    r, c = (t.double() for t in on_one_device(right[largest].detach(), values))
+    square = float(r.square().sum().clamp_min(1e-300))
+    slope, chance = float((r * (c - r)).sum()) / square, float((c - r).norm()) / math.sqrt(square * r.numel())
+    moved = moved_on_grid(r, c)
+    return Coarse(worst, plain, slope, chance, math.nan if moved is None else moved)
+
+
+def stand_out(coarse: Mapping[str, Coarse]) -> dict[str, Note]:
+    """By page, modules whose weights are further off than their own grid explains, or scaled, among many that are not.
+
+    Each is forced against the others, as some ways to quantise do not take the nearest value; what it is told is why.
+    """
+    found: dict[str, Note] = {}
+    slopes = {page: (one.slope, one.slope_noise) for page, one in coarse.items()}
+    moves = {page: (one.moved, GRID_NOISE * one.moved) for page, one in coarse.items() if not math.isnan(one.moved)}
+    for page in _outliers(moves):
+        usual = statistics.median(value for value, _ in moves.values())
+        if coarse[page].moved > usual:
+            found[page] = Note("cause.steps_off", moved=coarse[page].moved, usual=usual)
+    for page in _outliers(slopes):
+        found[page] = Note("cause.scaled_quantised", slope=1 + coarse[page].slope)
+    return found
+
+
+def _outliers(values: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Those far from the typical value, for what chance does to each and for how the others spread."""
+    if len(values) < MANY:
+        return []
+    typical = statistics.median(value for value, _ in values.values())
+    spread = SPREAD * statistics.median(abs(value - typical) for value, _ in values.values())
+    return [page for page, (value, noise) in values.items() if abs(value - typical) > FAR * math.hypot(noise, spread)]
+
+
+GRID_NOISE = 0.015
+"""How far the root mean square of some thousand roundings is off by chance, relatively."""
+SPREAD = 1.5
+"""Standard deviations in a median absolute deviation."""
+FAR = 6.0
+"""Standard deviations that no chance makes."""

@@ -79,6 +79,9 @@ class Event:
     caller: ModuleCall | None
     """The call of a module that this one was made from; None for the user's own."""
     found: Contrast
+    beside: Contrast | None = None
+    """The same value against the reference's in the candidate's dtype, where that was kept: what is no rounding of
+    that dtype. Equal arithmetic on equal weights gives equal bits."""
 
     @property
     def owner(self) -> ModuleCall | None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
-from layertap.fault.replay_taps import CallStack, ForceTap, Nudge, RecordTap, Replay
+from layertap.fault.replay_taps import CallStack, ForceTap, Lowered, Nudge, RecordTap, Replay
 from layertap.fault.tensor_cache import TensorCache
 
 
@@ -49,16 +49,19 @@ def play(
     seeded: bool = False,
     within: Callable[[CallStack], Any] | None = None,
     put_back: frozenset[tuple[str, str]] = frozenset(),
+    lowered: Lowered | None = None,
 ) -> ReplayResult:
     """Runs a model against the trace; `force` replaces what flows by the trace's, `nudge` changes what is entered.
 
     A run that is not forced is free, but for the pages and ends in `put_back`, whose values are replaced all the same.
 
+    `lowered` is the trace of the reference in the candidate's dtype: it is filled, or measured against as well.
+
     Without `judge` values are exchanged and not measured. `names` are the parameters of the reference's `forward`, by
     page, so that a value given by position is known when the other side gives it by name.
     """
     replayed, stack = ReplayResult(), CallStack(seeded)
-    task = Replay(stack, replayed, trace, force, nudge, keep, judge, put_back)
+    task = Replay(stack, replayed, trace, force, nudge, keep, judge, put_back, lowered)
     watchers = {module: ForceTap(task, page, names.get(page, ()), module) for page, module in modules.items()}
     replayed.output = side.run(watchers, within(stack) if within is not None else None)
     for page, name, grad in _gradients(modules):

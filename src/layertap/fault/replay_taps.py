@@ -19,7 +19,7 @@ from layertap.fault.inplace_writes import InplaceWrites
 from layertap.fault.masks import Masks
 from layertap.fault.model_runner import autocast_now, seed, version
 from layertap.fault.reference_trace import Event, Key, ModuleCall, ReferenceTrace, ReplayResult
-from layertap.fault.tensor_cache import TensorCache
+from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.value_layouts import masklike, plain
 
 Nudge = Callable[[torch.Tensor], torch.Tensor]
@@ -124,6 +124,15 @@ class RecordTap:
 
 
 @dataclass(slots=True)
+class Lowered:
+    """What the reference computes in the candidate's dtype and with its quantised weights, from the right values."""
+
+    slots: dict[Key, CachedTensor] = field(default_factory=dict)
+    filling: bool = True
+    """Whether the run that it is given to is that of the reference itself."""
+
+
+@dataclass(slots=True)
 class Replay:
     """What all taps of one run share."""
 
@@ -137,7 +146,10 @@ class Replay:
     """Whether values are measured; if not, they are only exchanged."""
     put_back: frozenset[tuple[str, str]] = frozenset()
     """In a free run, the pages and ends whose values are exchanged for the reference's all the same."""
+    lowered: Lowered | None = None
     begun: list[tuple[Key, ModuleCall | None, Pending | Contrast]] = field(default_factory=list)
+    beside: dict[int, Pending | Contrast] = field(default_factory=dict)
+    """By the number of the measurement, the same value against the lowered reference's."""
     masks: Masks = field(default_factory=Masks)
     writes: InplaceWrites = field(default_factory=InplaceWrites)
     misgiven: set[ModuleCall] = field(default_factory=set)
@@ -180,6 +192,7 @@ class Replay:
         if begun is None:
             self.replayed.unforced.append(key)
             return None
+        self._lay_beside(key, found)
         self.begun.append((key, caller, begun))
         if key in self.keep:
             self.replayed.kept[key] = found.detach().clone()
@@ -189,6 +202,17 @@ class Replay:
         if self.force and given is not None:
             self.trace.cache.remember(given, slot)
         return given
+
+    def _lay_beside(self, key: Key, found: torch.Tensor) -> None:
+        lowered = self.lowered
+        if lowered is None or not self.judge or not found.is_floating_point():
+            return
+        if lowered.filling:
+            lowered.slots[key] = self.trace.cache.put(found)
+        elif key in lowered.slots:
+            begun = self._begin(lowered.slots[key].get(found.device), found)
+            if begun is not None:
+                self.beside[len(self.begun)] = begun
 
     def _sized_otherwise(self, key: Key, right: torch.Tensor, found: torch.Tensor) -> bool:
         """Whether a module returns more or less than the reference's, although it was given as much."""
@@ -229,10 +253,14 @@ class Replay:
 
     def settled(self) -> list[Event]:
         waiting = [one for _, _, one in self.begun if isinstance(one, Pending)]
-        read = iter(settle(waiting))
+        later = [number for number, one in self.beside.items() if isinstance(one, Pending)]
+        read = iter(settle([*waiting, *(one for one in self.beside.values() if isinstance(one, Pending))]))
+        found = [next(read) if isinstance(one, Pending) else one for _, _, one in self.begun]
+        beside = {number: one for number, one in self.beside.items() if isinstance(one, Contrast)}
+        beside |= {number: next(read) for number in later}
         return [
-            Event(key=key, caller=caller, found=next(read) if isinstance(one, Pending) else one)
-            for key, caller, one in self.begun
+            Event(key=key, caller=caller, found=found[number], beside=beside.get(number))
+            for number, (key, caller, _) in enumerate(self.begun)
         ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -12,14 +13,25 @@ from layertap.fault.pairing import Pairing
 
 
 def lowered(
-    reference: nn.Module, pairing: Pairing, theirs: ModelRunner, dtype: torch.dtype | None = None
+    reference: nn.Module,
+    pairing: Pairing,
+    theirs: ModelRunner,
+    dtype: torch.dtype | None = None,
+    weights: Mapping[str, Mapping[str, torch.Tensor]] | None = None,
 ) -> nn.Module | None:
-    """A copy of the reference on the candidate's device and in its dtype; None where no copy can be made."""
+    """A copy of the reference on the candidate's device and in its dtype; None where no copy can be made.
+
+    `weights` are put in the place of its own, by page and name.
+    """
     try:
         model = copy.deepcopy(reference)
     except Exception:  # noqa: BLE001  models force what they like; without a copy there is one floor less, which is said
         return None
     _cast(model, pairing, theirs, dtype)
+    with torch.no_grad():
+        for page, values in (weights or {}).items():
+            for name, tensor in values.items():
+                model.get_submodule(page).get_parameter(name).copy_(tensor)
     return model
 
 

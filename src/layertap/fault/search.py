@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -115,14 +115,19 @@ class Search:
         self.notes.append(Note("fault.autocast", name=name))
         return True
 
-    def lowered(self, autocast: bool = False) -> tuple[ModelRunner, dict[str, nn.Module]]:
-        """The reference in the candidate's dtype and on its device: what honest arithmetic there gives."""
+    def lowered(
+        self, autocast: bool = False, weights: Mapping[str, Mapping[str, torch.Tensor]] | None = None
+    ) -> tuple[ModelRunner, dict[str, nn.Module]]:
+        """The reference in the candidate's dtype and on its device: what honest arithmetic there gives.
+
+        `weights` are other values for its parameters, by page and name: what they are when they are quantised.
+        """
         ours, theirs = self.ours, self.theirs
-        if theirs.dtype in (ours.dtype, None) and theirs.device == ours.device:
+        if theirs.dtype in (ours.dtype, None) and theirs.device == ours.device and not weights:
             self.low = ours.like(ours.model) if autocast else ours
             self.low.autocast = self.arithmetic if autocast else None
             return self.low, self.pairing.reference
-        model = lowered(ours.model, self.pairing, theirs)
+        model = lowered(ours.model, self.pairing, theirs, weights=weights)
         if model is None:
             self.notes.append(Note("fault.no_copy"))
             self.low = ours

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from torch import nn
 
 from layertap.fault.cancelling import Free, Probe, Sorted, sort_out
-from layertap.fault.cause import Absent, Clues, below, explain
+from layertap.fault.cause import Absent, below
 from layertap.fault.contrast import Contrast
-from layertap.fault.drill import Departure, OpLog, depart
-from layertap.fault.judge import LIMIT, Judged, by_module, floors_of, judge_events, least_of
+from layertap.fault.culprit import Scene, accuse, is_under
+from layertap.fault.exchange import exchanged, proven, suspected
+from layertap.fault.judge import (
+    LIMIT,
+    Judged,
+    by_module,
+    floors_of,
+    judge_beside,
+    judge_events,
+    least_of,
+    seen_at,
+    unlike_others,
+)
 from layertap.fault.model_runner import ModelRunner
-from layertap.fault.quantised_kinds import MANY, coarseness, systematic
-from layertap.fault.reference_trace import Key, ModuleCall, ReferenceTrace, ReplayResult
-from layertap.fault.replay_taps import CallStack
-from layertap.fault.repro import ReproWriter, Witness
+from layertap.fault.quantised_kinds import quantised_modules, stand_out, systematic
+from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
+from layertap.fault.replay_taps import Lowered
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import APART, Search
 from layertap.fault.unjudged import judged_pages, suspects
 from layertap.result import Note
 
-LAZY = {"xla", "lazy"}
-"""Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
 NAMED = 6
 """So many modules are named in one note."""
-CLOSELY = 4
-"""So many faulty modules are looked into; the others are named."""
 
 
 class TeacherForcedSearch(Search):
@@ -41,23 +45,39 @@ class TeacherForcedSearch(Search):
         trace, widened = self.preflight()
         self.progress(Note("fault.running_candidate"))
         free = self.free(trace)
-        forced = self.play(self.theirs, self.pairing.candidate, trace, force=True)
         self.progress(Note("fault.measuring_rounding"))
-        low, modules = self.lowered(self.follow_autocast(trace, free))
-        clean = widened + [
-            self.play(low, modules, trace, force=True, nudge=nudge)
-            for nudge in ((self.nudge,) if low is self.ours else (None, self.nudge))
-        ]
+        coarse = quantised_modules(self.pairing)
+        odd = stand_out(coarse)  # their weights are no standard to judge by
+        coarse = {page: one for page, one in coarse.items() if page not in odd}
+        low, modules = self.lowered(
+            self.follow_autocast(trace, free), {page: one.values for page, one in coarse.items()}
+        )
+        lowered = Lowered() if low is not self.ours else None
+        clean = widened
+        if lowered is not None:
+            clean = [*clean, self.play(low, modules, trace, force=True, lowered=lowered)]
+            lowered.filling = False
+        nudged = self.play(low, modules, trace, force=True, nudge=self.nudge, lowered=lowered)
+        clean = [*clean, nudged]
+        self.progress(Note("fault.judging_candidate"))
+        forced = self.play(self.theirs, self.pairing.candidate, trace, force=True, lowered=lowered)
         drift = self.play(low, modules, trace, force=False, nudge=self.nudge)
         floors = floors_of(clean)
         total, rounding = self.total(trace, free), self.total(trace, drift)
         judged = judge_events(forced, floors, self.dtype)
-        table, shared = systematic(by_module(judged, free, self.pairing), self._coarseness)
+        table = by_module(judged, free, self.pairing)
+        beside = None
+        if lowered is not None:
+            moved = {event.key: event.beside for event in nudged.events if event.beside is not None}
+            apart = judge_beside(forced, moved, self.dtype)
+            beside = {row.page: seen_at(row, apart[row.page], self.pairing) for row in table if row.page in apart}
+        table, shared = systematic(table, coarse, beside)
         self.doubt_watching(rounding)
         self._doubt_inputs(forced, floors)
         self._doubt_draws(floors)
         self.notes += [Note("fault.other_form", told=self.told(key)) for key in _once(forced.unforced)]
-        faulty, masks = self._makers([row for row in table if row.ratio > LIMIT], forced)
+        faint = unlike_others(table, beside or {}) | self._proven(table, forced, floors, trace, lowered)
+        faulty, masks = self._makers([row for row in table if row.ratio > LIMIT or row.page in faint], forced)
         faulty = self._consequential(faulty, judged)
         if faulty and low is not self.ours:  # inputs nudged everywhere move more than the dtype alone does
             drift = self.play(low, modules, trace, force=False)
@@ -66,7 +86,7 @@ class TeacherForcedSearch(Search):
         if faulty and faulty[0].page not in {mask.page for mask in masks}:
             self._doubt_unjudged(faulty[0], trace, forced)
         absent = [*masks, *self._absent(trace, forced)]
-        idle = [one for one in absent if not self._under(one.page, faulty)]
+        idle = [one for one in absent if not is_under(one.page, faulty)]
         self.notes += [Note("fault.without_effect", cause=one.cause, text=one.text) for one in idle]
         if not forced.events:
             self.doubts.append(Note("fault.nothing_paired"))
@@ -78,7 +98,45 @@ class TeacherForcedSearch(Search):
             exact = total == 0 and all(one.event.found.exact for one in judged)
             return self._without_fault(table, shared, total, rounding, exact)
         self.progress(Note("fault.looking_closer"))
-        return self._faulty(faulty, table, trace, absent, total, rounding, low, modules, told.probe, forced)
+        standard = lowered.slots if lowered is not None and coarse else {}
+        scene = Scene(
+            search=self,
+            trace=trace,
+            forced=forced,
+            low=low,
+            modules=modules,
+            table=table,
+            absent=tuple(absent),
+            total=total,
+            rounding=rounding,
+            standard={key: slot for key, slot in standard.items() if key[0] in coarse},
+            weights=odd,
+            reasons=faint,
+            probe=told.probe,
+        )
+        return accuse(faulty, scene)
+
+    def _proven(
+        self,
+        table: list[ModuleRow],
+        forced: ReplayResult,
+        floors: dict[Key, Contrast],
+        trace: ReferenceTrace,
+        lowered: Lowered | None,
+    ) -> dict[str, Note]:
+        """The modules within their floor that hold other numbers than the reference's, and are off because of them."""
+        suspects = suspected(self.pairing, forced, floors, least_of(self.dtype), trace.calls, table)
+        if not suspects:
+            return {}
+        trial = self.play(
+            self.theirs,
+            self.pairing.candidate,
+            trace,
+            force=True,
+            lowered=lowered,
+            within=lambda stack: exchanged(suspects),
+        )
+        return proven(suspects, trial)
 
     def _consequential(self, faulty: list[ModuleRow], judged: list[Judged]) -> list[ModuleRow]:
         """Without those that return another size, where what calls them comes out right all the same."""
@@ -154,10 +212,6 @@ class TeacherForcedSearch(Search):
         for nudge in (None if low is not self.ours else partial(self.nudge, seed=1), partial(self.nudge, seed=2)):
             yield self.total(trace, self.play(low, modules, trace, force=False, nudge=nudge))
 
-    def _coarseness(self, row: ModuleRow) -> float:
-        ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
-        return coarseness(ours, theirs) if ours is not None and theirs is not None else 0.0
-
     def _doubt_inputs(self, forced: ReplayResult, floors: dict[Key, Contrast]) -> None:
         for event in forced.events:
             page, call, end, leaf = event.key
@@ -202,124 +256,6 @@ class TeacherForcedSearch(Search):
             notes=tuple(self.notes),
         )
 
-    def _faulty(
-        self,
-        faulty: list[ModuleRow],
-        table: list[ModuleRow],
-        trace: ReferenceTrace,
-        absent: list[Absent],
-        total: float,
-        rounding: float,
-        low: ModelRunner,
-        modules: dict[str, nn.Module],
-        probe: Probe | None,
-        forced: ReplayResult,
-    ) -> Finding:
-        closely = faulty[:CLOSELY]
-        keep = frozenset(key for row in closely for key in (row.place, (row.page, row.call, "exit", "")))
-        calls = frozenset((row.page, row.call) for row in closely if not row.place[2].endswith(("grad", "input")))
-        lazy = {side.device.type for side in (self.ours, self.theirs)} & LAZY
-        if lazy:
-            calls = frozenset()
-            self.notes.append(Note("fault.operators_skipped", lazy=", ".join(lazy)))
-        kept, theirs = self._logged(self.theirs, self.pairing.candidate, trace, calls, keep)
-        _, ours = self._logged(self.ours, self.pairing.reference, trace, calls)
-        floor = ours if low is self.ours else self._logged(low, modules, trace, calls)[1]
-        least = least_of(self.dtype)
-        self.ours.rest()  # what a run writes, as running statistics are, is no difference of the models
-        self.theirs.rest()
-        found = []
-        for row in closely:
-            place = (row.page, row.call)
-            departure = depart(ours[place], theirs[place], floor[place], least) if place in calls else None
-            below = tuple(one for one in absent if one.page == row.page or self._under(one.page, [row]))
-            clues = Clues(row=row, trace=trace, found=kept.kept.get(row.place), departure=departure, absent=below)
-            found.append(self._examined(row, clues, departure, kept, trace, judged_pages(forced)))
-        found += [
-            Finding(verdict="fault", site=row.path, cause="unknown", local=row.local, floor=row.floor, ratio=row.ratio)
-            for row in faulty[CLOSELY:]
-        ]
-        first = found[0]
-        page = faulty[0].page
-        ends = frozenset({(page, "exit"), (page, "grad_input")})
-        if probe is None or probe.ends != ends:
-            patched = self.play(self.theirs, self.pairing.candidate, trace, force=False, put_back=ends)
-            after = self.total(trace, patched, skip=page)
-        else:
-            after = probe.total
-        return replace(
-            first,
-            evidence=(*first.evidence, *_alike(faulty, table)),
-            explained=math.nan
-            if faulty[0].found.shape or faulty[0].found.absent
-            else _explained(total, after, rounding),
-            total=total,
-            others=tuple(found[1:]),
-            table=tuple(table),
-            notes=tuple(self.notes),
-        )
-
-    def _examined(
-        self,
-        row: ModuleRow,
-        clues: Clues,
-        departure: Departure | None,
-        kept: ReplayResult,
-        trace: ReferenceTrace,
-        judged: set[str],
-    ) -> Finding:
-        ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
-        cause, evidence = explain(clues, ours, theirs)
-        lost = any(one.lost for one in clues.absent)
-        inner = below(ours, theirs, row.page, judged) if ours and theirs and not lost else None
-        site = row.path
-        if inner is not None:
-            (page, (cause, evidence)) = inner
-            caller = row.path or Note("fault.model")
-            called = "fault.calls_it" if kept.calls[page] else "fault.reads_it"
-            evidence = (*evidence, Note(called, caller=caller), Note("cause.seen_there", where=row.where))
-            site = self.pairing.name(page)
-        witness = Witness(
-            row=row,
-            reference=None if ours is None else weakref.ref(ours),
-            candidate=None if theirs is None else weakref.ref(theirs),
-            arguments=kept.arguments.get(row.page),
-            right=trace.at(row.page, row.call, "exit"),
-            cause=cause,
-            evidence=evidence,
-        )
-        return Finding(
-            verdict="fault",
-            site=site,
-            op=str(departure.op) if departure is not None else "",
-            cause=cause,
-            evidence=evidence,
-            local=row.local,
-            floor=row.floor,
-            ratio=row.ratio,
-            write_repro=ReproWriter(witness),
-        )
-
-    def _logged(
-        self,
-        side: ModelRunner,
-        modules: dict[str, nn.Module],
-        trace: ReferenceTrace,
-        calls: frozenset[ModuleCall],
-        keep: frozenset[Key] = frozenset(),
-    ) -> tuple[ReplayResult, dict[ModuleCall, Any]]:
-        """A forced run whose operators inside some calls are written down."""
-        if not calls:
-            return self.play(side, modules, trace, force=True, keep=keep, judge=False), {}
-        logs: list[OpLog] = []
-
-        def within(stack: CallStack) -> OpLog:
-            logs.append(OpLog(stack, calls, self.cache))
-            return logs[0]
-
-        replayed = self.play(side, modules, trace, force=True, keep=keep, within=within, judge=False)
-        return replayed, logs[0].ops
-
     def _absent(self, trace: ReferenceTrace, forced: ReplayResult) -> list[Absent]:
         """Modules that ran more often in the reference, although the module above them ran as often."""
         found = []
@@ -337,10 +273,6 @@ class TeacherForcedSearch(Search):
                 text = Note("fault.called_times", name=self.pairing.name(page), seen=seen, calls=calls)
                 found.append(Absent(page, "structure", text, lost=False))
         return found
-
-    @staticmethod
-    def _under(page: str, rows: list[ModuleRow]) -> bool:
-        return any(not row.page or page.startswith(f"{row.page}.") for row in rows)
 
 
 def _counted_otherwise(row: ModuleRow, floors: dict[Key, Contrast]) -> bool:
@@ -369,23 +301,3 @@ def _above(page: str, trace: ReferenceTrace) -> str | None:
         if page in trace.calls:
             return page
     return None
-
-
-def _alike(faulty: list[ModuleRow], table: list[ModuleRow]) -> tuple[str, ...]:
-    """Whether the first is one of many: then what they share is to blame, not one of them alone."""
-    kind = faulty[0].kind
-    alike, out = ([row for row in rows if row.kind == kind] for rows in (table, faulty))
-    if len(out) < MANY or len(out) <= len(alike) / 2:
-        return ()
-    return (Note("fault.first_of_kind", count=len(out), count2=len(alike), kind=kind),)
-
-
-def _explained(before: float, after: float, rounding: float) -> float:
-    """The share of the error, beyond rounding, that is gone; independent errors add as squares."""
-    if math.isnan(before) or math.isnan(after):
-        return math.nan
-    if not math.isfinite(before):
-        return 1.0 if math.isfinite(after) else 0.0
-    rounding = min(rounding, after)
-    excess, left = before**2 - rounding**2, max(after**2 - rounding**2, 0.0)
-    return 1 - math.sqrt(min(left / excess, 1.0)) if excess > 0 else 0.0

@@ -57,6 +57,8 @@ class Table:
     titles: Sequence[str]
     rows: Sequence[TableRow]
     left: tuple[int, ...] = (0,)
+    bars: tuple[int, ...] = ()
+    """Columns that hold bars of blocks."""
     caption: str = ""
     total: int = 0
     """How many rows there are in all, where not all are listed."""

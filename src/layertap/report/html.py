@@ -66,14 +66,14 @@ def _body(document: Document, *, rows: int | None = None, tools: bool = True) ->
         *(f"<p class='lt-note'>{escape(note)}</p>" for note in document.notes),
     ]
     left = LIMIT
-    for block in document.blocks:
-        drawn = _block(block, left, rows=rows, tools=tools)
+    for place, block in enumerate(document.blocks):
+        drawn = _block(block, left, rows=rows, tools=tools, name=f"L{place}")
         left -= len(drawn)
         parts.append(drawn)
     return "\n".join(parts)
 
 
-def _block(block: Block, room: int, *, rows: int | None, tools: bool) -> str:
+def _block(block: Block, room: int, *, rows: int | None, tools: bool, name: str) -> str:
     if isinstance(block, Heading):
         return f"<h2>{escape(block.text)}</h2>"
     if isinstance(block, Paragraph):
@@ -85,13 +85,13 @@ def _block(block: Block, room: int, *, rows: int | None, tools: bool) -> str:
         return f"<figure>{svg(block.spec)}{caption}</figure>" if block.page or not tools else ""
     most = max(room // ROW, 20) if rows is None else rows
     if isinstance(block, Ladder):
-        return _ladder(block, most, tools=tools)
+        return _ladder(block, most, tools=tools, name=name)
     return _table(block, most)
 
 
-def _ladder(block: Ladder, most: int, *, tools: bool) -> str:
+def _ladder(block: Ladder, most: int, *, tools: bool, name: str) -> str:
     shown, left = chosen(block.entries, most, [entry.state for entry in block.entries])
-    drawn = ladder_html(shown, columns=block.columns, tools=tools, fold=None if tools else False)
+    drawn = ladder_html(shown, columns=block.columns, tools=tools, fold=None if tools else False, name=name)
     return f"<div class='lt-wide'>{drawn}</div>{_left_out(left + block.left_out)}"
 
 
@@ -115,6 +115,8 @@ def _row(table: Table, row: TableRow) -> str:
 
 
 def _left(table: Table, column: int) -> str:
+    if column in table.bars:
+        return " class='l lt-bar'"
     return " class='l'" if column in table.left else ""
 
 

@@ -99,17 +99,18 @@ def ladder_html(
     tools: bool = True,
     selected: str = "",
     axis: Axis | None = None,
+    name: str = "L",
 ) -> str:
     """The ladder of some entries. `columns` are titles for `LadderEntry.cells`; `link` gives a site's own page.
 
-    `axis` is given where these entries are a part of a longer ladder.
+    `axis` is given where these entries are a part of a longer ladder; of several ladders in one page each has a `name`.
     """
     axis = axis or Axis.of(value for entry in entries for value in (entry.error, entry.own, entry.floor))
     own = any(entry.own == entry.own for entry in entries)
     titles = list(columns) if columns is not None else [tr("ladder.error"), *([tr("ladder.own")] if own else [])]
     if columns is None:
         titles += [tr("ladder.floor"), tr("ladder.ratio")]
-    draw = Drawing(axis=axis, own=own, plain=columns is not None, link=link, selected=selected)
+    draw = Drawing(axis=axis, own=own, plain=columns is not None, link=link, selected=selected, name=name)
     fold = len(entries) > FOLD if fold is None else fold
     parts = ["<div class='lt-box'>"]
     if tools:
@@ -130,6 +131,7 @@ class Drawing:
     plain: bool = False
     link: Callable[[str], str] | None = None
     selected: str = ""
+    name: str = "L"
 
     def row(self, entry: LadderEntry, *, prefix: str = "") -> str:
         """One row; `prefix` is the part of its name that is dimmed."""
@@ -184,7 +186,7 @@ def _stretch(stretch: Stretch[LadderEntry], draw: Drawing, *, fold: bool, width:
     kind = f" <small>{_clean(kinds.pop())}</small>" if len(kinds) == 1 and "" not in kinds else ""
     name = f"{_clean(layers[0].path)} … {_clean(layers[-1].path.rpartition('.')[2])}"
     count = tr("ladder.layers", count=len(layers))
-    cells = "".join(_cell(layer) for layer in layers)
+    cells = "".join(_cell(layer, draw) for layer in layers)
     head = (
         f"<tbody class='lt-group'><tr><th scope='rowgroup'>{name}{kind} <small>{escape(count)}</small></th>"
         f"<td colspan='{width - 1}'><div class='lt-strip'>{cells}</div></td></tr></tbody>"
@@ -194,11 +196,11 @@ def _stretch(stretch: Stretch[LadderEntry], draw: Drawing, *, fold: bool, width:
         shown = not fold or any(entry.first or entry.site == draw.selected for entry in layer.entries)
         rows = "".join(draw.row(entry, prefix=layer.path) for entry in layer.entries)
         classes = "lt-layer lt-open" if shown else "lt-layer"
-        bodies.append(f"<tbody class='{classes}' id='{_anchor(layer)}'>{rows}</tbody>")
+        bodies.append(f"<tbody class='{classes}' id='{_anchor(layer, draw)}'>{rows}</tbody>")
     return head + "".join(bodies)
 
 
-def _cell(layer: Layer[LadderEntry]) -> str:
+def _cell(layer: Layer[LadderEntry], draw: Drawing) -> str:
     state = max((entry.state for entry in layer.entries), key=WORST.index)
     first = " lt-first" if any(entry.first for entry in layer.entries) else ""
     word = tr(f"ladder.{state}") if state else ""
@@ -206,13 +208,13 @@ def _cell(layer: Layer[LadderEntry]) -> str:
     worst = f", {tr('ladder.ratio')} {number(max(ratios), 3)}" if ratios else ""
     title = tr("ladder.cell", layer=layer.path, state=word + worst)
     return (
-        f"<a class='lt-cell {state}{first}' href='#{_anchor(layer)}' title='{_clean(title)}' "
+        f"<a class='lt-cell {state}{first}' href='#{_anchor(layer, draw)}' title='{_clean(title)}' "
         f"aria-label='{_clean(title)}'></a>"
     )
 
 
-def _anchor(layer: Layer[LadderEntry]) -> str:
-    return f"L-{quote(layer.path, safe='')}-{layer.number}".replace("%", "~")
+def _anchor(layer: Layer[LadderEntry], draw: Drawing) -> str:
+    return f"{draw.name}-{quote(layer.path, safe='')}-{layer.number}".replace("%", "~")
 
 
 def _tools(entries: Sequence[LadderEntry], *, own: bool, plain: bool) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -10,8 +11,9 @@ import numpy.typing as npt
 
 from layertap.errors import CorruptRun, NoTensor, RunError, SiteNotFound
 from layertap.measure import histogram
-from layertap.messages import printable
+from layertap.messages import printable, tr
 from layertap.site import Record, Site, Statistics
+from layertap.store.assembly import Whole, assembled, whole_of
 from layertap.store.dtype import SIZES, Bytes, to_numpy
 from layertap.store.index import NONE, Rows
 
@@ -29,6 +31,7 @@ class SiteRecords(Sequence[Record]):
     """The records of one site, by step.
 
         run["model.layers.3"].at(step=100, rank=0).tensor()
+        run["model.layers.3"].at(step=100).tensor()         # of a distributed tensor the whole, from all ranks
 
     They are read from disk as they are asked for.
     """
@@ -42,17 +45,19 @@ class SiteRecords(Sequence[Record]):
         self,
         *,
         step: int | None = None,
-        rank: int | None = None,
+        rank: int | Collection[int] | None = None,
         epoch: int | None = None,
         batch: int | None = None,
         phase: str | None = None,
     ) -> SiteRecords:
-        """Those records that fit all that is given."""
+        """Those records that fit all that is given; of ranks several may be named."""
         given = {"step": step, "rank": rank, "epoch": epoch, "batch": batch, "phase": phase}
-        wanted = {name: value for name, value in given.items() if value is not None}
+        wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         rows = self._rows
         for name, value in wanted.items():
-            rows = rows[self._run.index.values(name, rows) == value]
+            found = self._run.index.values(name, rows)
+            several = name == "rank" and isinstance(value, Collection)
+            rows = rows[np.isin(found, [*value]) if several else found == value]
         if not len(rows):
             asked = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
             raise SiteNotFound(f"{self.site}: no record at {asked}; there is {self._choices()}")
@@ -72,34 +77,54 @@ class SiteRecords(Sequence[Record]):
 
     @property
     def statistics(self) -> Statistics:
-        return self.record.statistics
+        """Of the only record, or of the whole that all ranks together recorded; then merged from those of the parts."""
+        if (whole := self.whole()) is None:
+            return self.record.statistics
+        if (merged := whole.statistics) is None:
+            raise NoTensor(tr("assembly.summands", site=self.site, step=whole.record.step))
+        return merged
+
+    def whole(self) -> Whole | None:
+        """How the records of all ranks make one distributed tensor; None where there is one record, or several moments.
+
+        A RunError where parts are missing, or where replicas do not hold the same bits.
+        """
+        values = [self._run.index.values(name, self._rows) for name in ("step", "epoch", "batch", "phase")]
+        if len(self) < 2 or any(len(np.unique(column)) > 1 for column in values):
+            return None
+        records = self.listed()
+        return whole_of(records) if all(record.sharding is not None for record in records) else None
 
     @property
     def fingerprint(self) -> int:
         return self.record.fingerprint
 
     def tensor(self, *, verify: bool | None = None) -> torch.Tensor:
-        """The kept tensor in its own dtype, its bytes checked (see `Run`). Changing it changes no file."""
+        """The kept tensor in its own dtype, its bytes checked (see `Run`). Changing it changes no file.
+
+        Where the ranks of a job recorded parts of a distributed tensor, the whole: slices are put together, summands
+        added up, and replicas must hold the same bits. `.at(rank=0)` gives the part of one rank.
+        """
         import torch
 
-        record, raw = self._kept(verify)
-        dtype = getattr(torch, record.kept_dtype, None)
+        name, shape, raw = self._kept(verify)
+        dtype = getattr(torch, name, None)
         if not isinstance(dtype, torch.dtype):
-            raise RunError(f"{self.site}: torch {torch.__version__} has no dtype {record.kept_dtype}")
+            raise RunError(f"{self.site}: torch {torch.__version__} has no dtype {name}")
         try:
             if not len(raw):
-                return torch.empty(record.kept_shape, dtype=dtype)
-            return torch.from_numpy(raw).view(dtype).reshape(record.kept_shape)
+                return torch.empty(shape, dtype=dtype)
+            return torch.from_numpy(raw).view(dtype).reshape(shape)
         except (RuntimeError, TypeError) as error:
             raise RunError(
-                f"{self.site}: {len(raw)} bytes do not make a {record.kept_dtype} tensor of shape "
-                f"{list(record.kept_shape)} ({str(error).splitlines()[0]})"
+                f"{self.site}: {len(raw)} bytes do not make a {name} tensor of shape "
+                f"{list(shape)} ({str(error).splitlines()[0]})"
             ) from None
 
     def numpy(self, *, verify: bool | None = None) -> npt.NDArray[Any]:
         """The kept tensor without torch, its bytes checked (see `Run`); bfloat16 and fp8 are widened to float32."""
-        record, raw = self._kept(verify)
-        return to_numpy(raw, record.kept_dtype, record.kept_shape)
+        name, shape, raw = self._kept(verify)
+        return to_numpy(raw, name, shape)
 
     def histogram(self, *, verify: bool | None = None) -> histogram.Histogram:
         """The edges of the bins and the counts of a site that was recorded with `keep="histogram"`, without torch."""
@@ -149,13 +174,15 @@ class SiteRecords(Sequence[Record]):
     def __repr__(self) -> str:
         return printable(f"<{self.site}: {len(self)} record(s); {self._choices()}>")
 
-    def _kept(self, verify: bool | None) -> tuple[Record, Bytes]:
+    def _kept(self, verify: bool | None) -> tuple[str, tuple[int, ...], Bytes]:
+        """Dtype, shape and bytes of what was kept."""
+        if (whole := self.whole()) is not None:
+            return whole.dtype, whole.shape, assembled(whole, partial(self._run.kept_bytes, verify=verify))
         record = self.record
         raw = self._run.kept_bytes(record, verify=verify)
-        # Mapped tensors follow each other without gaps, so one after an odd number of bytes is not aligned for torch.
         if len(raw) and raw.ctypes.data % SIZES.get(record.kept_dtype, 1):
-            raw = raw.copy()
-        return record, raw
+            raw = raw.copy()  # torch wants its elements aligned
+        return record.kept_dtype, record.kept_shape, raw
 
     def _choices(self) -> str:
         parts = []

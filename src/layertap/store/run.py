@@ -90,7 +90,7 @@ class Run:
         told = []
         for session in self.sessions:
             told += _problems_of(session)
-        if self._whole and not self._problems and (wrote := self._receipted()) > self.count:
+        if self._memory is None and self._whole and not self._problems and (wrote := self._receipted()) > self.count:
             told.append(f"{self.name}: {wrote} records were written, {self.count} are here: files of records/ are gone")
         return (*told, *self._problems, *self._without_tensors)
 

@@ -23,7 +23,12 @@ REPLACES_KEY = b"layertap_replaces"
 
 _NUMBERS = ("mean", "std", "min", "max", "abs_mean", "abs_max", "l2")
 _COUNTS = ("nan", "pos_inf", "neg_inf", "zero")
-_SHARDING = ("placements", "global_shape", "offset", "mesh_shape", "mesh_names")
+_SHARDING = (
+    *("placements", "global_shape", "offset", "mesh_shape", "mesh_names"),
+    *("mesh_coordinate", "mesh_origin"),
+)
+ADDED = {"mesh_coordinate": (), "mesh_origin": -1}
+"""Columns that the first files of format 2 do not have, and what stands for them."""
 
 
 def _field(name: str, kind: Any, nullable: bool = False) -> Any:
@@ -50,6 +55,8 @@ SCHEMA = pa.schema(
         _field("placements", pa.list_(pa.string())),
         *(_field(name, pa.list_(pa.int64())) for name in ("global_shape", "offset", "mesh_shape")),
         _field("mesh_names", pa.list_(pa.string())),
+        _field("mesh_coordinate", pa.list_(pa.int64())),
+        _field("mesh_origin", pa.int64()),
         _field("count", pa.int64()),
         *(_field(name, pa.float64()) for name in _NUMBERS),
         *(_field(name, pa.int64()) for name in _COUNTS),
@@ -79,7 +86,7 @@ _FORMAT_1 = pa.schema(
 
 REPETITIVE = [
     *("site", "path", "role", "leaf", "kind", "phase", "dtype", "device", "kept", "kept_dtype", "file"),
-    *(f"{name}.list.element" for name in ("shape", "kept_shape", *_SHARDING)),
+    *(f"{name}.list.element" for name in ("shape", "kept_shape", *_SHARDING[:-1])),
 ]
 """Columns (as parquet paths) worth a dictionary; a sketch never repeats, and numbers are small enough."""
 
@@ -90,16 +97,16 @@ def schema_of(version: int) -> Any:
 
 
 def upgrade(table: Any, columns: Sequence[str]) -> Any:
-    """A table of format 1 with the given columns as this version has them."""
+    """A table of an older file with the given columns as this version has them."""
     for name in columns:
-        if name == "placements":
+        if name == "placements" and table.schema.field(name).type == pa.string():
             texts = table.column(name).to_pylist()
             lists = pa.array([[text] if text else [] for text in texts], SCHEMA.field(name).type)
             table = table.set_column(table.column_names.index(name), name, lists)
-        elif name in _NEW:
+        elif name in _NEW and name not in table.column_names:
             kind = SCHEMA.field(name).type
-            empty: list[Any] = [None if name == "kept_fingerprint" else []] * table.num_rows
-            table = table.append_column(SCHEMA.field(name), pa.array(empty, kind))
+            empty: Any = None if name == "kept_fingerprint" else ADDED.get(name, ())
+            table = table.append_column(SCHEMA.field(name), pa.array([empty] * table.num_rows, kind))
     return table.select(list(columns))
 
 

@@ -23,7 +23,7 @@ from layertap.errors import CorruptRun, LayertapError, NewerFormat
 from layertap.files import check_unpacked, open_regular
 from layertap.measure.definition import BUCKETS
 from layertap.store.footer import read_chunks
-from layertap.store.schema import FORMAT, FORMAT_KEY, REPLACES_KEY, SCHEMA, schema_of, upgrade
+from layertap.store.schema import ADDED, FORMAT, FORMAT_KEY, REPLACES_KEY, SCHEMA, schema_of, upgrade
 
 SKETCH_BYTES = 4 * BUCKETS
 _NAME = re.compile(r"(\d{1,9})-([0-9A-Za-z]+-[0-9a-f]+)-(\d{6,9})\.parquet")
@@ -115,7 +115,7 @@ class Shard:
         return table
 
     def _read(self, columns: list[str], group: int | None, encoded: list[str]) -> Any:
-        here = [name for name in columns if name in schema_of(self._version).names]
+        here = [name for name in columns if name in schema_of(self._version).names and name not in self._absent]
         # A text that stands once in the file and in a million rows is read as it stands, and only then spread out.
         repeated = [name for name in here if name in self._repeats]
         with open_regular(self._path) as source:
@@ -138,7 +138,8 @@ class Shard:
                 table = table.set_column(place, name, table.column(name).cast(kind))
         if "sketch" in columns:
             self._sketches(table.column("sketch"))
-        return table.select(columns) if self._version == FORMAT else upgrade(table, columns)
+        whole = self._version == FORMAT and len(here) == len(columns)
+        return table.select(columns) if whole else upgrade(table, columns)
 
     def _bounded(self) -> dict[str, str]:
         """Refuses a file that says of itself that it is far larger in memory; gives the columns that repeat texts."""
@@ -175,7 +176,10 @@ class Shard:
                 f"{self.name}: written in format {int(version)}; this layertap reads up to {FORMAT}. "
                 f"Upgrade it: pip install -U layertap"
             )
+        self._absent = frozenset(ADDED) - set(schema.names)
         for field in schema_of(int(version)):
+            if field.name in self._absent:
+                continue
             if schema.names.count(field.name) != 1:
                 raise CorruptRun(f"{self.name}: column {field.name!r} is missing")
             found = schema.field(field.name).type

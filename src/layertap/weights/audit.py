@@ -14,6 +14,7 @@ from typing import Any
 
 from layertap.measure import measure
 from layertap.weights.classes import class_notes, fresh_buffer
+from layertap.weights.consistency import inconsistent
 from layertap.weights.describe import short, shown, tied_names
 from layertap.weights.entries import Entry
 from layertap.weights.hints import ignored, natural
@@ -60,9 +61,11 @@ class _Audit:
         self._identical()
         self._tied()
         self._by_value()
-        Search(self.sides, self.found).run()
+        search = Search(self.sides, self.found)
+        search.run()
         for name, reason in straight_squares(self.model, self.other, self.found).items():
             self.found[name] = Relation("changed", self.found[name].others, "not transposed", reason)
+        self.found.update(inconsistent(self.model, self.found, search.made))
         for name, entry in self.model.entries.items():
             if entry.meta:
                 self.found[name] = Relation("meta", self.hints.get(name, ()), "", "it has no values: never loaded")
@@ -202,7 +205,8 @@ class _Audit:
         entry, relation = self.model.entries[name], self.found[name]
         if entry.parameter and entry.readable and not self.sound[name] and relation.status != "nonfinite":
             relation = Relation("nonfinite", relation.others, relation.rule, self._nonfinite(entry, relation))
-        others = sorted(relation.others, key=natural)
+        in_order = relation.rule in ("concatenated", "interleaved", "stacked")
+        others = list(relation.others) if in_order else sorted(relation.others, key=natural)
         return AuditRow(
             name=name,
             other=shown(tuple(others)),

@@ -31,6 +31,7 @@ class Hashes:
 
     def __init__(self, entry: Entry, dtype: torch.dtype) -> None:
         self._entry, self._dtype = entry, dtype
+        self.dtype = dtype
         self._shape = entry.shape or (1,)
         self._flat = len(self._shape) <= 2
 

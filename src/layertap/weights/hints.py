@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from layertap.weights.entries import Weights
@@ -26,8 +26,53 @@ def suggested(model: Weights, other: Weights) -> dict[str, tuple[str, ...]]:
             ends = [own for own in model.entries if own.endswith(f".{name}") or name.endswith(f".{own}")]
             if len(ends) == 1:
                 found[ends[0]].append(name)
+    fused = _fused(model, found, other)
     # A name that is the same is the best suggestion; others that lead there too are parts only where it is absent.
-    return {own: (own,) if own in names else tuple(names) for own, names in found.items()}
+    direct = {own: (own,) if own in names else tuple(names) for own, names in found.items()}
+    return {**fused, **direct}
+
+
+_PACKED: dict[str, tuple[tuple[str, ...], ...]] = {
+    "qkv_proj": (("q_proj", "k_proj", "v_proj"),),
+    "qkv": (("q", "k", "v"), ("q_proj", "k_proj", "v_proj"), ("wq", "wk", "wv")),
+    "wqkv": (("wq", "wk", "wv"),),
+    "Wqkv": (("q_proj", "k_proj", "v_proj"),),
+    "gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")),
+    "in_proj_weight": (("q_proj_weight", "k_proj_weight", "v_proj_weight"),),
+}
+"""Fused tensors by the names that the field has for them, and the order in which their parts are read."""
+
+
+def packed(model: Any) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Fused tensor → its parts in order: by custom, and by the `packed_modules_mapping` of vLLM's classes."""
+    found = dict(_PACKED)
+    for module in model.modules() if hasattr(model, "modules") else ():
+        mapping = getattr(type(module), "packed_modules_mapping", None)
+        for fused, parts in mapping.items() if isinstance(mapping, Mapping) else ():
+            if isinstance(parts, (list, tuple)) and len(parts) > 1:
+                found[str(fused)] = (tuple(map(str, parts)),)
+    return found
+
+
+def _fused(model: Weights, found: Mapping[str, list[str]], other: Weights) -> dict[str, tuple[str, ...]]:
+    """For a fused tensor of the model, its parts on the other side; and for a part, what it is fused in there."""
+    orders = packed(model.model)
+    suggestions: dict[str, tuple[str, ...]] = {}
+    there = {bare: name for name in other.entries for bare in _guesses(name, None)}
+    for name in model.entries:
+        if name in found:
+            continue
+        words = name.split(".")
+        for place, word in enumerate(words):
+            for order in orders.get(word, ()):
+                parts = [".".join((*words[:place], part, *words[place + 1 :])) for part in order]
+                if all(part in there for part in parts):
+                    suggestions[name] = tuple(there[part] for part in parts)
+            for fused, ways in orders.items():
+                whole = ".".join((*words[:place], fused, *words[place + 1 :]))
+                if any(word in order for order in ways) and whole in there:
+                    suggestions[name] = (there[whole],)
+    return suggestions
 
 
 def _guesses(name: str, rename: Any) -> Iterable[str]:

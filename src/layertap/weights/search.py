@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 from layertap.weights.compose import Composition, RowIndex
 from layertap.weights.describe import (
@@ -31,6 +34,8 @@ class Search:
     def __init__(self, sides: Sides, found: dict[str, Relation]) -> None:
         self.sides, self.found = sides, found
         self.hints, self.config = sides.hints, sides.model.config
+        self.made: dict[str, Composition | None] = {}
+        """Of what those are made that were searched for."""
 
     def run(self) -> None:
         left = [entry for name, entry in self.sides.model.entries.items() if name not in self.found and not entry.meta]
@@ -58,6 +63,7 @@ class Search:
                 if composed is None
                 else self._judged(entry, composed, turned(entry) == "turned", here[entry.name], there)
             )
+        self.made = made
 
     def _settled(self, entry: Entry) -> bool:
         """Settles what needs no search: a twin of another tensor, or one of which most is still right."""
@@ -82,6 +88,8 @@ class Search:
         own, there = _two(held, entry, source, self.sides)
         if reordered(own.rows, there.rows, self.config) is not None:
             return False
+        if self.sides.measured(source).statistics.nonfinite:
+            return False
         lora = merged_lora(entry, source, self.sides.other.entries)
         if lora is not None:
             factors = (source.name, *lora[0])
@@ -92,14 +100,23 @@ class Search:
         return True
 
     def _moved(self, entry: Entry) -> bool:
-        """The only tensor of the other side with these values, under a name that suggests nothing."""
+        """A tensor of the other side with these values, under a name that suggests nothing, and left over."""
         taken = {name for relation in self.found.values() for name in relation.others}
         hinted = {name for names in self.hints.values() for name in names}
         twins = [twin for twin in self.sides.twins(entry) if twin.name not in taken and twin.name not in hinted]
-        if len(twins) != 1 or self._uniform(entry):
+        if not twins or (self._uniform(entry) and not self._all_fit(entry, twins)):
             return False
         self.found[entry.name] = Relation("exact", (twins[0].name,), "renamed")
         return True
+
+    def _all_fit(self, entry: Entry, twins: list[Entry]) -> bool:
+        """Tensors of one value prove little; they are taken for each other where as many are left on either side."""
+        alike = [
+            own
+            for name, own in self.sides.model.entries.items()
+            if name not in self.found and not self.hints.get(name) and self.sides.equal(own, entry)
+        ]
+        return len(alike) == len(twins)
 
     def _unread(self, entry: Entry, source: Entry) -> Relation:
         """One side is known by its fingerprint alone, and that is another one."""
@@ -157,6 +174,12 @@ class Search:
             return Relation("missing", (), "", initialised(self.sides.model.model, entry, here))
         sources = self.sides.sources(entry.name)
         if len(sources) > 1:
+            joined = _joined(entry, sources)
+            if joined is not None:
+                apart = self.sides.differences(entry, joined)
+                there = self.sides.hashed([joined], own.dtype)[joined.name]
+                rule, detail = changed(apart, own, there, here)
+                return Relation("changed", hints, rule, detail)
             share = RowIndex({name: parts[name] for name in hints}, across=False).share(own)
             told = f"{share:.0%} of its rows are found among the parts it should be made of"
             return Relation("changed", hints, "", told)
@@ -183,6 +206,20 @@ class Search:
         if there:
             return Relation("changed", hints, how[0], f"{how[1]}, {there} values there are NaN or infinite")
         return Relation("changed", hints, *how)
+
+
+def _joined(entry: Entry, sources: list[Entry]) -> Entry | None:
+    """The parts one after another as one tensor, where they fit."""
+    if sum(source.numel for source in sources) != entry.numel or not all(source.readable for source in sources):
+        return None
+    if any(source.shape[1:] != entry.shape[1:] or source.dtype != sources[0].dtype for source in sources):
+        return None
+
+    def blocks() -> Iterator[torch.Tensor]:
+        for source in sources:
+            yield from source.blocks()
+
+    return Entry(name=sources[0].name, shape=entry.shape, dtype=sources[0].dtype, blocks=blocks)
 
 
 def _two(held: dict[str, Hashes], entry: Entry, source: Entry, sides: Sides) -> tuple[Hashes, Hashes]:

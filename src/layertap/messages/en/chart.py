@@ -33,4 +33,8 @@ MESSAGES = {
     "chart.nonfinite": "NaN or Inf",
     "chart.smaller": "10 × smaller than its median",
     "chart.larger": "10 × larger",
+    "chart.matrix.across": "candidate",
+    "chart.matrix.caption": "rows: the reference of the pair; the largest relative error over all sites; "
+    "=: bit for bit the same",
+    "chart.depth_errors": "Relative error by depth, against {reference}",
 }

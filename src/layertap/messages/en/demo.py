@@ -6,5 +6,7 @@ MESSAGES = {
         "module and the cause:"
     ),
     "demo.inside": "\nThe layer is known; now its parts.",
-    "demo.site": "\nAll records of one site: layertap show {folder} blocks.3.down",
+    "demo.report": "\nThe same as a page, for any browser: {path}",
+    "demo.show": "One site in full: layertap show {run} {site}",
+    "demo.view": "To look around in both runs: layertap view {sides}",
 }

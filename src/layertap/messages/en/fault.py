@@ -1,12 +1,19 @@
 """English: what layertap.fault says."""
 
 MESSAGES = {
+    "fault.among_equals": (
+        "{equal} of {total} modules return the same bits as the reference in this dtype, and this one does not"
+    ),
     "fault.and_more": " and {count} more",
     "fault.autocast": "the candidate computes in {name} by autocast: the reference does the same to measure rounding",
     "fault.blind_tokens": "{blind} tokens attend to no key, as padding does: their values are not judged",
     "fault.budget": (
         "the reference's tensors exceed the budget of {memory} bytes and {parent} has no space for them "
         "({error}); set TMPDIR to a larger disk, or raise budget="
+    ),
+    "fault.by_exchange": (
+        "with the reference's {what} in place, "
+        "its distance from the reference in this dtype falls from {before:.2g} to {after:.2g}"
     ),
     "fault.called_times": "{name} is called {seen} ×, in the reference {calls} ×",
     "fault.calls_it": "{caller} calls it, and it could not be judged by itself",
@@ -22,10 +29,12 @@ MESSAGES = {
     "fault.expected_module": "the {side} is a {name}; expected an nn.Module or a target that holds one",
     "fault.first_above": "relative error {total:.3g}, the first in order of execution that rounding does not explain",
     "fault.first_of_kind": "the first of {count} of {count2} modules of kind {kind} that are above the floor",
+    "fault.judging_candidate": "judging the candidate",
     "fault.looking_closer": "examining the modules above the floor",
     "fault.mapping_hint": " ({nowhere}, which is not in the reference)",
     "fault.mapping_useless": "mapping: no rule leads from a module of the candidate to one of the reference{hint}",
     "fault.measuring_rounding": "measuring the effect of rounding",
+    "fault.model": "the model",
     "fault.most_of_kind": "most modules of kind {shared}",
     "fault.never_called": "{name} is never called, but it is in the reference",
     "fault.no_copy": "the reference cannot be copied: the floors come from perturbed inputs only",
@@ -72,6 +81,7 @@ MESSAGES = {
         "they have no partner or another form: the error is in one of them; mapping= pairs modules by "
         "name"
     ),
+    "fault.weights": "weights",
     "fault.without_compile": "found in the model as it was written, run without torch.compile",
     "fault.without_effect": "without effect: {cause}: {text}",
 }

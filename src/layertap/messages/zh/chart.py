@@ -33,4 +33,7 @@ MESSAGES = {
     "chart.nonfinite": "NaN 或 Inf",
     "chart.smaller": "比中位数小 10 倍",
     "chart.larger": "大 10 倍",
+    "chart.matrix.across": "候选",
+    "chart.matrix.caption": "行为一对中的参考；所有位置中最大的相对误差；= 表示逐位相同",
+    "chart.depth_errors": "相对误差随深度的变化，参考为 {reference}",
 }

@@ -1,6 +1,7 @@
 """Chinese: what layertap.fault says."""
 
 MESSAGES = {
+    "fault.among_equals": "{total} 个模块中有 {equal} 个与同一精度下的参考模型逐位相同，而此模块不同",
     "fault.and_more": " 等另外 {more} 个",
     "fault.autocast": "候选模型通过 autocast 以 {name} 计算：测量舍入时参考模型也如此",
     "fault.blind_tokens": "{blind} 个 token 不关注任何 key（如填充）：其数值不作判定",
@@ -8,6 +9,7 @@ MESSAGES = {
         "参考模型的张量超出 {memory} 字节的预算，且 {parent} 放不下（{error}）；请把 TMPDIR 设到更大的磁"
         "盘，或提高 budget="
     ),
+    "fault.by_exchange": "换入参考模型的 {what} 后，它与同一精度下参考模型的差距由 {before:.2g} 降至 {after:.2g}",
     "fault.called_times": "{name} 被调用 {seen} 次，在参考模型中为 {calls} 次",
     "fault.calls_it": "{caller} 调用了它，而它无法单独判定",
     "fault.cancelled": "单独看有误，合起来正确：{listed}",
@@ -20,10 +22,12 @@ MESSAGES = {
     "fault.expected_module": "{side}是 {name}；应为 nn.Module 或持有它的 target",
     "fault.first_above": "相对误差 {total:.3g}，是按执行顺序首个舍入无法解释的",
     "fault.first_of_kind": "{kind} 类的 {count2} 个模块中有 {count} 个超出下限，这是其中首个",
+    "fault.judging_candidate": "正在判定候选模型",
     "fault.looking_closer": "正在检查超出下限的模块",
     "fault.mapping_hint": "（{nowhere}，参考模型中没有）",
     "fault.mapping_useless": "mapping：没有规则把候选模型的模块对应到参考模型的模块{hint}",
     "fault.measuring_rounding": "正在测量舍入的影响",
+    "fault.model": "整个模型",
     "fault.most_of_kind": "{shared} 类的大多数模块",
     "fault.never_called": "{name} 从未被调用，而在参考模型中被调用",
     "fault.no_copy": "参考模型无法复制：误差下限仅由扰动输入得到",
@@ -59,6 +63,7 @@ MESSAGES = {
         "{path} 超出下限（位于{where}），而其中的 {names} 无法判定，因为没有对应模块或形式不同：错误在其"
         "中之一；可用 mapping= 按名称配对模块"
     ),
+    "fault.weights": "权重",
     "fault.without_compile": "在未使用 torch.compile 的原模型中发现",
     "fault.without_effect": "没有影响：{cause}：{text}",
 }

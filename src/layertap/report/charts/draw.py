@@ -299,10 +299,9 @@ class _Marks:
             cells.setdefault((y, colour), []).append(x)
         for (y, colour), places in cells.items():
             for start, end in _runs(sorted(places), wide):
-                left, top = start - wide / 2, y - high / 2
-                paths.setdefault(colour, []).append(
-                    f"M{_n(left)} {_n(top)}h{_n(end - start + wide)}v{_n(high)}H{_n(left)}z"
-                )
+                left, right = _n(start - wide / 2), _n(end + wide / 2)
+                corner = f"M{left} {_n(y - high / 2)}H{right}V{_n(y + high / 2)}H{left}z"
+                paths.setdefault(colour, []).append(corner)
         return [
             f"<path d='{''.join(parts)}' fill='{colour}' shape-rendering='crispEdges'/>"
             for colour, parts in paths.items()

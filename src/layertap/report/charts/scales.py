@@ -22,6 +22,8 @@ class Continuous:
     high: float
     start: float
     end: float
+    least: float = 0.0
+    """The smallest step between ticks."""
 
     def at(self, value: Any) -> float | None:
         """The place of a value; None where the axis has none for it (NaN, zero on a log axis)."""
@@ -33,7 +35,7 @@ class Continuous:
 
     def ticks(self) -> list[tuple[float, str]]:
         """Places and labels."""
-        values = _powers(self.low, self.high) if self.kind == "log" else _round_values(self.low, self.high)
+        values = _powers(self.low, self.high) if self.kind == "log" else _round_values(self.low, self.high, self.least)
         if self.kind == "symlog":
             values = _symmetric(self.low, self.high)
         placed = ((self.at(value), value) for value in values)
@@ -81,7 +83,7 @@ def scale_of(encoding: Mapping[str, Any], values: Sequence[Any], start: float, e
         low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
         low, high = (low / 10, high * 10) if kind == "log" and low > 0 else (low - 0.5, high + 0.5)
-    return Continuous(kind, low, high, start, end)
+    return Continuous(kind, low, high, start, end, (encoding.get("axis") or {}).get("tickMinStep", 0.0))
 
 
 def log_domain(values: Sequence[float]) -> list[float]:
@@ -115,13 +117,14 @@ def _powers(low: float, high: float) -> list[float]:
     return [10.0**power for power in range(first, last + 1, every)]
 
 
-def _round_values(low: float, high: float) -> list[float]:
+def _round_values(low: float, high: float, least: float) -> list[float]:
     """At most a few round values, as people count: 1, 2, 5, 10, …"""
     raw = (high - low) / TICKS
     if raw <= 0 or not math.isfinite(raw):
         return [low]
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(times for times in (1, 2, 5, 10) if times * power >= raw * (1 - 1e-9))
+    step = max(step, least)
     return [step * count for count in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 

@@ -45,6 +45,13 @@ def quantity(field: str, title: str = "", **scale: Any) -> Spec:
     return {"field": field, "type": "quantitative", "axis": {"title": title}, "scale": scale or {"zero": False}}
 
 
+def counted(field: str, title: str, **scale: Any) -> Spec:
+    """A quantity that is counted: steps, layers."""
+    found = quantity(field, title, **scale)
+    found["axis"]["tickMinStep"] = 1
+    return found
+
+
 def names(field: str, **more: Any) -> Spec:
     return {"field": field, "type": "nominal", "sort": None, "axis": {"title": None}, **more}
 
@@ -65,7 +72,7 @@ def errors(points: Sequence[Point], title: str, *, compact: bool = False) -> Spe
         order: Spec = {**names("site"), "sort": [row["site"] for row in rows], "scale": {"paddingInner": 0}}
         size: Spec = {"height": {"step": 18}}
     else:
-        order = quantity("place", tr("chart.depth"), domain=[-0.5, max(len(points) - 0.5, 0.5)])
+        order = counted("place", tr("chart.depth"), domain=[-0.5, max(len(points) - 0.5, 0.5)])
         size = {"height": 260}
     error = quantity("total", tr("chart.error"), type="log", domain=domain)
     floor = {along: order, across: {**error, "field": "floor"}, f"{across}2": {"datum": domain[0]}}
@@ -159,7 +166,7 @@ def lines(
     known = [row["y"] for row in rows if row["y"] is not None]
     log = log and bool(known) and min(known) > 0 and max(known) > WIDE * min(known)
     y = quantity("y", type="log", domain=log_domain(known)) if log else quantity("y")
-    x = quantity("x", across)
+    x = counted("x", across)
     colour: Spec = {"field": "series", "type": "nominal", "sort": None}
     if len(series) == 1:
         colour["legend"] = None
@@ -215,6 +222,31 @@ def heat_map(
         told.append([tr("chart.nonfinite"), VERMILLION])
     whole = base(title, data={"values": values}, mark="rect", encoding={"x": x, "y": y, "color": colour})
     return {**whole, "width": width, "height": size, "usermeta": {"legend": told if height is None else []}}
+
+
+def matrix(
+    cells: Iterable[tuple[str, str, float]], title: str, *, names: Sequence[str], equal: str, across: str = ""
+) -> Spec:
+    """Each of some names against each other: errors on a log scale as colours, and as numbers in the cells."""
+    found = list(cells)
+    low, high = (math.log10(value) for value in log_domain([value for _, _, value in found]))
+    rows = []
+    for row, column, value in found:
+        known = math.isfinite(value)
+        share = max(math.log10(value), low) if known and value > 0 else low
+        text = equal if value == 0 else number(value, 2)
+        dark = not known or share > (low + high) / 2
+        rows.append({"row": row, "column": column, "value": share if known else "NaN", "text": text, "dark": dark})
+    y = {"field": "row", "type": "ordinal", "sort": list(names), "axis": {"title": None}, "scale": {"paddingInner": 0}}
+    x = {**y, "field": "column", "axis": {"title": across or None}}
+    colour = {"field": "value", "type": "quantitative", "scale": {"domain": [low, high], "range": list(RAMP)}}
+    layers: list[Spec] = [{"mark": "rect", "encoding": {"x": x, "y": y, "color": {**colour, "legend": None}}}]
+    for dark, ink in ((True, "#ffffff"), (False, "#111111")):
+        data = {"values": [row for row in rows if row["dark"] == dark]}
+        mark = {"type": "text", "color": ink}
+        layers.append({"mark": mark, "data": data, "encoding": {"x": x, "y": y, "text": {"field": "text"}}})
+    whole = base(title, data={"values": rows}, layer=layers, height={"step": 26})
+    return {**whole, "width": max(min(76 * len(names), WIDTH), 180)}
 
 
 def intervals(rows: Iterable[tuple[str, float, float, float, str]], title: str, *, across: str) -> Spec:

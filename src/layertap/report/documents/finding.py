@@ -61,7 +61,8 @@ def _point(row: ModuleRow, state: str) -> Point:
 
 
 def _worst(rows: Sequence[ModuleRow], blamed: set[str]) -> Table:
-    worst = sorted(rows, key=lambda row: -row.ratio if row.ratio == row.ratio else 0.0)[:STANDING_OUT]
+    found = [row for row in rows if row.ratio > 0 or row.path in blamed] or rows[:1]
+    worst = sorted(found, key=lambda row: -row.ratio if row.ratio == row.ratio else 0.0)[:STANDING_OUT]
     titles = ("module", "kind", "where", "total", "own", "floor", "ratio")
     listed = [
         TableRow(

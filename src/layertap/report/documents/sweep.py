@@ -9,6 +9,7 @@ from layertap.messages import tr
 from layertap.report.document import Block, Document, Heading, Ladder, Paragraph, Table, TableRow, Verbatim
 from layertap.report.ladder import LadderEntry
 from layertap.report.sweep import closing, groups_line, modes_cells, verdict_line
+from layertap.report.sweep_charts import depth_chart, matrix_chart
 from layertap.report.sweep_layers import answer_lines, layer_lines, token_cells
 from layertap.report.values import number
 from layertap.sweeping.result import ModeResult, Sweep
@@ -34,6 +35,9 @@ def _blocks(sweep: Sweep) -> Iterator[Block]:
     yield Table(titles=titles, rows=rows, left=(0, 1, 2), caption=tr("sweep.legend"))
     modes = [mode for mode in sweep.modes.values() if any(row.error for row in mode.rows)]
     if modes:
+        if len(sweep.matrix) > 1:
+            yield matrix_chart(sweep)
+        yield depth_chart(sweep)
         yield Heading(text=tr("sweep.depth_title", reference=sweep.reference))
         yield _depth(modes)
     titles, cells = token_cells(sweep)

@@ -39,6 +39,7 @@ def audit_document(audit: Audit, extra: Sequence[Block] = ()) -> Document:
             titles=[tr("page.audit.status"), tr("page.audit.tensors"), ""],
             rows=statuses,
             left=(0, 2),
+            bars=(2,),
             caption=tr("page.audit.by_status"),
         ),
         *extra,
@@ -117,7 +118,7 @@ def diagnosis_document(found: Diagnosis, extra: Sequence[Block] = ()) -> Documen
     head, *asked = str(found).splitlines()
     state = STATES.get(found.answer, "fault")
     rows = [TableRow(cells=[str(number), line.removeprefix("- ")]) for number, line in enumerate(asked, start=1)]
-    blocks: list[Block] = [Table(titles=["", tr("page.doctor.asked")], rows=rows, left=(0, 1))]
+    blocks: list[Block] = [Table(titles=["", tr("page.doctor.asked")], rows=rows, left=(1,))]
     if found.cuts:
         blocks.append(Paragraph(text=tr("page.doctor.cuts", cuts=", ".join(found.cuts))))
     blocks += [*_harm(found.harm, tr("page.doctor.harm")), *extra]

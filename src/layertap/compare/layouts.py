@@ -1,0 +1,118 @@
+"""Runs of other layouts: four ranks against one, two against eight. Each is read as one process would have left it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from layertap.compare.columns import RowColumns, column
+from layertap.compare.result import Row
+from layertap.compare.tensors import array_of, changed, elements
+from layertap.errors import RunError
+from layertap.measure.pair import compare
+from layertap.result import Note
+from layertap.site import Record
+from layertap.store import Run
+from layertap.store.assembly import NotWhole, Whole
+from layertap.store.merged import Divergence, layouts_of, merged
+
+LEADS = 1.5
+"""How far the error of a rank's part is above the average of all ranks where that rank stands out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsOne:
+    """Two runs, and what reading them as one showed."""
+
+    runs: tuple[Run, Run]
+    divergences: tuple[tuple[Divergence, ...], tuple[Divergence, ...]] = ((), ())
+    notes: tuple[Note, ...] = ()
+
+
+def read_as_one(reference: Run, candidate: Run) -> AsOne:
+    """Merges the ranks of a run whose tensors lie otherwise than the other run's; else both stay as they are."""
+    runs = reference, candidate
+    layouts = [layouts_of(run) for run in runs]
+    if layouts[0] == layouts[1]:
+        return AsOne(runs=runs)
+    found, notes = [], []
+    try:
+        for side, run, layout in zip(("reference", "candidate"), runs, layouts, strict=True):
+            found.append(merged(run) if layout else None)
+            if layout:
+                ranks = len({rank for rank, *_ in layout})
+                notes.append(Note("layouts.merged", side=Note(f"layouts.{side}"), ranks=ranks))
+    except NotWhole as error:
+        return AsOne(runs=runs, notes=(Note("layouts.not_whole", why=str(error)),))
+    one, other = (run if made is None else made.run for run, made in zip(runs, found, strict=True))
+    ours, theirs = (() if made is None else made.divergences for made in found)
+    return AsOne(runs=(one, other), divergences=(ours, theirs), notes=tuple(notes))
+
+
+def merge_ranks(run: Run, like: Run) -> Run:
+    """A further run, read as one where that run was."""
+    return merged(run).run if like.info.get("ranks_merged") and layouts_of(run) else run
+
+
+def judge_replicas(rows: RowColumns, one: AsOne) -> None:
+    """A row whose replicas differ is at fault, whatever the one that was compared holds."""
+    wrong = {
+        ((name, divergence.site), divergence.step): divergence
+        for name, side in zip(("site", "candidate_site"), one.divergences, strict=True)
+        for divergence in side
+        if divergence.replicas
+    }
+    if not wrong:
+        return
+    for name in ("site", "candidate_site"):
+        keys = zip(column(rows, name), column(rows, "step"), strict=True)
+        for place, (site, step) in enumerate(keys):
+            if (found := wrong.get(((name, str(site)), step))) is not None:
+                rows.judge(place, "fault", Note("layouts.replicas", ranks=spans(found.ranks)))
+
+
+def ranks_at_fault(opened: tuple[Run, Run], one: AsOne, row: Row | None) -> tuple[Note, ...]:
+    """Whose parts of a tensor carry the error, where the ranks of one side were read as one."""
+    notes = []
+    for side in (0, 1):
+        if row is None or row.difference is None or one.runs[side] is opened[side]:
+            continue
+        try:
+            records = opened[side][(row.site, row.candidate_site)[side]].at(step=row.step)
+            other = one.runs[1 - side][(row.site, row.candidate_site)[1 - side]].at(step=row.step).record
+            whole = records.whole()
+        except RunError:
+            continue  # counted differently on the two sides
+        if whole is not None and not whole.reduction and len(whole.parts) > 1 and other.kept_shape == whole.shape:
+            errors = _errors(opened[side], whole, one.runs[1 - side], other)
+            if ranks := [rank for rank, error in errors.items() if error > LEADS * sum(errors.values()) / len(errors)]:
+                notes.append(Note("layouts.ranks_at_fault", site=row.site, step=row.step, ranks=spans([ranks])))
+    return tuple(notes)
+
+
+def _errors(run: Run, whole: Whole, against: Run, other: Record) -> dict[int, float]:
+    """The squared error of the part of each rank."""
+    reference = array_of(against, other)
+    cells = elements(reference)
+    found = {}
+    for part in whole.parts:
+        record = part.records[0]
+        ends = zip(part.begin, record.shape, strict=True)
+        place = tuple(slice(begin, begin + size) for begin, size in ends)
+        difference = compare(changed(reference, cells[place]), array_of(run, record))
+        found[record.rank] = difference.mse * difference.finite if difference.finite else 0.0
+    return found
+
+
+def doubts(one: AsOne) -> tuple[str, ...]:
+    """What lies on several ranks, need not be equal there, and is not: only the first rank's was compared."""
+    found = [divergence for side in one.divergences for divergence in side if not divergence.replicas]
+    return tuple(
+        Note("layouts.ranks_differ", site=divergence.site, step=divergence.step, ranks=spans(divergence.ranks))
+        for divergence in found[:4]
+    )
+
+
+def spans(groups: Sequence[Sequence[int]]) -> str:
+    """Groups of ranks in words."""
+    return " | ".join(", ".join(map(str, group)) for group in groups)

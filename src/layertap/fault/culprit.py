@@ -1,0 +1,216 @@
+"""A closer look at the modules that are at fault: their operators, their causes, what putting values back removes."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from layertap.fault.cancelling import Probe
+from layertap.fault.cause import Absent, Clues, below, explain
+from layertap.fault.drill import Departure, OpLog, depart
+from layertap.fault.judge import least_of
+from layertap.fault.model_runner import ModelRunner
+from layertap.fault.quantised_kinds import MANY
+from layertap.fault.reference_trace import Key, ModuleCall, ReferenceTrace, ReplayResult
+from layertap.fault.replay_taps import CallStack
+from layertap.fault.repro import ReproWriter, Witness
+from layertap.fault.result import Finding, ModuleRow
+from layertap.fault.search import Search
+from layertap.fault.tensor_cache import CachedTensor
+from layertap.fault.unjudged import judged_pages
+from layertap.result import Note
+
+LAZY = {"xla", "lazy"}
+"""Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
+CLOSELY = 4
+"""So many modules are looked into; the others are named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a search knows when some modules are out of line."""
+
+    search: Search
+    trace: ReferenceTrace
+    forced: ReplayResult
+    low: ModelRunner
+    """The reference in the candidate's dtype, and its modules."""
+    modules: dict[str, nn.Module]
+    table: list[ModuleRow]
+    absent: tuple[Absent, ...]
+    total: float
+    rounding: float
+    standard: Mapping[Key, CachedTensor]
+    """Values to judge by in the place of the reference's: those that its weights make, quantised."""
+    weights: Mapping[str, Note]
+    """By page, what is wrong with weights that are quantised."""
+    reasons: Mapping[str, Note]
+    """By page, why a module is at fault that is within its floor."""
+    probe: Probe | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Logs:
+    """Held runs of both sides, and the operators inside the calls that are looked into."""
+
+    calls: frozenset[ModuleCall]
+    kept: ReplayResult
+    """The candidate's run."""
+    theirs: dict[ModuleCall, Any]
+    ours: dict[ModuleCall, Any]
+    low: dict[ModuleCall, Any]
+
+
+def accuse(faulty: list[ModuleRow], scene: Scene) -> Finding:
+    """The finding on the first of them, with the others in it."""
+    search = scene.search
+    logs = _logs(faulty[:CLOSELY], scene)
+    search.ours.rest()  # what a run writes, as running statistics are, is no difference of the models
+    search.theirs.rest()
+    found = [_examined(row, logs, scene) for row in faulty[:CLOSELY]]
+    found += [
+        Finding(verdict="fault", site=row.path, cause="unknown", local=row.local, floor=row.floor, ratio=row.ratio)
+        for row in faulty[CLOSELY:]
+    ]
+    first = faulty[0]
+    nothing = first.found.shape or first.found.absent
+    return replace(
+        found[0],
+        evidence=(*found[0].evidence, *_among_its_kind(faulty, scene.table)),
+        explained=math.nan if nothing else _explained(scene.total, _after(first, scene), scene.rounding),
+        total=scene.total,
+        others=tuple(found[1:]),
+        table=tuple(scene.table),
+        notes=tuple(search.notes),
+    )
+
+
+def is_under(page: str, rows: list[ModuleRow]) -> bool:
+    """Whether a module lies inside one of these."""
+    return any(not row.page or page.startswith(f"{row.page}.") for row in rows)
+
+
+def _after(first: ModuleRow, scene: Scene) -> float:
+    """The error of the output with the reference's values put back at a module."""
+    search, page = scene.search, first.page
+    ends = frozenset({(page, "exit"), (page, "grad_input")})
+    if scene.probe is not None and scene.probe.ends == ends:
+        return scene.probe.total
+    patched = search.play(search.theirs, search.pairing.candidate, scene.trace, force=False, put_back=ends)
+    return search.total(scene.trace, patched, skip=page)
+
+
+def _logs(rows: list[ModuleRow], scene: Scene) -> _Logs:
+    search = scene.search
+    keep = frozenset(key for row in rows for key in (row.place, (row.page, row.call, "exit", "")))
+    calls = frozenset((row.page, row.call) for row in rows if not row.place[2].endswith(("grad", "input")))
+    lazy = {side.device.type for side in (search.ours, search.theirs)} & LAZY
+    if lazy:
+        calls = frozenset()
+        search.notes.append(Note("fault.operators_skipped", lazy=", ".join(lazy)))
+    kept, theirs = _logged(scene, search.theirs, search.pairing.candidate, calls, keep)
+    _, ours = _logged(scene, search.ours, search.pairing.reference, calls)
+    low = ours if scene.low is search.ours else _logged(scene, scene.low, scene.modules, calls)[1]
+    return _Logs(calls, kept, theirs, ours, low)
+
+
+def _logged(
+    scene: Scene,
+    side: ModelRunner,
+    modules: dict[str, nn.Module],
+    calls: frozenset[ModuleCall],
+    keep: frozenset[Key] = frozenset(),
+) -> tuple[ReplayResult, dict[ModuleCall, Any]]:
+    """A forced run whose operators inside some calls are written down."""
+    search = scene.search
+    if not calls:
+        return search.play(side, modules, scene.trace, force=True, keep=keep, judge=False), {}
+    logs: list[OpLog] = []
+
+    def within(stack: CallStack) -> OpLog:
+        logs.append(OpLog(stack, calls, search.cache))
+        return logs[0]
+
+    replayed = search.play(side, modules, scene.trace, force=True, keep=keep, within=within, judge=False)
+    return replayed, logs[0].ops
+
+
+def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
+    pairing, trace = scene.search.pairing, scene.trace
+    ours, theirs = pairing.reference.get(row.page), pairing.candidate.get(row.page)
+    departure = _departure(row, logs, scene)
+    slot = scene.standard.get(row.place, trace.slots.get(row.place))
+    clues = Clues(
+        row=row,
+        trace=trace,
+        right=slot.get() if slot is not None else None,
+        found=logs.kept.kept.get(row.place),
+        departure=departure,
+        absent=tuple(one for one in scene.absent if one.page == row.page or is_under(one.page, [row])),
+        weights=scene.weights.get(row.page),
+        by_its_weights=row.place in scene.standard,
+    )
+    cause, evidence = explain(clues, ours, theirs)
+    evidence = (*evidence, *(reason for page, reason in scene.reasons.items() if page == row.page))
+    lost = any(one.lost for one in clues.absent)
+    inner = below(ours, theirs, row.page, judged_pages(scene.forced)) if ours and theirs and not lost else None
+    site = row.path
+    if inner is not None:
+        (page, (cause, evidence)) = inner
+        caller = row.path or Note("fault.model")
+        called = "fault.calls_it" if logs.kept.calls[page] else "fault.reads_it"
+        evidence = (*evidence, Note(called, caller=caller), Note("cause.seen_there", where=row.where))
+        site = pairing.name(page)
+    witness = Witness(
+        row=row,
+        reference=None if ours is None else weakref.ref(ours),
+        candidate=None if theirs is None else weakref.ref(theirs),
+        arguments=logs.kept.arguments.get(row.page),
+        right=trace.at(row.page, row.call, "exit"),
+        cause=cause,
+        evidence=evidence,
+    )
+    return Finding(
+        verdict="fault",
+        site=site,
+        op=str(departure.op) if departure is not None else "",
+        cause=cause,
+        evidence=evidence,
+        local=row.local,
+        floor=row.floor,
+        ratio=row.ratio,
+        write_repro=ReproWriter(witness),
+    )
+
+
+def _departure(row: ModuleRow, logs: _Logs, scene: Scene) -> Departure | None:
+    place = (row.page, row.call)
+    if place not in logs.calls:
+        return None
+    right = logs.low if row.place in scene.standard else logs.ours
+    return depart(right[place], logs.theirs[place], logs.low[place], least_of(scene.search.dtype))
+
+
+def _among_its_kind(faulty: list[ModuleRow], table: list[ModuleRow]) -> tuple[str, ...]:
+    """Whether the first is one of many: then what they share is to blame, not one of them alone."""
+    kind = faulty[0].kind
+    alike, out = ([row for row in rows if row.kind == kind] for rows in (table, faulty))
+    if len(out) < MANY or len(out) <= len(alike) / 2:
+        return ()
+    return (Note("fault.first_of_kind", count=len(out), count2=len(alike), kind=kind),)
+
+
+def _explained(before: float, after: float, rounding: float) -> float:
+    """The share of the error, beyond rounding, that is gone; independent errors add as squares."""
+    if math.isnan(before) or math.isnan(after):
+        return math.nan
+    if not math.isfinite(before):
+        return 1.0 if math.isfinite(after) else 0.0
+    rounding = min(rounding, after)
+    excess, left = before**2 - rounding**2, max(after**2 - rounding**2, 0.0)
+    return 1 - math.sqrt(min(left / excess, 1.0)) if excess > 0 else 0.0

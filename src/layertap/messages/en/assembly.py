@@ -1,0 +1,37 @@
+"""English: what layertap.store.assembly says."""
+
+MESSAGES = {
+    "assembly.cannot_reduce": "{site}: {dtype} parts cannot be combined by {reduction!r}; read one with .at(rank=...)",
+    "assembly.dtype": "{site}: parts of dtype {dtype} cannot be put together; read one with .at(rank=...)",
+    "assembly.gaps": (
+        "{site}: the recorded parts of step {step} do not fill {shape} without gaps and overlaps, or where they lie is "
+        "not known; read one with .at(rank=...)"
+    ),
+    "assembly.meshes": (
+        "{site}: at step {step} the ranks {ranks} hold different tensors (data parallelism?); choose the ranks of one, "
+        "as in .at(rank=(0, 1))"
+    ),
+    "assembly.missing": (
+        "{site}: {count} of {total} ranks of the mesh recorded step {step}; the parts at {some} of the mesh are "
+        "missing. Read one with .at(rank=...)"
+    ),
+    "assembly.no_parts": (
+        "{site}: at step {step} the ranks {ranks} did not record parts of one distributed tensor; choose one with "
+        ".at(rank=...)"
+    ),
+    "assembly.not_kept": (
+        "{site}: only statistics of the parts were kept at step {step}; record again with keep='tensor'"
+    ),
+    "assembly.reductions": "{site}: {placements} cannot be put together; read one part with .at(rank=...)",
+    "assembly.replicas": (
+        "{site}: replicas differ at step {step}: the ranks {ranks} hold different bits; read one with .at(rank=...)"
+    ),
+    "assembly.same_place": "{site}: two ranks say that they stand at one place of the mesh at step {step}",
+    "assembly.summands": (
+        "{site}: the ranks hold summands at step {step}, whose statistics do not tell those of the sum; .tensor() adds "
+        "them up where they were kept"
+    ),
+    "assembly.unknown_mesh": (
+        "{site}: the run does not say which of the ranks {ranks} form a mesh of {mesh}; read one with .at(rank=...)"
+    ),
+}

@@ -1,0 +1,13 @@
+"""English: what layertap.compare.layouts says."""
+
+MESSAGES = {
+    "layouts.candidate": "candidate",
+    "layouts.merged": "the {ranks} ranks of the {side} were read as one: slices put together, summands added",
+    "layouts.not_whole": "the ranks cannot be read as one, and each is compared by itself: {why}",
+    "layouts.ranks_at_fault": "{site} at step {step}: the error lies in the part of rank {ranks}",
+    "layouts.ranks_differ": (
+        "{site} is on several ranks, which do not hold the same at step {step}: {ranks}; the first of them was compared"
+    ),
+    "layouts.reference": "reference",
+    "layouts.replicas": "replicas differ between the ranks {ranks}, which must hold the same bits",
+}

@@ -1,0 +1,111 @@
+"""Tensors of one kind, layer after layer, come from the other side in one way: one that does not is wrong.
+
+Each may be proven by itself and still be a fault: the shard of another rank, keys before queries in one layer, one
+layer's rows in the layout of another library.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from layertap.weights.compose import Composition
+from layertap.weights.entries import Weights
+from layertap.weights.hints import kind_of, packed
+from layertap.weights.sides import Relation
+
+_PLAIN = ("same", "renamed", "cast")
+_WAYS = (*_PLAIN, "transposed", "concatenated", "stacked", "interleaved", "shard", "rows permuted", "reshaped")
+
+
+def inconsistent(
+    model: Weights, found: Mapping[str, Relation], made: Mapping[str, Composition | None]
+) -> dict[str, Relation]:
+    """Relations that have to be replaced: those of the minority of their kind, and parts in an order that is wrong."""
+    used = Counter(other for relation in found.values() for other in relation.others)
+    wrong = _of_ranks(found, made, used)
+    wrong |= _packed_in_order(model, found)
+    groups: defaultdict[tuple[object, ...], dict[str, tuple[object, ...]]] = defaultdict(dict)
+    for name, relation in found.items():
+        if relation.status in ("exact", "cast", "converted") and relation.rule in _WAYS and relation.others:
+            groups[kind_of(name), model.entries[name].shape][name] = _way(relation, made.get(name), used)
+    for ways in groups.values():
+        counted = Counter(ways.values()).most_common()
+        if len(counted) < 2:
+            continue
+        usual = counted[0][0]
+        first = next(name for name, way in ways.items() if way == usual)
+        for name, way in ways.items():
+            if way != usual and name not in wrong:
+                own, theirs = _told(found[name]), _told(found[first])
+                detail = f"{own}, unlike {counted[0][1]} others of its kind ({theirs}; {first})"
+                wrong[name] = replace(found[name], status="changed", detail=detail)
+    return wrong
+
+
+def _way(relation: Relation, made: Composition | None, used: Counter[str]) -> tuple[object, ...]:
+    """How it came to be, in terms that are the same for every layer."""
+    if relation.rule in _PLAIN:
+        return ("plain",)
+    if made is None:
+        return (relation.rule, relation.detail if relation.rule == "rows permuted" else "")
+    if relation.rule == "shard" and used[relation.others[0]] > 1:
+        return ("split",)
+    if relation.rule == "shard":
+        return ("shard", made.runs[0].across, made.runs[0].start)
+    order = tuple(dict.fromkeys(kind_of(owner) for owner in made.owners))
+    return (relation.rule, made.transposed, order, relation.detail if relation.rule == "rows permuted" else "")
+
+
+def _told(relation: Relation) -> str:
+    if relation.rule in _PLAIN:
+        return "as it is there"
+    if relation.rule in ("concatenated", "interleaved", "stacked"):
+        parts = dict.fromkeys(_part(kind_of(name)) for name in relation.others)
+        return f"{relation.rule} from {', '.join(parts)}"
+    return ": ".join(part for part in (relation.rule, relation.detail) if part)
+
+
+def _of_ranks(
+    found: Mapping[str, Relation], made: Mapping[str, Composition | None], used: Counter[str]
+) -> dict[str, Relation]:
+    """Of a model that is one of several shards: tensors that are the shard of another rank."""
+    ranks: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for name, relation in found.items():
+        composed = made.get(name)
+        alone = relation.rule == "shard" and used[relation.others[0]] == 1  # one of several is split, not sharded
+        if alone and relation.status == "converted" and composed is not None:
+            run = composed.runs[0]
+            if not run.total % run.length and not run.start % run.length:
+                ranks[run.total // run.length][name] = run.start // run.length
+    wrong = {}
+    for world, held in ranks.items():
+        (rank, count), *others = Counter(held.values()).most_common()
+        for name, own in held.items() if others else ():
+            if own != rank:
+                detail = f"the shard of rank {own} of {world}, where {count} tensors are of rank {rank}"
+                wrong[name] = replace(found[name], status="changed", detail=detail)
+    return wrong
+
+
+def _packed_in_order(model: Weights, found: Mapping[str, Relation]) -> dict[str, Relation]:
+    """Fused tensors whose name says in which order their parts are read: queries, keys, values; gate, up."""
+    orders = packed(model.model)
+    wrong = {}
+    for name, relation in found.items():
+        if relation.rule not in ("concatenated", "stacked") or relation.status != "converted":
+            continue
+        parts = list(dict.fromkeys(_part(other) for other in relation.others))
+        for fused in name.split("."):
+            for order in orders.get(fused, ()):
+                if sorted(parts) == sorted(order) and parts != list(order):
+                    detail = f"its parts come in the order {', '.join(parts)}; {fused} is read as {', '.join(order)}"
+                    wrong[name] = replace(relation, status="changed", detail=detail)
+    return wrong
+
+
+def _part(name: str) -> str:
+    """`q_proj` of `layers.0.attn.q_proj.weight`."""
+    words = [word for word in name.split(".") if word != "#" and not word.isdigit()]
+    return words[-2] if len(words) > 1 and words[-1] in ("weight", "bias") else words[-1]
