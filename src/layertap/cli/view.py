@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from layertap.cli.screen import show_json, show_text
+from layertap.cli.screen import show_json, show_text, status
+from layertap.errors import BadArgument
 from layertap.messages import tr
 
 
@@ -15,11 +17,14 @@ def view(
     runs: Annotated[list[str] | None, typer.Argument(help="runs, or what other tools left; the first is A")] = None,
     floor: Annotated[list[str] | None, typer.Option(help="a run of the reference in the candidate's dtype")] = None,
     mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
+    model: Annotated[str | None, typer.Option(help="hf:PATH or file.py:factory: run it from the page")] = None,
+    plan: Annotated[str | None, typer.Option(help="with --model: what to skip, 'attention[:3] mlp[n//2:]'")] = None,
+    prompt: Annotated[str, typer.Option(help="with --model: what the page begins with")] = "",
     port: Annotated[int | None, typer.Option(help="of 127.0.0.1; by default the first free one from 7717")] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
     json: Annotated[bool, typer.Option("--json", help="print the address as JSON")] = False,
 ) -> None:
-    """Look at runs in the browser: two side by side, or one by itself. Reads only; nothing leaves this machine."""
+    """Look at runs in the browser, or into a model while it runs a prompt. Nothing leaves this machine."""
     from layertap.view import serve
 
     def told(address: str) -> None:
@@ -27,15 +32,23 @@ def view(
             show_json({"url": address})
         else:
             show_text(f"{tr('view.listening', url=address)}   ({tr('view.stop')})")
-        import sys
-
         sys.stdout.flush()
 
+    if model is None and (plan is not None or prompt):
+        raise BadArgument(tr("view.needs_model"))
+    scanner = None
+    if model is not None:
+        from layertap.view.scan import Scanner
+
+        scanner = Scanner(model, plan=plan or "", prompt=prompt)
+        with status(tr("view.opening", model=model)):
+            scanner.open()
     serve(
         runs or [],
         floors=floor or [],
         mapping=None if mapping is None else str(mapping),
         port=port,
         browser=browser,
+        scanner=scanner,
         told=told,
     )

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from layertap.errors import BadArgument, LayertapError, SiteNotFound
@@ -30,6 +30,7 @@ STATIC = {
     "viewer.js": ("view", "text/javascript"),
     "long.js": ("view", "text/javascript"),
     "maps.js": ("view", "text/javascript"),
+    "scanner.js": ("view", "text/javascript"),
     "icon.svg": ("view", "image/svg+xml"),
 }
 """Files of pages: name → package and type. Nothing else is read from the disk by name."""
@@ -60,6 +61,12 @@ def make_app(session: Session, *, scanner: Any = None, token: str = "") -> Guard
         Route("/static/{name}", found.static),
     ]
     guarded: tuple[str, ...] = ()
+    if scanner is not None:
+        from layertap.view.scan_app import RUN, scan_routes
+
+        session.scanner = scanner
+        routes += scan_routes(session, scanner)
+        guarded = (RUN,)
     app = Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
     return Guard(app, token=token, guarded=guarded)
 
@@ -103,6 +110,8 @@ class _Pages:
 
     @_answer
     def main(self, request: Request, query: Query) -> Response:
+        if not self.session.sides:
+            return RedirectResponse("/scanner" + (f"?{request.url.query}" if request.url.query else ""))
         return HTMLResponse(page.main_page(self.session, query))
 
     @_answer
@@ -141,13 +150,12 @@ class _Pages:
         numbers = [query.a] if query.b is None else [query.a, query.b]
         sides = [self.session.sides[number] for number in numbers if self.session.sides]
         found: dict[str, Any] = {
-            "version": ".".join(str(side.version) for side in sides),
+            "version": page.version_of(self.session, query),
             "live": any(side.live for side in sides),
         }
         if query.b is not None:
-            report, comparison = self.session.report(query.a, query.b, patience=0)
+            comparison = self.session.comparison(query.a, query.b)
             found |= {"comparing": not comparison.ended, "done": comparison.done, "total": comparison.total}
-            found["version"] += f".{id(report)}.{bool(comparison.error)}"
         return Json(found)
 
     @_answer

@@ -14,7 +14,7 @@ from layertap.report.ladder import Axis, Drawing, ladder_html
 from layertap.view.html import clean, document, link, options, text
 from layertap.view.ladders import ComparedLadder, Ladder, SingleLadder
 from layertap.view.query import Query
-from layertap.view.sides import Comparison, Session
+from layertap.view.sides import PATIENCE, Comparison, Session
 
 if TYPE_CHECKING:
     from layertap.compare import Report
@@ -27,6 +27,7 @@ PART = 200
 
 def main_page(session: Session, query: Query) -> str:
     """The page of a comparison, or of one run."""
+    version = version_of(session, query)  # before the rest: what comes in between is loaded again
     ladder, verdict = ladder_and_verdict(session, query)
     chosen = query.site
     if ladder is None:
@@ -42,10 +43,23 @@ def main_page(session: Session, query: Query) -> str:
     step = ladder.step if ladder is not None else None
     body = (
         f"{top(session, query, steps=steps, step=step, here='compare')}{verdict}"
-        f"<main id='main' class='panes'><section id='ladder' aria-label='{text('ladder.caption')}'>{left}</section>"
+        f"<main id='main' class='panes' data-version='{clean(version)}'>"
+        f"<section id='ladder' aria-label='{text('ladder.caption')}'>{left}</section>"
         f"<section id='site' aria-live='polite' aria-label='{text('ladder.site')}'>{panel}</section></main>{keys()}"
     )
     return document(_title(session, query), body, scripts=("viewer.js",), here="compare")
+
+
+def version_of(session: Session, query: Query) -> str:
+    """What changes when the page is to be loaded again: snapshots, and the report that is shown."""
+    if not session.sides:
+        return ""
+    numbers = [query.a] if query.b is None else [query.a, query.b]
+    parts = [str(session.sides[number].version) for number in numbers]
+    if query.b is not None:
+        report, comparison = session.report(query.a, query.b, patience=PATIENCE)
+        parts += [str(id(report)), str(bool(comparison.error))]
+    return ".".join(parts)
 
 
 def ladder_and_verdict(session: Session, query: Query) -> tuple[Ladder | None, str]:
@@ -136,6 +150,8 @@ def pages(session: Session) -> list[tuple[str, str]]:
         if any(len(side.run.index.steps()) > 1 for side in session.sides):
             found += [("training", "/training")]
         found += [("runs", "/runs")]
+    if session.scanner is not None:
+        found += [("scanner", "/scanner")]
     return found
 
 

@@ -33,14 +33,14 @@ class Query:
         a = _number(given, "a", 0)
         b = None if runs < 2 or given.get("b") == "none" else _number(given, "b", 1 if a != 1 else 0)
         for number in (a, b):
-            if number is not None and not 0 <= number < runs:
+            if runs and number is not None and not 0 <= number < runs:
                 raise BadArgument(tr("view.no_run", number=number, count=runs))
         return cls(
             a=a or 0,
             b=b,
             step=_number(given, "step", None),
             site=given.get("site", ""),
-            token=_number(given, "token", None),
+            token=_number(given, "t", None),
             index=tuple(
                 _number({"index": part}, "index", 0) or 0 for part in given.get("index", "").split(",") if part
             ),
@@ -53,7 +53,7 @@ class Query:
 
     def moment(self) -> dict[str, Any]:
         """The runs and the step, for links to other sites."""
-        return {**self.pair(), "step": self.step, "token": self.token}
+        return {**self.pair(), "step": self.step, "t": self.token}
 
     def number(self, name: str, default: int) -> int:
         """A further whole number of the address."""

@@ -114,6 +114,8 @@ class Session:
         mapping: str | None = None,
     ) -> None:
         self.sides = [Side(source, number) for number, source in enumerate(runs)]
+        self.scanner: Any = None
+        """What runs a model, where one was given."""
         self.floors, self.mapping = tuple(floors), mapping
         self.caches: dict[tuple[Any, ...], Any] = {}
         """What pages have worked out of snapshots, by snapshot."""

@@ -99,4 +99,6 @@ MESSAGES = {
     "view.largest": "largest values",
     "view.over_steps": "over steps",
     "view.no_map": "there is no map {name} of this site",
+    "view.needs_model": "--plan and --prompt are for --model",
+    "view.opening": "opening {model}",
 }

@@ -99,4 +99,6 @@ MESSAGES = {
     "view.largest": "最大值",
     "view.over_steps": "随步数变化",
     "view.no_map": "此位置没有 {name} 图",
+    "view.needs_model": "--plan 和 --prompt 需要与 --model 一起使用",
+    "view.opening": "正在打开 {model}",
 }

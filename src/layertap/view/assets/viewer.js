@@ -75,15 +75,14 @@ for (const choice of document.querySelectorAll(".choose select")) {
 }
 
 // A run that is still written, or a comparison that is still made: look every second, load again what changed.
-let version = null;
+let version = document.getElementById("main").dataset.version;
 async function follow() {
   let wait = 1000;
   try {
     const answer = await fetch(`/state.json?${params()}`);
     if (answer.ok) {
       const state = await answer.json();
-      if (version !== null && state.version !== version) await reload();
-      version = state.version;
+      if (state.version !== version) await reload();
       const bar = document.querySelector("#verdict progress");
       if (bar && state.total) { bar.max = state.total; bar.value = state.done; }
       if (!state.live && !state.comparing) wait = 5000;
@@ -96,6 +95,7 @@ async function reload() {
   const answer = await fetch(`/?${params()}`);
   if (!answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  version = fresh.getElementById("main").dataset.version;
   const place = ladder.scrollTop;
   document.getElementById("verdict").replaceWith(fresh.getElementById("verdict"));
   const opened = [...ladder.querySelectorAll(".lt-layer.lt-open")].map((layer) => layer.id);
