@@ -92,6 +92,7 @@ def milliseconds(call: Callable[[], object], times: int = 60) -> float:
 def check() -> list[str]:
     """What the kernel gets wrong on fresh numbers, holes and odd sizes included; empty if nothing."""
     wrong = []
+    deferred = kernel.Deferred(torch.device("cuda", torch.cuda.current_device()))
     for name in kernel._FAST + kernel._EXACT:
         for count in (0, 1, 9, 4015, 4016, 4017, 1_000_003, 30_000_000 if name in ("float32", "bfloat16") else 70_001):
             for flavour in FLAVOURS if name in ("float32", "bfloat16", "float16") else FLAVOURS[:2]:
@@ -99,6 +100,12 @@ def check() -> list[str]:
                 slabs = [new_slab(), new_slab()]
                 for slab in slabs:
                     kernel.launch(x, slab)
+                if count:
+                    together = torch.full((2, SLAB_BYTES), 0xAA, dtype=torch.uint8, device="cuda")
+                    deferred.launch(x, together, 0)
+                    deferred.launch(x, together, 1)
+                    deferred.finish()
+                    wrong += [f"{name}[{count}] {flavour}, deferred: {text}" for text in differences(x, together[1])]
                 wrong += [f"{name}[{count}] {flavour}: {text}" for text in differences(x, slabs[0])]
                 if not torch.equal(*slabs):
                     wrong.append(f"{name}[{count}] {flavour}: two launches differ")
@@ -179,10 +186,31 @@ def main() -> None:
     for count in (100, 1 << 20, 1 << 24):
         x = torch.randn(count, device="cuda")
         print(f"float32[{count}]: {milliseconds(lambda x=x: kernel.launch(x, slab)) * 1e3:.1f} us")  # type: ignore[misc]
-    begin = time.perf_counter()
-    for _ in range(500):
-        kernel.launch(small, slab)
-    print(f"host: {(time.perf_counter() - begin) * 2e3:.1f} us a launch")
+    deferred = kernel.Deferred(small.device)
+    slabs = torch.empty((500, SLAB_BYTES), dtype=torch.uint8, device="cuda")
+    for megabytes in (1, 8, 24):
+        x = torch.randn(megabytes << 19, device="cuda").to(torch.bfloat16)
+
+        def thirty_two(x: torch.Tensor = x) -> None:
+            for index in range(32):
+                deferred.launch(x, slabs, index)
+            deferred.finish()
+
+        alone = milliseconds(lambda x=x: kernel.launch(x, slab)) * 1e3  # type: ignore[misc]
+        together = milliseconds(thirty_two, 20) * 1e3 / 32
+        print(
+            f"bfloat16, {megabytes} MB: {alone:.1f} us alone, {together:.1f} us each of 32 that are finished together"
+        )
+    for name, work in (
+        ("launch", lambda index: kernel.launch(small, slab)),
+        ("deferred launch", lambda index: deferred.launch(small, slabs, index)),
+    ):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for index in range(500):
+            work(index)
+        print(f"host: {(time.perf_counter() - begin) * 2e3:.1f} us a {name}")
+        deferred.finish()
 
 
 if __name__ == "__main__":

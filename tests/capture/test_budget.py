@@ -1,5 +1,6 @@
 """The budget and the writer's thread: bounded memory, and every loss counted."""
 
+import errno
 import threading
 
 import pytest
@@ -7,9 +8,9 @@ import torch
 from torch import nn
 
 import layertap as lt
-from layertap.capture.sink import Sink
-from layertap.errors import RunError
+from layertap.capture.room import Room
 from layertap.store import RunWriter
+from layertap.store.open_shard import OpenShard
 
 X = torch.ones(1000)
 SIZE = 4000
@@ -44,23 +45,23 @@ def test_drop_leaves_the_record_out(tmp_path):
 
 
 def test_block_waits_for_the_writer_and_loses_nothing(tmp_path, monkeypatch):
-    high, add, gate = [], RunWriter.add, threading.Event()
+    high, add, gate = [], RunWriter.add_batch, threading.Event()
 
-    def slow(self, record, data=None):
+    def slow(self, batch):
         gate.wait(10)
-        return add(self, record, data)
+        return add(self, batch)
 
-    reserve = Sink._reserve
+    reserve = Room.reserve
 
     def watched(self, nbytes):
-        if self._used + nbytes > self._budget:
+        if self.used + nbytes > 4 * SIZE:
             gate.set()
         result = reserve(self, nbytes)
-        high.append(self._used)
+        high.append(self.used)
         return result
 
-    monkeypatch.setattr(RunWriter, "add", slow)
-    monkeypatch.setattr(Sink, "_reserve", watched)
+    monkeypatch.setattr(RunWriter, "add_batch", slow)
+    monkeypatch.setattr(Room, "reserve", watched)
     with lt.record(Stack(30), tmp_path / "run", sites="layers.*", keep="tensor", budget=4 * SIZE) as rec:
         rec.model(X)
     assert max(high) <= 4 * SIZE
@@ -77,25 +78,25 @@ def test_a_tensor_larger_than_the_budget_passes_alone(tmp_path):
 
 
 def test_a_full_disk_never_reaches_the_loop(tmp_path, monkeypatch, caplog):
-    add, count = RunWriter.add, [0]
+    append, count = OpenShard.append, [0]
 
-    def full(self, record, data=None):
-        count[0] += 1
-        if count[0] > 4:
-            raise RunError("tensors/x: No space left on device")
-        return add(self, record, data)
+    def full(self, names, *given):
+        if count[0] + len(names) > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count[0] += len(names)
+        return append(self, names, *given)
 
-    monkeypatch.setattr(RunWriter, "add", full)
+    monkeypatch.setattr(OpenShard, "append", full)
     with lt.record(Stack(), tmp_path / "run", sites="layers.*", keep="tensor") as rec:
         for _ in range(3):
             assert torch.equal(rec.model(X), X + 10)
             rec.step()
     assert "No space left" in rec.receipt.error
     assert not rec.receipt.complete
-    assert rec.receipt.records == 4
-    assert rec.receipt.lost == 33 - 4
+    assert rec.receipt.records == 4 + 3, "and the statistics of the inputs"
+    assert rec.receipt.lost == 33 - 7
     assert caplog.text.count("No space left") == 1, "said once"
-    assert len(lt.Run(tmp_path / "run").sites) == 3
+    assert len(lt.Run(tmp_path / "run").sites) == 4
 
 
 @pytest.mark.parametrize("threads", [1, 4])

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import layertap as lt
-from layertap.capture import headroom, sink
+from layertap.capture import headroom, room
 from layertap.capture.buffers import Buffers
 
 MIB = 1 << 20
@@ -83,9 +83,9 @@ def test_where_no_copy_can_be_made_the_statistics_stay(monkeypatch: pytest.Monke
     monkeypatch.setattr(Buffers, "copy_of", no_memory)
     model = nn.Sequential(nn.Identity())
     with lt.record(model, keep="tensor") as rec:
-        model(torch.ones(4))
+        model(torch.ones(1 << 16))
     assert rec.run["0"].record.kept == "stats"
-    assert rec.run["0"].statistics.l2 == 2
+    assert rec.run["0"].statistics.l2 == 1 << 8
     assert sum(site.dropped for site in rec.receipt.sites) == 2
     assert (rec.receipt.error, rec.receipt.lost, rec.receipt.complete) == ("", 0, False)
     assert "can't allocate memory" in rec.receipt.notes[0]
@@ -93,7 +93,7 @@ def test_where_no_copy_can_be_made_the_statistics_stay(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("policy", ["block", "stats", "drop"])
 def test_a_small_allowance_makes_tensors_give_way(tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink, "allowance", lambda held: 100)
+    monkeypatch.setattr(room, "allowance", lambda held: 100)
     model = nn.Sequential(nn.Identity())
     with lt.record(model, tmp_path, keep="tensor", policy=policy) as rec:  # type: ignore[arg-type]
         model(torch.ones(20))  # fits

@@ -124,10 +124,20 @@ def main() -> None:
     kernel._CHUNK = 2  # so that small tensors have several chunks a program, some to be read again
     found: dict[str, list[str]] = {}
     for kind, count in CASES:
-        for flavour in FLAVOURS if count > TILE and kind in ("float32", "bfloat16") else FLAVOURS[1:2]:
+        for flavour in FLAVOURS if count > TILE and kind in ("float32", "bfloat16", "float64") else FLAVOURS[1:2]:
             x, slab = tensor(kind, count, flavour), torch.full((SLAB_BYTES,), 0xAA, dtype=torch.uint8)
             kernel.launch(x, slab)
             found[f"{kind}[{count}] {flavour}"] = differences(x, slab)
+    deferred = kernel.Deferred(torch.device("cpu"))
+    deferred.TOGETHER = 3
+    cases = [(kind, count) for kind, count in CASES if count]
+    xs = [tensor(kind, count, "holes") for kind, count in cases]
+    slabs = torch.full((len(cases), SLAB_BYTES), 0xAA, dtype=torch.uint8)
+    for index, x in enumerate(xs):
+        deferred.launch(x, slabs, index)
+    deferred.finish()
+    for (kind, count), x, slab in zip(cases, xs, slabs, strict=True):
+        found[f"{kind}[{count}] deferred"] = differences(x, slab)
     print(json.dumps(found))
 
 

@@ -270,8 +270,8 @@ def test_a_slow_disk_degrades_by_policy_and_says_so(tmp_path, caplog, monkeypatc
     from layertap.store import RunWriter
 
     gate = threading.Event()
-    add = RunWriter.add
-    monkeypatch.setattr(RunWriter, "add", lambda self, *given: gate.wait() and add(self, *given))
+    add = RunWriter.add_batch
+    monkeypatch.setattr(RunWriter, "add_batch", lambda self, batch: gate.wait() and add(self, batch))
     model = nn.Sequential(nn.Linear(3, 1000))
     layers = {"0": {"record_type": "epoch_full"}}
     monitor = lt.Monitor(model, layers, [1], tmp_path, budget=2 * 8000 + 1000, policy="stats")

@@ -14,7 +14,7 @@ import torch
 import layertap as lt
 from layertap.capture import sink
 from layertap.errors import BadArgument, NothingCaptured, RunError, RunExists
-from layertap.store import writer
+from layertap.store import open_shard, writer
 from layertap.watching import clock
 from layertap.watching.config import read_config
 from layertap.watching.trigger_ring import RingWriter
@@ -82,7 +82,7 @@ def test_a_full_disk_costs_records_and_nothing_else(tmp_path, bare, monkeypatch,
     with caplog.at_level(logging.ERROR), lt.watch(model, path=tmp_path, sites="blocks.*") as w:
         losses = train(model, steps=6)
         w.recorder.flush()
-        monkeypatch.setattr(writer.ParquetFile, "write", full)
+        monkeypatch.setattr(open_shard.ParquetFile, "write", full)
         train(model, steps=6)
     assert losses == bare[:6]
     assert w.receipt.lost == w.receipt.records > 0, "the second half; the first is untouched"
@@ -249,15 +249,17 @@ def test_run_json_that_cannot_be_written_does_not_end_the_training(tmp_path, bar
 
 
 def test_a_card_that_fails_costs_its_last_step_and_not_the_ring(tmp_path, monkeypatch):
-    # No card here: the one call that a failed card would refuse, sealing what it has gathered, is made to fail once.
+    # No card here: the one call that a failed card would refuse, closing what it has gathered, is made to fail once.
     model = gpt()
 
     def fail(step):
         if step == 4:
-            seal = w.recorder.sink._cuda.seal
+            close = w.recorder.sink.gathering.close
             refused = iter([True])
             monkeypatch.setattr(
-                w.recorder.sink._cuda, "seal", lambda: raising() if next(refused, False) else seal(), raising=True
+                w.recorder.sink.gathering,
+                "close",
+                lambda **given: raising() if next(refused, False) else close(**given),
             )
             raise RuntimeError("CUDA error: device-side assert triggered")
 

@@ -30,11 +30,16 @@ def result_of(tensor: torch.Tensor, *, wait: bool) -> torch.Tensor:
     return result
 
 
+def pending() -> bool:
+    """Whether any collective of this process has not been waited for."""
+    work = sys.modules.get("torch._C._distributed_c10d")
+    size = getattr(work, "_get_work_registry_size", None)
+    return size is not None and bool(size())
+
+
 def complete(tensor: torch.Tensor) -> torch.Tensor:
     """A plain tensor, complete: an operation of `torch.ops._c10d_functional` returns one that may still be pending."""
-    work = sys.modules.get("torch._C._distributed_c10d")
-    pending = getattr(work, "_get_work_registry_size", None)
-    if pending is None or not pending() or not torch._C._has_storage(tensor):
+    if not pending() or not torch._C._has_storage(tensor):
         return tensor
     with torch.no_grad():
         result: torch.Tensor = torch.ops._c10d_functional.wait_tensor(tensor)

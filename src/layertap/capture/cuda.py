@@ -1,55 +1,125 @@
 """The way from a CUDA device to the host, without one synchronisation in the calling thread.
 
-In the tap: one kernel on the model's own stream leaves the numbers in a slab on the device; a tensor that is kept is
-cloned there instead. In the writer's thread: a side stream waits for that, copies into pinned memory, and only this
-thread waits for the copy. Slabs are gathered and cross over together, since a copy costs more than a slab.
+In the tap, on the model's own stream: a small tensor is copied into its batch's arena, a large one is measured by one
+kernel into a slab, one that is kept is cloned. In the writer's thread: a side stream waits for that, copies into pinned
+memory, and only this thread waits for the copy. Small tensors are measured there, by the CPU: their bytes are hardly
+more than a slab's, so a kernel for each would take longer than all the rest.
 """
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from layertap.capture.buffers import Buffers
-from layertap.capture.keep import STATS, Level
-from layertap.capture.pending_record import Draft, PendingRecord
 from layertap.measure import kernel, measure, native
 from layertap.measure.result import Measurement
 from layertap.measure.slab import SLAB_BYTES, decode
+from layertap.store.columns import HEAD, ROW_BYTES
 
-BATCH = 256
-"""Slabs that cross to the host together."""
+if TYPE_CHECKING:
+    from layertap.capture.gathering import Batch
+    from layertap.capture.slots import Slot
+
 CHUNK = 32 * 1024 * 1024
 """Half of the pinned ring: one half fills from the device while the other is copied out."""
+SLABS = 256
+"""Slabs that are allocated together."""
+
+Arrive = Callable[[], tuple[Measurement | None, torch.Tensor | None]]
+
+
+class DevicePart:
+    """What lies on one device of a batch, in the order of one stream."""
+
+    def __init__(self, device: torch.device, nbytes: int, courier: Courier) -> None:
+        self.stream = torch.cuda.current_stream(device)
+        self.arena = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self.address = self.arena.data_ptr()
+        self.segments: list[list[int]] = []
+        """Where the arena has been filled: [begin, end]."""
+        self.slabs: list[torch.Tensor] = []
+        self.rows: list[int] = []
+        """The row of each slab."""
+        self.kernels: kernel.Deferred | None = None
+        self.ready: torch.cuda.Event | None = None
+        self._courier = courier
+
+    def fill(self, begin: int, end: int) -> None:
+        """Notes that bytes of the arena are taken."""
+        if self.segments and self.segments[-1][1] == begin:
+            self.segments[-1][1] = end
+        else:
+            self.segments.append([begin, end])
+
+    def slab(self, row: int) -> tuple[torch.Tensor, int]:
+        """Room for the result of a kernel: one of many slabs."""
+        place = len(self.rows) % SLABS
+        if not place:
+            self.slabs.append(torch.empty((SLABS, SLAB_BYTES), dtype=torch.uint8, device=self.arena.device))
+        self.rows.append(row)
+        return self.slabs[-1], place
+
+    def arrive(self, batch: Batch) -> None:
+        """Brings everything to the host (in the writer's thread)."""
+        assert self.ready is not None, "a batch left before it was sealed"
+        for begin, end in self.segments:
+            into = torch.from_numpy(batch.arena[begin:end])
+            self._courier.fetch(self.arena[begin:end], self.ready, into)
+        if self.rows:
+            slabs = torch.cat(self.slabs)[: len(self.rows)] if len(self.slabs) > 1 else self.slabs[0][: len(self.rows)]
+            found = self._courier.fetch(slabs, self.ready).numpy()
+            whole = np.frombuffer(batch.records.buffer, np.uint8).reshape(-1, ROW_BYTES)
+            whole[self.rows, HEAD.size :] = found
 
 
 class CudaLane:
     """Measures and copies CUDA tensors for one sink."""
 
-    def __init__(self, send: Callable[[PendingRecord], None], buffers: Buffers) -> None:
-        self._send = send
+    def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
-        self._courier = _Courier()
-        self._lock = threading.Lock()
-        self._batches: dict[tuple[int, int], _Batch] = {}
+        self._courier = Courier()
+        self._kernels: dict[tuple[torch.device, int], kernel.Deferred] = {}
 
-    def put(
+    def gather(self, batch: Batch, slot: Slot, tensor: torch.Tensor, address: int, place: int) -> None:
+        """Copies a small tensor into the batch's arena, on the current stream."""
+        device = tensor.device
+        if torch._C._cuda_getDevice() != device.index:
+            with torch.cuda.device(device):
+                self.gather(batch, slot, tensor, address, place)
+            return
+        part = self._part(batch, device)
+        copy = _driver_copy()
+        if copy is None or copy(part.address + place, address, slot.nbytes, part.stream.cuda_stream):
+            part.arena[place : place + slot.nbytes].copy_(tensor.detach().reshape(-1).view(torch.uint8))
+        part.fill(place, place + slot.arena_bytes)
+
+    def measure(self, batch: Batch, tensor: torch.Tensor, row: int) -> None:
+        """Measures a contiguous tensor into a slab, by one kernel on the current stream."""
+        if torch._C._cuda_getDevice() != tensor.device.index:
+            with torch.cuda.device(tensor.device):
+                self.measure(batch, tensor, row)
+            return
+        part = self._part(batch, tensor.device)
+        if part.kernels is None:
+            key = (tensor.device, part.stream.cuda_stream)
+            part.kernels = self._kernels.get(key) or self._kernels.setdefault(key, kernel.Deferred(tensor.device))
+        part.kernels.launch(tensor, *part.slab(row))
+
+    def take(
         self,
-        draft: Draft,
         tensor: torch.Tensor,
         kept: torch.Tensor | None,
-        level: Level,
-        nbytes: int,
         *,
         ours: bool = False,
         ready: torch.cuda.Event | None = None,
-    ) -> None:
+    ) -> Arrive:
         """Measures a tensor and clones what is kept of it (unless it is ours), all on the current stream."""
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         with torch.cuda.device(tensor.device):
@@ -57,76 +127,58 @@ class CudaLane:
                 # The whole of it comes to the host anyway, and the CPU measures the very bytes that are written.
                 copy = tensor if ours and tensor.is_contiguous() else _clone(tensor)
                 early = ready if copy is tensor else None
-                self._carry_whole(draft, copy, early or torch.cuda.current_stream().record_event(), level, nbytes)
-            elif not (kernel.available(tensor.device) and kernel.supported(real.dtype)):
-                self._measure_on_host(draft, tensor, kept, level, nbytes)
-            elif kept is None:
-                self._gather(draft, real.contiguous(), level)
-            else:
-                self._carry(draft, real.contiguous(), kept, level, nbytes)
+                return self._whole(copy, early or torch.cuda.current_stream().record_event())
+            if kernel.available(tensor.device) and kernel.supported(real.dtype):
+                return self._slab_and_part(real.contiguous(), kept)
+            return self._measured_on_host(tensor, kept)
 
-    def put_slabs(self, measured: Sequence[tuple[Draft, torch.Tensor]]) -> None:
-        """Takes slabs that a graph has filled, on the current stream of each device."""
-        for device in dict.fromkeys(slab.device for _, slab in measured):
-            here = [(draft, slab) for draft, slab in measured if slab.device == device]
+    def of_slabs(self, slabs: Sequence[torch.Tensor]) -> Iterator[Callable[[], npt.NDArray[np.uint8]]]:
+        """Takes slabs that a graph has filled; reads them one by one, in the writer's thread."""
+        reads: dict[int, Callable[[], npt.NDArray[np.uint8]]] = {}
+        for device in dict.fromkeys(slab.device for slab in slabs):
+            here = [place for place, slab in enumerate(slabs) if slab.device == device]
             with torch.cuda.device(device):
                 # Together: they cross over in one copy, and a CUDA graph may write to its own again.
-                batch = _Batch(torch.stack([slab for _, slab in here]), torch.cuda.current_stream(), self._courier)
-                for index, (draft, _) in enumerate(here):
-                    batch.waiting.append(PendingRecord(draft, STATS, batch.reader(index, math.prod(draft.shape))))
-                batch.ready = batch.stream.record_event()
-            for parcel in batch.waiting:
-                self._send(parcel)
+                together = torch.stack([slabs[place] for place in here])
+                fetched = _Fetched(together, torch.cuda.current_stream().record_event(), self._courier)
+            reads |= {place: fetched.reader(index) for index, place in enumerate(here)}
+        return iter([reads[place] for place in range(len(slabs))])
 
-    def seal(self) -> None:
-        """Sends on what has been gathered."""
-        with self._lock:
-            batches = list(self._batches.values())
-            self._batches.clear()
-            for batch in batches:
-                batch.ready = batch.stream.record_event()
-        for batch in batches:
-            for parcel in batch.waiting:
-                self._send(parcel)
+    def seal(self, batch: Batch) -> None:
+        """Marks on each stream where the batch ends."""
+        for part in batch.parts.values():
+            if part.kernels is not None:
+                with torch.cuda.stream(part.stream):
+                    part.kernels.finish()
+            part.ready = part.stream.record_event()
 
-    def _gather(self, draft: Draft, real: torch.Tensor, level: Level) -> None:
-        stream = torch.cuda.current_stream()
-        place, count = (real.device.index, stream.cuda_stream), real.numel()
-        with self._lock:
-            batch = self._batches.get(place)
-            if batch is None:
-                slabs = torch.empty((BATCH, SLAB_BYTES), dtype=torch.uint8, device=real.device)
-                batch = self._batches[place] = _Batch(slabs, stream, self._courier)
-            index = len(batch.waiting)
-            kernel.launch(real, batch.slabs[index])
-            batch.waiting.append(PendingRecord(draft, level, batch.reader(index, count)))
-        if index + 1 == BATCH:
-            self.seal()
+    def _part(self, batch: Batch, device: torch.device) -> DevicePart:
+        key = (device.index, torch._C._cuda_getCurrentRawStream(device.index))
+        part = batch.parts.get(key)
+        if part is None:
+            part = batch.parts[key] = DevicePart(device, len(batch.arena), self._courier)
+        return part
 
-    def _carry_whole(self, draft: Draft, copy: torch.Tensor, done: torch.cuda.Event, level: Level, nbytes: int) -> None:
+    def _whole(self, copy: torch.Tensor, done: torch.cuda.Event) -> Arrive:
         def arrive() -> tuple[Measurement, torch.Tensor]:
             host = self._fetch_kept(copy, done)
             return measure(host), host
 
-        self._send(PendingRecord(draft, level, arrive, nbytes))
+        return arrive
 
-    def _carry(self, draft: Draft, real: torch.Tensor, kept: torch.Tensor, level: Level, nbytes: int) -> None:
+    def _slab_and_part(self, real: torch.Tensor, kept: torch.Tensor | None) -> Arrive:
         slab = torch.empty(SLAB_BYTES, dtype=torch.uint8, device=real.device)
         kernel.launch(real, slab)
-        copy, count = _clone(kept), real.numel()
+        copy, count = None if kept is None else _clone(kept), real.numel()
         done = torch.cuda.current_stream().record_event()
 
-        def arrive() -> tuple[Measurement, torch.Tensor]:
-            return decode(self._courier.fetch(slab, done).numpy(), count), self._fetch_kept(copy, done)
+        def arrive() -> tuple[Measurement, torch.Tensor | None]:
+            measured = decode(self._courier.fetch(slab, done).numpy(), count)
+            return measured, None if copy is None else self._fetch_kept(copy, done)
 
-        self._send(PendingRecord(draft, level, arrive, nbytes))
+        return arrive
 
-    def _fetch_kept(self, copy: torch.Tensor, done: torch.cuda.Event) -> torch.Tensor:
-        return self._courier.fetch(copy, done, self._buffers.empty(tuple(copy.shape), copy.dtype))
-
-    def _measure_on_host(
-        self, draft: Draft, tensor: torch.Tensor, kept: torch.Tensor | None, level: Level, nbytes: int
-    ) -> None:
+    def _measured_on_host(self, tensor: torch.Tensor, kept: torch.Tensor | None) -> Arrive:
         whole, part = _clone(tensor), None if kept is None else _clone(kept)
         done = torch.cuda.current_stream().record_event()
 
@@ -134,32 +186,30 @@ class CudaLane:
             measured = measure(self._courier.fetch(whole, done))
             return measured, None if part is None else self._fetch_kept(part, done)
 
-        self._send(PendingRecord(draft, level, arrive, nbytes))
+        return arrive
+
+    def _fetch_kept(self, copy: torch.Tensor, done: torch.cuda.Event) -> torch.Tensor:
+        return self._courier.fetch(copy, done, self._buffers.empty(tuple(copy.shape), copy.dtype))
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Slabs of one stream, filled row by row; sealed by an event after the last kernel."""
+class _Fetched:
+    """Slabs that cross over together: the first to ask fetches them all."""
 
-    slabs: torch.Tensor
-    stream: torch.cuda.Stream
-    courier: _Courier
-    waiting: list[PendingRecord] = field(default_factory=list)
-    ready: torch.cuda.Event | None = None
-    host: npt.NDArray[np.uint8] | None = None
+    def __init__(self, slabs: torch.Tensor, ready: torch.cuda.Event, courier: Courier) -> None:
+        self._slabs, self._ready, self._courier = slabs, ready, courier
+        self._host: npt.NDArray[np.uint8] | None = None
 
-    def reader(self, index: int, count: int) -> Callable[[], tuple[Measurement, None]]:
-        return lambda: (self.row(index, count), None)
+    def reader(self, index: int) -> Callable[[], npt.NDArray[np.uint8]]:
+        def read() -> npt.NDArray[np.uint8]:
+            if self._host is None:
+                self._host = self._courier.fetch(self._slabs, self._ready).numpy()
+            row: npt.NDArray[np.uint8] = self._host[index]
+            return row
 
-    def row(self, index: int, count: int) -> Measurement:
-        """One result; the first to ask fetches them all (in the writer's thread)."""
-        if self.host is None:
-            assert self.ready is not None, "a parcel left before its batch was sealed"
-            self.host = self.courier.fetch(self.slabs[: len(self.waiting)], self.ready).numpy()
-        return decode(self.host[index], count)
+        return read
 
 
-class _Courier:
+class Courier:
     """Fetches device tensors through a pinned ring on a side stream; used by one writer's thread alone."""
 
     def __init__(self) -> None:
@@ -193,6 +243,23 @@ class _Courier:
             ring = torch.empty((2, CHUNK), dtype=torch.uint8, device="cpu", pin_memory=True)
             self._lanes[device] = (torch.cuda.Stream(), ring)
         return self._lanes[device]
+
+
+@lru_cache(maxsize=1)
+def _driver_copy() -> Any:
+    """The driver's own copy on a stream (to, from, bytes, stream), which returns 0; torch's way takes 10 us more.
+
+    None where it cannot be found. It keeps Python's lock: it returns at once.
+    """
+    if torch.version.hip is not None:
+        return None
+    try:
+        function = ctypes.PyDLL("libcuda.so.1").cuMemcpyDtoDAsync_v2
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
+    function.restype = ctypes.c_int
+    return function
 
 
 def _empty(filled: tuple[slice, torch.Tensor, torch.cuda.Event], host: torch.Tensor) -> None:

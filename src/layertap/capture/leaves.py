@@ -23,8 +23,7 @@ DEPTH = 8
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One thing at the end of a key path: a tensor, or the reason why it is none."""
 
     path: str

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from torch import nn
 from layertap.capture.leaves import Leaf, call_leaves, given_directly, leaves
 from layertap.capture.own_share import OwnShare
 from layertap.capture.pending_record import Tally
+from layertap.capture.quick import QuickWay
 from layertap.capture.taps import Args, Kwargs
 from layertap.result import Note
 
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from layertap.capture.recorder import Recorder
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When a call happened."""
+class Moment(NamedTuple):
+    """When a call happened. A tuple, as a call of every module makes one."""
 
     call: int
     step: int
@@ -33,8 +32,7 @@ class Moment:
     recomputed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call under way."""
 
     args: Args
@@ -76,6 +74,7 @@ class ModuleTap:
         """Calls outside of any backward pass."""
         self.ended = ""
         """The exception that has ended a call last."""
+        self._quick = QuickWay(recorder, self)
 
     @property
     def idle(self) -> bool:
@@ -106,9 +105,7 @@ class ModuleTap:
                 if "output" in self.tallies and not moment.recomputed:
                     seen = recorder.seen(self, token, output)
                     if seen is not UNWANTED:
-                        self._take("output", leaves(seen), moment)
-                        if self.tallies["output"].fired == 1:
-                            recorder.parts.unknown(self.path, self.module, leaves(seen))
+                        self._take_output(seen, moment)
                 if token.share is not None:
                     tensors = (leaf.tensor for leaf in leaves(output) if leaf.tensor is not None)
                     for reason in token.share.listen(tensors):
@@ -190,6 +187,28 @@ class ModuleTap:
         if "param" in self.tallies and moment.call == 0:
             self._take("param", (Leaf(name, parameter) for name, parameter in self._parameters()), moment)
 
+    def _take_output(self, output: Any, moment: Moment) -> None:
+        tally = self.tallies["output"]
+        if type(output) is torch.Tensor and tally.fired and self._taken("output", "", output, moment, tally):
+            tally.fired += 1
+            return
+        self._take("output", leaves(output), moment)
+        if tally.fired == 1:
+            self._recorder.parts.unknown(self.path, self.module, leaves(output))
+
+    def _taken(self, role: str, leaf: str, tensor: torch.Tensor, moment: Moment, tally: Tally) -> bool:
+        """Takes a tensor the short way, if it goes there."""
+        asked = tally is not self._unasked
+        try:
+            if not self._quick.take(role, leaf, tensor, moment, tally, asked):
+                return False
+        except Exception as error:  # noqa: BLE001 - as on the long way
+            self._recorder.skipped(self.path, tally, error)
+            return True
+        if not asked:
+            self._recorder.met(self, tensor, moment, tally)
+        return True
+
     def _take(self, role: str, found: Iterator[Leaf], moment: Moment) -> None:
         tally = self.tallies[role]
         tally.fired += 1
@@ -198,6 +217,8 @@ class ModuleTap:
 
     def put(self, role: str, leaf: Leaf, moment: Moment, tally: Tally) -> None:
         """Takes one leaf of a call, if it is wanted."""
+        if leaf.tensor is not None and self._taken(role, leaf.path, leaf.tensor, moment, tally):
+            return
         asked = tally is not self._unasked
         if leaf.tensor is None or not asked or self._recorder.selection.wants(self.path, role, leaf.path):
             self._recorder.take(self, role, leaf, moment, tally, asked)

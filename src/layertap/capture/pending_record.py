@@ -1,16 +1,16 @@
-"""What travels from a tap to the writer: a record whose numbers are still on their way."""
+"""What is known of a record before its tensor is measured, and the counts behind a line of the receipt."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass, field
 
 import torch
 
 from layertap.capture.keep import STATS, Level
-from layertap.measure.result import Measurement
 from layertap.messages import tr
-from layertap.site import Record, Sharding, Site
+from layertap.site import Sharding, Site
+from layertap.store.columns import RecordPlan
 
 REASONS = 40
 """Different reasons that one line of the receipt counts one by one."""
@@ -61,39 +61,28 @@ class Draft:
     asked: bool
     tally: Tally
 
-    def record(self, measured: Measurement, level: Level, host: torch.Tensor | None) -> Record:
-        """The finished record."""
-        return Record(
-            site=self.site,
-            kind=self.kind,
-            order=self.order,
-            step=self.step,
-            epoch=self.epoch,
-            batch=self.batch,
-            phase=self.phase,
-            rank=self.rank,
-            shape=self.shape,
-            dtype=self.dtype,
-            device=self.device,
-            sharding=self.sharding,
-            asked=self.asked,
-            statistics=measured.statistics,
-            fingerprint=measured.fingerprint,
-            sketch=measured.sketch,
-            kept=STATS.name if host is None else level.name,
-            kept_shape=() if host is None else tuple(host.shape),
-            kept_dtype="" if host is None else dtype_name(host.dtype),
-        )
 
-
-@dataclass(slots=True)
-class PendingRecord:
-    """One tensor under way; `arrive` waits for its numbers and, where it is kept, its host copy."""
-
-    draft: Draft
-    level: Level
-    arrive: Callable[[], tuple[Measurement, torch.Tensor | None]]
-    nbytes: int = 0
+def plan_of(draft: Draft, level: Level = STATS, kept: torch.Tensor | None = None) -> RecordPlan:
+    """What a draft has in common with others; `kept` has the shape and dtype of what is kept, if something is."""
+    double = draft.dtype.startswith("complex")
+    keeps = kept is not None and level.keeps
+    return RecordPlan(
+        path=draft.site.path,
+        role=draft.site.role,
+        leaf=draft.site.leaf,
+        kind=draft.kind,
+        rank=draft.rank,
+        shape=draft.shape,
+        dtype=draft.dtype,
+        device=draft.device,
+        sharding=draft.sharding,
+        asked=draft.asked,
+        count=math.prod(draft.shape) * (2 if double else 1),
+        kept=level.name if keeps else STATS.name,
+        kept_shape=tuple(kept.shape) if keeps and kept is not None else (),
+        kept_dtype=dtype_name(kept.dtype) if keeps and kept is not None else "",
+        nbytes=kept.numel() * kept.element_size() if keeps and kept is not None else 0,
+    )
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
 import os
 import time
@@ -25,21 +24,20 @@ from layertap.capture.contents import Contents
 from layertap.capture.exit_signal import keep_interrupts
 from layertap.capture.guard import Inside
 from layertap.capture.info import checking_of, computes_of, rank, run_info
-from layertap.capture.keep import STATS, TENSOR, Keeper
-from layertap.capture.leaves import Leaf, parts, plain_value
-from layertap.capture.module_tap import Call, ModuleTap, Moment
-from layertap.capture.pending_record import Draft, Source, Tally, dtype_name
+from layertap.capture.keep import Keeper
+from layertap.capture.leaves import Leaf
+from layertap.capture.module_tap import ModuleTap, Moment
+from layertap.capture.pending_record import Source
 from layertap.capture.receipt_builder import receipt_of, why_nothing
 from layertap.capture.schedule import parse_schedule
-from layertap.capture.sharding import Parts, marked
 from layertap.capture.sink import POLICIES, Sink, Writer
+from layertap.capture.taking import Taking
 from layertap.errors import BadArgument, NothingCaptured
 from layertap.files import parse_bytes
-from layertap.measure import supported
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.select import Selection, select
-from layertap.site import ROLES, Receipt, Sharding, Site
+from layertap.site import ROLES, Receipt
 from layertap.store import MemoryWriter, Run, RunWriter
 from layertap.store.writer import DURABILITIES
 
@@ -54,7 +52,7 @@ SMALL = 1 << 20
 """A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
 
 
-class Recorder:
+class Recorder(Taking):
     """A recording of one model. Made by `record`."""
 
     def __init__(
@@ -83,6 +81,7 @@ class Recorder:
             raise BadArgument(tr("record.policy", policy=policy, POLICIES=", ".join(POLICIES)))
         if durability not in DURABILITIES:
             raise BadArgument(tr("record.durability", durability=durability, DURABILITIES=", ".join(DURABILITIES)))
+        super().__init__(rank())
         self._model: nn.Module | None = model
         self._model_ref = weakref.ref(model)
         self.path = None if path is None else Path(path)
@@ -94,10 +93,6 @@ class Recorder:
         """Set these as the training loop goes on; each record carries them."""
         self.phases: frozenset[str] | None = None
         """Record only while the model is in one of these phases; None means both."""
-        self.keep_inputs = False
-        """Whether the model's own inputs are kept whole, and not the small whole-number ones alone."""
-        self.small_inputs = SMALL
-        """Up to how many bytes the model's own whole-number inputs are kept."""
         self.between: Callable[[Writer], Writer] = lambda writer: writer
         """What stands between the sink and the run's writer; set it before `start`."""
         self.notes: list[str] = []
@@ -120,12 +115,6 @@ class Recorder:
         self._sources: dict[tuple[str, str, str], Source] = {}
         self._doors, self._regions = doors_of(self, model, self._taps)
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
-        self._rank = rank()
-        self.parts = Parts()
-        """The sites of which a rank holds only a part."""
-        self._order = itertools.count()
-        self._steps = 0
-        self._last_step = -1
         self._ever_due = False
         self._paused = False
         self._error = ""
@@ -135,9 +124,6 @@ class Recorder:
         self._leaf_hooks: list[Any] = []
         self.contents = Contents()
         """What has been recorded of shared objects in this step."""
-        self._numbers: dict[int, dict[tuple[str, str, str, str], set[int]]] = {}
-        """Step → (path, role, leaf, phase) → the numbers of calls that are taken."""
-        self._raised = False
         self._receipt: Receipt | None = None
 
     # The life of a recording.
@@ -164,23 +150,22 @@ class Recorder:
     def open_writer(self) -> Any:
         """What the run is written with; a recorder of another kind may choose the folder later."""
         if self.path is None:
-            return MemoryWriter(info=self._info, rank=self._rank)
+            return MemoryWriter(info=self._info, rank=self.rank)
         # Absolute: the working directory may change while the model runs.
         return RunWriter(
-            self.path.absolute(), info=self._info, rank=self._rank, exists=self._exists, durability=self._durability
+            self.path.absolute(), info=self._info, rank=self.rank, exists=self._exists, durability=self._durability
         )
 
     def step(self) -> None:
         """Ends a step: calls are counted anew, and the schedule decides about the next one."""
         if self._state != "open" or not self._ours:
             return
-        self._raise_failure()
+        self.raise_failure()
         self.sink.pause()
         self._unhook_leaves()
         self.contents.clear()
-        self._numbers = {step: met for step, met in self._numbers.items() if step >= self.step_number}
+        self.new_order(self.step_number)
         self.step_number += 1
-        self._order = itertools.count()
         self._arm()
 
     def at(self, *, step: int | None = None, epoch: int | None = None, batch: int | None = None) -> None:
@@ -219,7 +204,7 @@ class Recorder:
         """Waits until everything recorded so far is written, and can be read."""
         if self._state == "open" and self._ours:  # in a forked child no thread writes, and nothing would arrive
             self.sink.flush()
-            self._raise_failure()
+            self.raise_failure()
 
     def close(self) -> None:
         """Ends recording, writes what is left, and makes the receipt. Calling it again does nothing."""
@@ -242,7 +227,7 @@ class Recorder:
         if self._error and not self._receipt.error:
             self._receipt = replace(self._receipt, error=self._error)
         self._release()
-        self._raise_failure()
+        self.raise_failure()
 
     @contextmanager
     def _spared(self) -> Iterator[None]:
@@ -320,88 +305,12 @@ class Recorder:
     @property
     def touched(self) -> bool:
         """Whether anything of the present step has been recorded."""
-        return self._last_step == self.step_number
+        return self.last_step == self.step_number
 
     @property
     def calls(self) -> int:
         """Calls of the model itself that were seen."""
         return 0 if self._root is None else self._root.total
-
-    def watches(self, path: str, *roles: str) -> bool:
-        return any((path, role) in self._watched for role in roles)
-
-    def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
-        """What is recorded of a call's output: as it is here; a recorder of another kind may add to it or refuse it."""
-        return output
-
-    def put(
-        self,
-        tap: ModuleTap | Source,
-        role: str,
-        leaf: str,
-        tensor: torch.Tensor,
-        moment: Moment,
-        tally: Tally,
-        sharding: Sharding | None,
-        asked: bool,
-    ) -> None:
-        """Takes one tensor of one call."""
-        draft = self.draft(tap, role, leaf, moment, tally, tensor, sharding, asked)
-        if asked:
-            level = self.keeper.level(tap.path, role, leaf)
-        else:
-            exact = not (tensor.is_floating_point() or tensor.is_complex())
-            level = (
-                TENSOR
-                if self.keep_inputs or (exact and tensor.numel() * tensor.element_size() <= self.small_inputs)
-                else STATS
-            )
-        self._raise_failure()
-        self.sink.put(draft, tensor, level)
-        self.parts.add(draft)
-        if not asked:
-            self.met(tap, tensor, moment, tally)
-
-    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: Moment, tally: Tally) -> None:
-        """Sees a tensor that the model was given and nobody asked for; a recorder of another kind may use it."""
-
-    def draft(
-        self,
-        tap: ModuleTap | Source,
-        role: str,
-        leaf: str,
-        moment: Moment,
-        tally: Tally,
-        tensor: Any,
-        sharding: Sharding | None = None,
-        asked: bool = True,
-    ) -> Draft:
-        """All that is known of a tensor (or of what has the shape, dtype and device of one) before it is measured."""
-        if moment.step > self._last_step:
-            self._steps, self._last_step = self._steps + 1, moment.step
-        return Draft(
-            site=Site(path=tap.path, role=role, leaf=leaf, call=self._number(tap.path, role, leaf, moment)),
-            kind=tap.kind,
-            order=next(self._order),
-            step=moment.step,
-            epoch=moment.epoch,
-            batch=moment.batch,
-            phase=moment.phase,
-            rank=self._rank,
-            shape=tuple(tensor.shape),
-            dtype=dtype_name(tensor.dtype),
-            device=str(tensor.device),
-            sharding=sharding,
-            asked=asked,
-            tally=tally,
-        )
-
-    def _number(self, path: str, role: str, leaf: str, moment: Moment) -> int:
-        """The number of the call, or the next free one: a second backward pass gives a call a second gradient."""
-        taken = self._numbers.setdefault(moment.step, {}).setdefault((path, role, leaf, moment.phase), set())
-        number = max(taken) + 1 if moment.call in taken else moment.call
-        taken.add(number)
-        return number
 
     def note(self, path: str, kind: str, role: str, leaf: str, tensor: torch.Tensor, *, call: int = 0) -> None:
         """Records a tensor that no module's call brings, for instance a loss; on steps that are not due, nothing."""
@@ -412,35 +321,6 @@ class Recorder:
             source.tally.fired += 1
             moment = Moment(call, self.step_number, self.epoch, self.batch, self.phase, False)
             self.take(source, role, Leaf(leaf, tensor), moment, source.tally, True)
-
-    def take(self, tap: ModuleTap | Source, role: str, leaf: Leaf, moment: Moment, tally: Tally, asked: bool) -> None:
-        """Takes one leaf of a call in its parts; one that cannot be taken is counted, and recording goes on."""
-        if leaf.tensor is None:
-            tally.skip(leaf.reason)
-            return
-        try:
-            with plain_value(leaf.tensor) as tensor:
-                known = marked(leaf.tensor)
-                for below, part, sharding in parts(tensor.detach()):
-                    reason = supported(part)
-                    if reason:
-                        tally.skip(reason)
-                        continue
-                    name = f"{leaf.path}.{below}" if leaf.path and below else leaf.path or below
-                    self.put(
-                        tap, role, name, part.resolve_conj().resolve_neg(), moment, tally, sharding or known, asked
-                    )
-        except Exception as error:  # noqa: BLE001
-            self.skipped(tap.path, tally, error)
-
-    def skipped(self, path: str, tally: Tally, error: Exception) -> None:
-        """Counts a tensor that could not be taken; with `strict` the error is raised."""
-        if self.strict or error is self.sink.failure:
-            raise error
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:REASON]}"
-        if reason not in tally.skipped:
-            log.warning(tr("record.log_tensor"), path or Note("capture.the_model"), reason)
-        tally.skip(reason)
 
     def inside(self, path: str) -> Inside:
         """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""
@@ -460,12 +340,6 @@ class Recorder:
         for handle in self._leaf_hooks:
             handle.remove()
         self._leaf_hooks.clear()
-
-    def _raise_failure(self) -> None:
-        """Raises what the writer's thread has met, if the recording is strict."""
-        if self.strict and self.sink.failure is not None and not self._raised:
-            self._raised = True
-            raise self.sink.failure
 
     def stop_on(self, error: Exception, path: str) -> bool:
         """Ends recording after an error of layertap's own; returns whether the user is spared it."""
@@ -528,7 +402,7 @@ class Recorder:
             sources=[(role, source) for (_, role, _), source in self._sources.items()],
             notes=(
                 *(state.notes if (state := artefact_of(self.model)) is not None else ()),
-                *self.parts.notes(self._rank),
+                *self.parts.notes(self.rank),
                 *self.notes,
                 *self.sink.notes,
             ),

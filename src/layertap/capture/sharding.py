@@ -39,8 +39,17 @@ def sharding_of(tensor: Any, local: torch.Tensor | None) -> Sharding:
     )
 
 
+_marks = [0]
+
+
+def any_marked() -> bool:
+    """Whether `mark` was ever called in this process: asking each tensor takes longer."""
+    return bool(_marks[0])
+
+
 def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
     """Says of a plain tensor which part of a whole it is; recording it records that too."""
+    _marks[0] += 1
     tensor._layertap_sharding = sharding  # type: ignore[attr-defined]
 
 

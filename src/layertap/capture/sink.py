@@ -1,15 +1,15 @@
-"""Where tapped tensors go: measured once, copied if they are kept, written by another thread.
+"""Where tapped tensors go: into the rows of a batch, which another thread completes and writes.
 
 The calling thread does what cannot wait (the pass over a tensor that may be overwritten next, the copy of one that is
-kept) and hands the rest over. What is under way is bounded by a budget of bytes; past it the policy decides: `block`
-waits for the writer, `stats` keeps the statistics alone, `drop` leaves the record out; the receipt counts it. Where
-memory is short the budget shrinks (headroom.py), and tensors give way before the model has to.
+kept) and fills a row. Nothing is handed over for a record: a batch goes to the writer's thread when it is full, when a
+step ends, or when it is old (`AGE`), since handing over makes two threads fight for the interpreter. What is under way
+is bounded by a budget of bytes (room.py); past it the policy decides: `block` waits for the writer, `stats` keeps the
+statistics alone, `drop` leaves the record out; the receipt counts it.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import queue
 import threading
 import time
@@ -22,31 +22,35 @@ import torch
 
 from layertap.capture.buffers import Buffers
 from layertap.capture.cuda import CudaLane
-from layertap.capture.headroom import allowance
+from layertap.capture.gathering import AGE, Batch, Gathering, complete
 from layertap.capture.keep import STATS, TENSOR, Level
-from layertap.capture.pending_record import Draft, PendingRecord
-from layertap.measure import Measurement, measure
+from layertap.capture.pending_record import Draft, Tally, plan_of
+from layertap.capture.room import Room
+from layertap.capture.slots import Slot
+from layertap.measure import measure, native, real_view
+from layertap.measure.result import Measurement
 from layertap.measure.slab import decode
 from layertap.messages import tr
-from layertap.result import Note
 from layertap.site import Receipt, Record
+from layertap.store.columns import Late, RecordBatch
 
 POLICIES = ("block", "stats", "drop")
 BACKLOG = 50_000
-"""Parcels that may wait for a slow writer; past it the policy decides about statistics too."""
+"""Records that may wait for a slow writer; past it the policy decides about statistics too."""
 IDLE = 2.0
 """Seconds without work after which the writer commits what it has, so that readers see it."""
+FEW = 256
+"""A batch with fewer rows is not handed over when a step ends, unless it is old, or a device's."""
+PENDING = 8 << 20
+"""Bytes of large tensors that a batch may hold before it is handed over."""
 
-LOOK = 0.25
-"""Seconds after which the free memory is looked up again: that costs up to a millisecond."""
-
-_COMMIT, _END, _IDLE = object(), object(), object()
+_COMMIT, _END = object(), object()
 
 log = logging.getLogger("layertap")
 
 
 class Writer(Protocol):
-    """What a sink writes to: a run on disk or in memory."""
+    """What a sink writes to: a run on disk or in memory. One with `add_batch` takes the rows of a batch as they are."""
 
     @property
     def records(self) -> int: ...
@@ -62,25 +66,77 @@ class Sink:
 
     def __init__(self, writer: Writer, *, budget: int, policy: str, retains: bool) -> None:
         self.writer = writer
-        self.taken = 0
-        """Parcels on their way or arrived; what the writer has not committed in the end is lost."""
         self.error = ""
-        self.notes: list[str] = []
-        """What the receipt tells besides."""
         self.failure: Exception | None = None
         """The first error of the writer's thread."""
-        self._budget = self._allowed = budget
-        self._look_again, self._unlooked = 0.0, 0
+        self.hand_overs = 0
+        """Batches that went to the writer's thread."""
         # What stays in memory is never given back to the budget, so waiting for room would be waiting forever.
         self._policy = "stats" if retains and policy == "block" else policy
+        self._waits = policy == "block"
         self._retains = retains
-        self._used = 0
-        self._room = threading.Condition()
-        self._queue: queue.Queue[PendingRecord | Callable[[], None] | object] = queue.Queue()
+        self._queue: queue.Queue[Batch | Callable[[], None] | object] = queue.Queue()
         self._buffers = Buffers(budget)
-        self._cuda = CudaLane(self._send, self._buffers)
+        self._room = Room(
+            budget,
+            buffers=self._buffers,
+            waits=self._policy == "block",
+            retains=retains,
+            before_wait=self._hand_over,
+        )
+        self._cuda = CudaLane(self._buffers)
+        self.gathering = Gathering(self._cuda)
+        self._done = 0
         self._thread = threading.Thread(target=self._work, name="layertap-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def taken(self) -> int:
+        """Records on their way or arrived; what the writer has not committed in the end is lost."""
+        return self.gathering.taken
+
+    @property
+    def notes(self) -> list[str]:
+        """What the receipt tells besides."""
+        return self._room.notes
+
+    @property
+    def under_way(self) -> int:
+        """Bytes that are taken and not written yet; of a run in memory, all that it holds."""
+        return self._room.used
+
+    # What the taps call.
+
+    def quick(
+        self,
+        slot: Slot,
+        tensor: torch.Tensor,
+        address: int,
+        call: int,
+        order: int,
+        moment: tuple[Any, ...],
+        tally: Tally,
+    ) -> None:
+        """Takes a contiguous tensor whose slot is known."""
+        reserved = 0
+        if slot.kept:
+            if self._reserve(slot.nbytes):
+                reserved = slot.nbytes
+            else:
+                tally.dropped += 1
+                if self._policy == "drop":
+                    return
+                slot = slot.without_tensor()
+        if self.gathering.taken - self._done >= BACKLOG and not self._backlog(tally, reserved):
+            return
+        try:
+            full = self.gathering.take(slot, tensor, address, call, order, moment)
+        except BaseException:
+            self._room.release(reserved)
+            raise
+        tally.tensors += 1
+        if full:
+            self._send(full)
 
     def put(
         self,
@@ -104,12 +160,54 @@ class Sink:
             if self._policy == "drop":
                 return
             level, nbytes = STATS, 0
-        if self._policy != "block" and self._queue.qsize() >= BACKLOG:
-            self._release(nbytes)
-            draft.tally.dropped += 1
+        if self.gathering.taken - self._done >= BACKLOG and not self._backlog(draft.tally, nbytes):
             return
-        self._take(draft, tensor, kept, level, nbytes, ours, ready)
+        try:
+            self._take(draft, tensor, kept, level, nbytes, ours, ready)
+        except BaseException:
+            self._room.release(nbytes)
+            raise
         draft.tally.tensors += 1
+
+    def put_slabs(self, measured: Sequence[tuple[Draft, torch.Tensor]]) -> None:
+        """Takes what a graph has measured itself (measure/slab.py)."""
+        on_device = self._cuda.of_slabs([slab for _, slab in measured if slab.is_cuda])
+        for draft, slab in measured:
+            draft.tally.tensors += 1
+            read = next(on_device) if slab.is_cuda else slab.numpy
+            self._add(draft, STATS, None, Late(_without_bytes(read, plan_of(draft).count), _nothing), 0)
+
+    def pause(self) -> None:
+        """The end of a forward pass or a step."""
+        if self.gathering.ripe(FEW, AGE):
+            self._hand_over()
+
+    # What the recorder calls.
+
+    def after(self, action: Callable[[], None]) -> None:
+        """Has the writer's thread do something when all that was taken before has arrived there."""
+        self._hand_over()
+        self._queue.put(action)
+
+    def flush(self) -> None:
+        """Waits until everything taken so far is written, and can be read."""
+        self._hand_over()
+        self._queue.put(_COMMIT)
+        self._queue.join()
+
+    def close(self) -> None:
+        """Writes everything and ends the thread."""
+        self.flush()
+        self._queue.put(_END)
+        self._thread.join()
+
+    def fail(self, error: Exception) -> None:
+        """Keeps the first error of writing, and says it."""
+        if not self.error:
+            self.error, self.failure = f"{type(error).__name__}: {error}", error
+            log.error(tr("capture.log_record"), self.error)
+
+    # One tensor, the long way.
 
     def _take(
         self,
@@ -121,66 +219,56 @@ class Sink:
         ours: bool,
         ready: torch.cuda.Event | None,
     ) -> None:
-        try:
-            if tensor.is_cuda:
-                self._cuda.put(draft, tensor, kept if level.keeps else None, level, nbytes, ours=ours, ready=ready)
-                return
-            copy = self._copy(kept) if level.keeps else None
-            if copy is None and level.keeps:
-                draft.tally.dropped += 1
-                self._release(nbytes)
-                level, nbytes = STATS, 0
-            if level is TENSOR and copy is not None:
-                whole = copy
-                self._send(PendingRecord(draft, level, lambda: (measure(whole), whole), nbytes))
-            else:
-                measured = measure(tensor)
-                self._send(PendingRecord(draft, level, lambda: (measured, copy), nbytes))
-        except BaseException:
-            self._release(nbytes)
-            raise
+        if tensor.is_cuda:
+            arrive = self._cuda.take(tensor, kept if level.keeps else None, ours=ours, ready=ready)
+            self._add(draft, level, kept, self._late(arrive, nbytes), nbytes)
+            return
+        copy = self._copy(kept) if level.keeps else None
+        if copy is None and level.keeps:
+            draft.tally.dropped += 1
+            self._room.release(nbytes)
+            level, nbytes = STATS, 0
+        if level is TENSOR and copy is not None:
+            whole = copy
+            self._add(draft, level, copy, self._late(lambda: (measure(whole), whole), nbytes), nbytes)
+            return
+        if native.available():
+            real = real_view(tensor)
+            real = real if real.is_contiguous() else real.contiguous()
+            late = None if copy is None else self._late(lambda: (None, copy), nbytes)
+            self._add(draft, level, copy, late, nbytes, real)
+        else:
+            measured = measure(tensor)
+            self._add(draft, level, copy, self._late(lambda: (measured, copy), nbytes), nbytes)
 
-    def put_slabs(self, measured: Sequence[tuple[Draft, torch.Tensor]]) -> None:
-        """Takes what a graph has measured itself (measure/slab.py)."""
-        on_device = [(draft, slab) for draft, slab in measured if slab.is_cuda]
-        for draft, _ in measured:
-            draft.tally.tensors += 1
-        if on_device:
-            self._cuda.put_slabs(on_device)
-        for draft, slab in measured:
-            if not slab.is_cuda:
-                self._send(PendingRecord(draft, STATS, _read(slab, math.prod(draft.shape))))
+    def _add(
+        self,
+        draft: Draft,
+        level: Level,
+        kept: torch.Tensor | None,
+        late: Late | None,
+        nbytes: int,
+        measured: torch.Tensor | None = None,
+    ) -> None:
+        self._send(self.gathering.add(draft, plan_of(draft, level, kept), late, nbytes, measured, pending=PENDING))
 
-    @property
-    def under_way(self) -> int:
-        """Bytes that are taken and not written yet; of a run in memory, all that it holds."""
-        return self._used
+    def _late(self, arrive: Callable[[], tuple[Measurement | None, torch.Tensor | None]], nbytes: int) -> Late:
+        lent: list[torch.Tensor] = []
 
-    def pause(self) -> None:
-        """The end of a forward pass or a step: what a device has gathered is sent on."""
-        self._cuda.seal()
+        def bytes_of() -> tuple[Measurement | None, npt.NDArray[np.uint8] | None]:
+            measured, host = arrive()
+            if host is None:
+                return measured, None
+            lent.append(host)
+            return measured, as_bytes(host)
 
-    def after(self, action: Callable[[], None]) -> None:
-        """Has the writer's thread do something when all that was taken before has arrived there."""
-        self.pause()
-        self._queue.put(action)
+        def done() -> None:
+            if not self._retains:
+                for host in lent:
+                    self._buffers.take_back(host)
+            self._room.release(nbytes)
 
-    def flush(self) -> None:
-        """Waits until everything taken so far is written, and can be read."""
-        self.pause()
-        self._queue.put(_COMMIT)
-        self._queue.join()
-
-    def close(self) -> None:
-        """Writes everything and ends the thread."""
-        self.flush()
-        self._queue.put(_END)
-        self._thread.join()
-
-    def _send(self, parcel: PendingRecord) -> None:
-        with self._room:
-            self.taken += 1
-        self._queue.put(parcel)
+        return Late(bytes_of, done)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A copy, or None where the system has no memory for one: the model may need what is left."""
@@ -189,90 +277,123 @@ class Sink:
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "alloc" not in str(error):  # torch says so by a RuntimeError
                 raise
-            self._give_way(str(error).splitlines()[0])
+            self._room.give_way(str(error).splitlines()[0])
             return None
 
     def _reserve(self, nbytes: int) -> bool:
-        with self._room:
-            most = self._allowed_now(nbytes)
-            if self._policy == "block":
-                # A tensor larger than the whole budget passes alone rather than never, if there is memory for it.
-                self._room.wait_for(lambda: not self._used or self._used + nbytes <= most)
-                if most < self._budget and nbytes > self._allowed_now(self._budget):
-                    self._give_way(Note("capture.held_tensor", allowed=self._allowed, nbytes=nbytes))
-                    return False
-            elif self._used + nbytes > most:
-                if most < self._budget:
-                    self._give_way(Note("capture.held", most=most))
-                return False
-            self._used += nbytes
-            return True
+        return self._room.reserve(nbytes)
 
-    def _allowed_now(self, nbytes: int) -> int:
-        """The budget, or less where memory is short; looked up anew when time has passed or much was taken."""
-        now = time.monotonic()
-        self._unlooked += nbytes
-        if now >= self._look_again or self._unlooked > self._allowed // 8:
-            self._allowed = min(self._budget, allowance(self._used + self._buffers.spare))
-            self._buffers.limit(self._allowed)
-            self._look_again, self._unlooked = now + LOOK, 0
-        return self._allowed
+    def _backlog(self, tally: Tally, nbytes: int) -> bool:
+        """Waits for the writer if the policy says so; False if the record is left out."""
+        if not self._waits:
+            self._room.release(nbytes)
+            tally.dropped += 1
+            return False
+        self._hand_over()
+        with self._room.changed:
+            self._room.changed.wait_for(lambda: self.gathering.taken - self._done < BACKLOG)
+        return True
 
-    def _give_way(self, why: str) -> None:
-        if not self.notes:
-            self.notes.append(Note("capture.memory_short", why=why))
-            log.warning("layertap: %s", self.notes[0])
+    # The way to the writer's thread, and what happens there.
 
-    def _release(self, nbytes: int) -> None:
-        if nbytes and not self._retains:
-            with self._room:
-                self._used -= nbytes
-                self._room.notify_all()
+    def _hand_over(self) -> None:
+        batch = self.gathering.close()
+        if batch is not None:
+            self._send([batch])
+
+    def _send(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            self.hand_overs += 1
+            self._queue.put(batch)
 
     def _work(self) -> None:
+        last = time.monotonic()
         while True:
             try:
-                item = self._queue.get(timeout=IDLE)
+                item = self._queue.get(timeout=AGE)
             except queue.Empty:
-                item = _IDLE
-            if isinstance(item, PendingRecord):
+                self._try(self._look_round)
+                if time.monotonic() - last >= IDLE:
+                    self._try(self.writer.commit)
+                    last = time.monotonic()
+                continue
+            if isinstance(item, Batch):
                 self._try(self._write, item)
-                self._release(item.nbytes)
+                self._arrived(item)
             elif callable(item):
                 self._try(item)
             elif item is not _END:
                 self._try(self.writer.commit)
-            if item is not _IDLE:
-                self._queue.task_done()
+            last = time.monotonic()
+            self._queue.task_done()
             if item is _END:
                 return
-            del item  # or its tensor would live until the next one comes
+            del item  # or its tensors would live until the next one comes
 
-    def _write(self, parcel: PendingRecord) -> None:
-        measured, host = parcel.arrive()
-        record = parcel.draft.record(measured, parcel.level, host)
-        try:
-            self.writer.add(record, None if host is None else as_bytes(host))
-        finally:
-            if host is not None and not self._retains:
-                self._buffers.take_back(host)
+    def _look_round(self) -> None:
+        """Where no record has come for a while, what waits in the open batch is fetched from here."""
+        batch = self.gathering.close(older=AGE)
+        if batch is not None:
+            try:
+                self._write(batch)
+            finally:
+                self._arrived(batch)
 
-    def _try(self, action: Callable[..., None], *given: PendingRecord) -> None:
+    def _write(self, batch: Batch) -> None:
+        complete(batch)
+        add_batch = getattr(self.writer, "add_batch", None)
+        if add_batch is not None:
+            add_batch(batch.records)
+            return
+        failure: Exception | None = None
+        for record, data in _one_by_one(batch.records):
+            try:
+                if isinstance(record, Exception):
+                    raise record
+                self.writer.add(record, data)
+            except Exception as error:  # noqa: BLE001 - the records after it are written all the same
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _arrived(self, batch: Batch) -> None:
+        for row in list(batch.records.late):
+            batch.records.written(row)
+        self._room.release(batch.reserved)
+        with self._room.changed:
+            self._done += len(batch.records)
+            self._room.changed.notify_all()
+        self.gathering.take_back(batch)
+
+    def _try(self, action: Callable[..., None], *given: Batch) -> None:
         # This thread must outlive any error: a producer may be waiting for room that only it can make.
         try:
             action(*given)
         except Exception as error:  # noqa: BLE001
             self.fail(error)
 
-    def fail(self, error: Exception) -> None:
-        """Keeps the first error of writing, and says it."""
-        if not self.error:
-            self.error, self.failure = f"{type(error).__name__}: {error}", error
-            log.error(tr("capture.log_record"), self.error)
+
+def _one_by_one(batch: RecordBatch) -> Any:
+    """The records of a batch as objects, each with its bytes, or the error that came in their place."""
+    start = 0
+    for row in batch.waiting():
+        yield from ((record, None) for record in batch.objects(start, row))
+        start = row + 1
+        try:
+            data = batch.arrive(row)
+            yield batch.objects(row, row + 1)[0], data
+        except Exception as error:  # noqa: BLE001
+            yield error, None
+        finally:
+            batch.written(row)
+    yield from ((record, None) for record in batch.objects(start, len(batch)))
 
 
-def _read(slab: torch.Tensor, count: int) -> Callable[[], tuple[Measurement, None]]:
-    return lambda: (decode(slab.numpy(), count), None)
+def _without_bytes(read: Callable[[], npt.NDArray[np.uint8]], count: int) -> Callable[[], tuple[Measurement, None]]:
+    return lambda: (decode(read(), count), None)
+
+
+def _nothing() -> None: ...
 
 
 def as_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:

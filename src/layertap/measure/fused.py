@@ -14,13 +14,17 @@ if FOUND:
 
 MOST = 1024
 """Programs; the width of the last program's reductions."""
+DEFERRED = 256
+"""The same where the results of several tensors wait for one `finish_all`."""
+HEADER = 8
+"""Words of the scratch memory before the partial results: the ticket, or how many programs there were."""
 FIELDS = 11
 """Numbers that each program leaves in the scratch memory, besides its sketch."""
 
 if FOUND:
     _L, _B, _BIG = tl.constexpr(LANES), tl.constexpr(BUCKETS), tl.constexpr(float("inf"))
     _ROW_SEED, _LANE_SEED = tl.constexpr(ROW_SEED), tl.constexpr(LANE_SEED)
-    _N, _F, _H = tl.constexpr(MOST), tl.constexpr(FIELDS), tl.constexpr(FIRST)
+    _F, _H = tl.constexpr(FIELDS), tl.constexpr(FIRST)
     _COUNTS, _SUMS, _PRINT = tl.constexpr(COUNTS), tl.constexpr(SUMS), tl.constexpr(PRINT)
     _HEAD, _SKETCH = tl.constexpr(HEAD), tl.constexpr(SKETCH)
 
@@ -91,6 +95,9 @@ def _measure(  # type: ignore[no-untyped-def]
     VECTOR: tl.constexpr,
     PAIRS: tl.constexpr,
     STAGES: tl.constexpr,
+    N: tl.constexpr,
+    DEFER: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """`full` tiles are whole; what is left of `count` after them, less than a tile, goes through the exact path."""
     pid, programs = tl.program_id(0), tl.num_programs(0)
@@ -132,7 +139,45 @@ def _measure(  # type: ignore[no-untyped-def]
     ZEROS: tl.constexpr = "{ .reg .b32 t, z; mov.b32 z, 0; " + IS_ZERO + "add.rn." + TWO + " $0, $1, t; }"
     tiles = (count + (ROWS * _L - 1)) // (ROWS * _L)
     tail = full % programs == pid  # the program that has the tile after the whole ones
-    for chunk in range(pid, tiles, programs * CHUNK):
+    first = pid
+    if WIDE:
+        # Doubles have no fast and exact sums, but looking at each value takes twice as long as all the rest: so it is
+        # done only where the sums show that something was not finite.
+        second = (2 * lane >= _L).to(tl.int32)
+        even_word = hash_of(2 * lane - _L * second, _LANE_SEED)
+        odd_word = hash_of(2 * lane + 1 - _L * second, _LANE_SEED)
+        for tile in range(pid, full, programs):
+            for step in tl.static_range(ROWS):
+                row = tile * ROWS + step
+                bits = tl.load(x + tl.cast(row, tl.int64) * _L + lane, mask=live[:, None], other=0)
+                value = value_of(bits, KIND)
+                off = value - shift
+                whole = bits.to(tl.uint64, bitcast=True)
+                word_row = tl.where(second == 1, hash_of(2 * row + 1, _ROW_SEED), hash_of(2 * row, _ROW_SEED))
+                terms = (word_row * even_word).to(tl.uint64) * (whole & 0xFFFFFFFF)
+                terms += (word_row * odd_word).to(tl.uint64) * (whole >> 32)
+                weight = hash_of(row, _ROW_SEED) * lane_hash
+                single = value.to(tl.float32).to(tl.uint32, bitcast=True) ^ (weight & 0x80000000)
+                sum1 += tl.sum(off, axis=1)
+                sum2 += tl.sum(off * off, axis=1)
+                sum_abs += tl.sum(tl.abs(value), axis=1)
+                low = tl.minimum(low, tl.min(value, axis=1))
+                high = tl.maximum(high, tl.max(value, axis=1))
+                zero += tl.sum((value == 0).to(tl.int32), axis=1)
+                fingerprint += tl.sum(terms, axis=1)
+                sketch += single.to(tl.float32, bitcast=True)
+        first = tl.where(tail, full, tiles)
+        if tl.min(((sum2 < 1e70) | (live == 0)).to(tl.int32), axis=0) == 0:
+            first = pid
+            sum1 = tl.zeros([GROUPS], tl.float64)
+            sum2 = tl.zeros([GROUPS], tl.float64)
+            sum_abs = tl.zeros([GROUPS], tl.float64)
+            low = tl.full([GROUPS], _BIG, opening.dtype)
+            high = tl.full([GROUPS], -_BIG, opening.dtype)
+            zero = tl.zeros([GROUPS], tl.int32)
+            fingerprint = tl.zeros([GROUPS], tl.uint64)
+            sketch = tl.zeros([GROUPS, VECTOR], tl.float32)
+    for chunk in range(first, tiles, programs * CHUNK):
         stop = tl.minimum(chunk + programs * CHUNK, tiles)
         redo = chunk
         if not EXACT:
@@ -233,22 +278,22 @@ def _measure(  # type: ignore[no-untyped-def]
     field = scratch + 8 + pid
     real = field.to(tl.pointer_type(tl.float64))
     tl.store(field, number)
-    tl.store(field + _N, nans)
-    tl.store(field + 2 * _N, poss)
-    tl.store(field + 3 * _N, negs)
-    tl.store(field + 4 * _N, tl.sum(tl.where(live, zero, 0), axis=0).to(tl.int64))
-    tl.store(real + 5 * _N, shift.to(tl.float64) + part1 * share)
-    tl.store(real + 6 * _N, part2 - part1 * part1 * share)
-    tl.store(real + 7 * _N, tl.sum(tl.where(live, sum_abs, 0.0), axis=0))
-    tl.store(real + 8 * _N, tl.min(tl.where(live, low, _BIG), axis=0).to(tl.float64))
-    tl.store(real + 9 * _N, tl.max(tl.where(live, high, -_BIG), axis=0).to(tl.float64))
-    tl.store(field + 10 * _N, tl.sum(tl.where(live, fingerprint, 0), axis=0).to(tl.int64, bitcast=True))
+    tl.store(field + N, nans)
+    tl.store(field + 2 * N, poss)
+    tl.store(field + 3 * N, negs)
+    tl.store(field + 4 * N, tl.sum(tl.where(live, zero, 0), axis=0).to(tl.int64))
+    tl.store(real + 5 * N, shift.to(tl.float64) + part1 * share)
+    tl.store(real + 6 * N, part2 - part1 * part1 * share)
+    tl.store(real + 7 * N, tl.sum(tl.where(live, sum_abs, 0.0), axis=0))
+    tl.store(real + 8 * N, tl.min(tl.where(live, low, _BIG), axis=0).to(tl.float64))
+    tl.store(real + 9 * N, tl.max(tl.where(live, high, -_BIG), axis=0).to(tl.float64))
+    tl.store(field + 10 * N, tl.sum(tl.where(live, fingerprint, 0), axis=0).to(tl.int64, bitcast=True))
 
     # Sixteen lanes share a bucket, 251 lanes apart, in sixteen different warps: one exchange through shared memory.
     bucket = tl.arange(0, 256)
     source = tl.minimum(tl.arange(0, 16)[:, None] * _B + bucket[None, :], 4095)
     mixed = tl.gather(tl.reshape(sketch, [4096]), tl.reshape(source, [4096]), 0)
-    shelf = (scratch + 8 + _F * _N).to(tl.pointer_type(tl.float32))
+    shelf = (scratch + 8 + _F * N).to(tl.pointer_type(tl.float32))
     tl.store(shelf + pid * 256 + bucket, tl.sum(tl.reshape(mixed, [16, 256]), axis=0))
 
     if pid == 0:
@@ -258,29 +303,43 @@ def _measure(  # type: ignore[no-untyped-def]
             (slab + _HEAD).to(tl.pointer_type(tl.float64)) + ten, value_of(bits, KIND).to(tl.float64), mask=ten < _H
         )
 
-    # The barrier brings all threads' stores before the ticket, the ticket brings them before the last program's loads.
-    tl.debug_barrier()
-    if tl.atomic_add(scratch.to(tl.pointer_type(tl.int32)), 1, sem="acq_rel") == programs - 1:
-        tl.store(scratch, 0)  # ready for the next launch
-        _finish(slab, scratch + 8, shelf, programs)
+    if DEFER:
+        if pid == 0:
+            tl.store(scratch, programs.to(tl.int64))
+    else:
+        # The barrier brings all threads' stores before the ticket, which brings them before the last program's loads.
+        tl.debug_barrier()
+        if tl.atomic_add(scratch.to(tl.pointer_type(tl.int32)), 1, sem="acq_rel") == programs - 1:
+            tl.store(scratch, 0)  # ready for the next launch
+            _finish(slab, scratch + 8, shelf, programs, N)
 
 
 @jit
-def _finish(slab, field, shelf, programs):  # type: ignore[no-untyped-def]
+def _finish_all(slabs, scratch, stride, N: tl.constexpr, SLAB: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One program for each tensor whose parts wait: the last one of many launches does not have to do it."""
+    row = tl.program_id(0).to(tl.int64)
+    own = scratch + row * stride
+    programs = tl.load(own).to(tl.int32)
+    shelf = (own + 8 + _F * N).to(tl.pointer_type(tl.float32))
+    _finish(slabs + row * SLAB, own + 8, shelf, programs, N)
+
+
+@jit
+def _finish(slab, field, shelf, programs, N: tl.constexpr):  # type: ignore[no-untyped-def]
     """The whole from its parts: Chan's formula for the spread, plain sums and extremes for the rest."""
-    part = tl.arange(0, _N)
+    part = tl.arange(0, N)
     there = part < programs
     real = field.to(tl.pointer_type(tl.float64))
     number = tl.load(field + part, mask=there, other=0, cache_modifier=".cg").to(tl.float64)
     for slot in tl.static_range(4):
-        counts = tl.load(field + (slot + 1) * _N + part, mask=there, other=0, cache_modifier=".cg")
+        counts = tl.load(field + (slot + 1) * N + part, mask=there, other=0, cache_modifier=".cg")
         tl.store(slab + _COUNTS + slot, tl.sum(counts, axis=0))
-    means = tl.load(real + 5 * _N + part, mask=there, other=0.0, cache_modifier=".cg")
-    spread = tl.load(real + 6 * _N + part, mask=there, other=0.0, cache_modifier=".cg")
-    sizes = tl.load(real + 7 * _N + part, mask=there, other=0.0, cache_modifier=".cg")
-    lows = tl.load(real + 8 * _N + part, mask=there, other=_BIG, cache_modifier=".cg")
-    highs = tl.load(real + 9 * _N + part, mask=there, other=-_BIG, cache_modifier=".cg")
-    prints = tl.load(field + 10 * _N + part, mask=there, other=0, cache_modifier=".cg")
+    means = tl.load(real + 5 * N + part, mask=there, other=0.0, cache_modifier=".cg")
+    spread = tl.load(real + 6 * N + part, mask=there, other=0.0, cache_modifier=".cg")
+    sizes = tl.load(real + 7 * N + part, mask=there, other=0.0, cache_modifier=".cg")
+    lows = tl.load(real + 8 * N + part, mask=there, other=_BIG, cache_modifier=".cg")
+    highs = tl.load(real + 9 * N + part, mask=there, other=-_BIG, cache_modifier=".cg")
+    prints = tl.load(field + 10 * N + part, mask=there, other=0, cache_modifier=".cg")
     mean = tl.sum(number * means, axis=0) / tl.maximum(tl.sum(number, axis=0), 1.0)
     out = (slab + _SUMS).to(tl.pointer_type(tl.float64))
     tl.store(out, mean)

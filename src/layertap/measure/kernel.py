@@ -18,7 +18,8 @@ import torch
 
 from layertap.measure.bits import FOUND
 from layertap.measure.definition import LANES
-from layertap.measure.fused import FIELDS, MOST, _measure
+from layertap.measure.fused import DEFERRED, FIELDS, HEADER, MOST, _finish_all, _measure
+from layertap.measure.launching import Prepared
 from layertap.measure.slab import SLAB_BYTES
 from layertap.messages import tr
 
@@ -50,9 +51,9 @@ def launch(tensor: torch.Tensor, slab: torch.Tensor) -> None:
 
     `slab` is SLAB_BYTES of uint8 on the same device, 16-byte aligned; `slab.decode` reads it once the stream is there.
     """
-    device, place = tensor.device, tensor.data_ptr()
+    device = tensor.device
     if device.type == "cuda" and device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):  # triton launches on the current device
+        with torch.cuda.device(device):  # a kernel is launched on the current device
             launch(tensor, slab)
         return
     if not tensor.is_contiguous() or slab.numel() != SLAB_BYTES or slab.data_ptr() % 16:
@@ -65,17 +66,76 @@ def launch(tensor: torch.Tensor, slab: torch.Tensor) -> None:
                 data_ptr=slab.data_ptr(),
             )
         )
-    count, whole = tensor.numel(), tensor.numel() // (_ROWS * LANES)
-    programs = max(1, min(-(-count // (_ROWS * LANES)), _programs(device)))
     stream, scratch = _scratch(device)
+    _enqueue(tensor, slab.view(torch.int64), scratch, stream, MOST, defer=False)
+
+
+class Deferred:
+    """Tensors of one device and stream that are measured one by one, and whose sums are finished together.
+
+    The last program of a launch would else add up what all have left, alone, while the rest of the chip has nothing to
+    do: for a tensor of some megabytes that takes as long as reading it.
+    """
+
+    TOGETHER = 32
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._words = HEADER + DEFERRED * FIELDS + DEFERRED * 256 // 2
+        self._scratch = torch.zeros((self.TOGETHER, self._words), dtype=torch.int64, device=device)
+        self._room = self._scratch.data_ptr()
+        self._programs = min(_programs(device), DEFERRED)
+        self._waiting = 0
+        self._slabs: torch.Tensor | None = None
+
+    def launch(self, tensor: torch.Tensor, slabs: torch.Tensor, index: int) -> None:
+        """Enqueues the measuring of a contiguous tensor into `slabs[index]`, on the stream that is current."""
+        if self._waiting and (self._slabs is not slabs or self._waiting == self.TOGETHER):
+            self.finish()
+        if self._slabs is None:
+            self._slabs, self._address = slabs, slabs.data_ptr()
+        self._end = index + 1
+        place, count = tensor.data_ptr(), tensor.numel()
+        ready = _ready.get((self._device, tensor.dtype, place % 16, count >= 2**31, True))
+        if ready is None:
+            slab = slabs.view(torch.int64)[index]
+            _enqueue(tensor, slab, self._scratch[self._waiting], _stream(self._device), DEFERRED, defer=True)
+        else:
+            whole = count // (_ROWS * LANES)
+            programs = max(1, min(-(-count // (_ROWS * LANES)), self._programs))
+            scratch = self._room + 8 * self._words * self._waiting
+            slab_place = self._address + SLAB_BYTES * index
+            ready(programs, _stream(self._device), place, slab_place, scratch, count, whole)
+        self._waiting += 1
+
+    def finish(self) -> None:
+        """Enqueues the one kernel that completes all slabs since the last time."""
+        if not self._waiting or self._slabs is None:
+            return
+        stream, count = _stream(self._device), self._waiting
+        first = self._slabs.view(torch.int64)[self._end - count]
+        key = (self._device, "finish")
+        ready = _ready.get(key)
+        if ready is not None:
+            ready(count, stream, first.data_ptr(), self._scratch.data_ptr(), self._words)
+        else:
+            constants = {"N": DEFERRED, "SLAB": SLAB_BYTES // 8}
+            arguments = (first, self._scratch, self._words)
+            _keep_ready(key, _finish_all[(count,)](*arguments, **constants, num_warps=8), constants, len(arguments))
+        self._waiting, self._slabs = 0, None
+
+
+def _enqueue(
+    tensor: torch.Tensor, slab: torch.Tensor, scratch: torch.Tensor, stream: int, most: int, *, defer: bool
+) -> None:
+    device, place, count = tensor.device, tensor.data_ptr(), tensor.numel()
+    whole = count // (_ROWS * LANES)
+    programs = max(1, min(-(-count // (_ROWS * LANES)), _programs(device), most))
     # Triton takes some 60 us to find out which of its compiled kernels fits the arguments; we know it in one lookup.
-    key = (device, tensor.dtype, place % 16, count >= 2**31)
+    key = (device, tensor.dtype, place % 16, count >= 2**31, defer)
     ready = _ready.get(key)
     if ready is not None:
-        compiled, constants = ready
-        compiled[(programs, 1, 1)](
-            place, slab.data_ptr(), scratch.data_ptr(), count, whole, *constants.values(), stream=stream
-        )
+        ready(programs, stream, place, slab.data_ptr(), scratch.data_ptr(), count, whole)
         return
     kind, size = _KINDS[tensor.dtype], tensor.element_size()
     vector = min(16 // size, 128 // _WARPS)  # lanes that a thread loads at once
@@ -89,28 +149,34 @@ def launch(tensor: torch.Tensor, slab: torch.Tensor) -> None:
         "VECTOR": vector,
         "PAIRS": pairs,
         "STAGES": _STAGES if pairs else 1,
+        "N": most,
+        "DEFER": defer,
+        "WIDE": kind == "float64",
     }
     raw = tensor.detach().reshape(-1).view(_RAW[size])
-    arguments = (raw, slab.view(torch.int64), scratch, count, whole)
+    arguments = (raw, slab, scratch, count, whole)
     options = {"num_warps": _WARPS, "num_stages": 1, "enable_fp_fusion": True}
-    compiled = _measure[(programs,)](*arguments, **constants, **options)
+    _keep_ready(key, _measure[(programs,)](*arguments, **constants, **options), constants, len(arguments))
+
+
+def _keep_ready(key: Any, compiled: Any, constants: dict[str, Any], arguments: int) -> None:
     if compiled is not None:  # triton's interpreter compiles nothing
-        _ready[key] = (compiled, constants)
+        _ready[key] = Prepared(compiled, list(constants.values()), arguments)
 
 
 DEFAULT_STREAM = 0
 """CUDA's name for it. A graph is never captured on it."""
 _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_ready: dict[Any, tuple[Any, dict[str, Any]]] = {}
+_ready: dict[Any, Prepared] = {}
 _kept: dict[int, torch.Tensor] = {}
 
 
 def _scratch(device: torch.device) -> tuple[int, torch.Tensor]:
     """The current stream, and room for the partial results, which the default stream keeps from call to call."""
-    words = 8 + MOST * FIELDS + MOST * 256 // 2
+    words = HEADER + MOST * FIELDS + MOST * 256 // 2
+    stream = _stream(device)
     if device.type != "cuda":
-        return 0, torch.zeros(words, dtype=torch.int64)
-    stream = torch._C._cuda_getCurrentRawStream(device.index)  # the public way makes two objects, 20 us
+        return stream, torch.zeros(words, dtype=torch.int64)
     if stream != DEFAULT_STREAM:
         # Two streams may run at once; a graph may be replayed on any, and lets nobody keep what it allocates, not even
         # in the run before its capture, which has a stream of its own.
@@ -118,6 +184,11 @@ def _scratch(device: torch.device) -> tuple[int, torch.Tensor]:
     if device.index not in _kept:
         _kept[device.index] = torch.zeros(words, dtype=torch.int64, device=device)
     return stream, _kept[device.index]
+
+
+def _stream(device: torch.device) -> int:
+    # The public way makes two objects, 20 us.
+    return int(torch._C._cuda_getCurrentRawStream(device.index)) if device.type == "cuda" else 0
 
 
 @lru_cache

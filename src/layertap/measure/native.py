@@ -13,6 +13,7 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ import torch
 
 from layertap.measure.definition import BUCKETS, FIRST
 from layertap.measure.result import Measurement
+from layertap.measure.slab import SLAB_BYTES
 from layertap.messages import tr
 from layertap.site import Statistics
 
@@ -66,16 +68,29 @@ def supported(dtype: torch.dtype) -> bool:
 
 def measure(tensor: torch.Tensor, *, offset: int = 0, statistics_only: bool = False) -> Measurement:
     """Measures a contiguous, real tensor in the CPU's memory, whose first element has the flat index `offset`."""
+    library, results = _measured(tensor, offset, full := int(not statistics_only))
+    sketch = np.empty(BUCKETS if full else 0, "<f4")
+    library.layertap_merge(results.ctypes.data, len(results), sketch.ctypes.data if full else None)
+    return _finish(results[0], tensor.numel(), sketch.tobytes())
+
+
+def measure_into(tensor: torch.Tensor, address: int) -> None:
+    """Measures a contiguous, real tensor into the slab (slab.py) at this address, on several threads if it is large."""
+    library, results = _measured(tensor, 0, 1)
+    library.layertap_merge(results.ctypes.data, len(results), np.empty(BUCKETS, "<f4").ctypes.data)
+    library.layertap_to_slab(results.ctypes.data, address)
+
+
+def _measured(tensor: torch.Tensor, offset: int, full: int) -> tuple[ctypes.CDLL, npt.NDArray[np.void]]:
     library = _library()
     assert library is not None, "ask available() first"
-    count, full = tensor.numel(), int(not statistics_only)
+    count = tensor.numel()
     chunks: int = library.layertap_chunks(count, offset)
     results = np.empty(chunks, _RESULT)
     counter = ctypes.c_int64(0)
-    table = _table(tensor.dtype) if tensor.dtype in FLOAT8 else None
-    kind = _TABLE if table is not None else _KINDS[tensor.dtype]
+    kind, table = kind_of(tensor.dtype)
     arguments = (
-        *(tensor.data_ptr(), count, offset, kind, None if table is None else table.ctypes.data, full),
+        *(tensor.data_ptr(), count, offset, kind, table or None, full),
         *(results.ctypes.data, ctypes.byref(counter)),
     )
     threads = min(torch.get_num_threads(), chunks) if count >= THREADED else 1
@@ -85,9 +100,7 @@ def measure(tensor: torch.Tensor, *, offset: int = 0, statistics_only: bool = Fa
         # A helper that the system did not get round to finds no work left, so there is nothing to wait for.
         if helper is not None and not helper.cancel():
             helper.result()
-    sketch = np.empty(BUCKETS if full else 0, "<f4")
-    library.layertap_merge(results.ctypes.data, chunks, sketch.ctypes.data if full else None)
-    return _finish(results[0], count, sketch.tobytes())
+    return library, results
 
 
 def _finish(result: np.void, count: int, sketch: bytes) -> Measurement:
@@ -121,10 +134,23 @@ def _library() -> ctypes.CDLL | None:
     library.layertap_merge.argtypes = (pointer, number, pointer)
     library.layertap_merge.restype = None
     library.layertap_result_size.restype = number
-    if library.layertap_result_size() != _RESULT.itemsize:
+    if library.layertap_result_size() != _RESULT.itemsize or not hasattr(library, "layertap_slab_size"):
         raise ImportError(tr("measure.rebuild_onepass", LIBRARY=LIBRARY))
+    library.layertap_slab_size.restype = number
+    assert library.layertap_slab_size() == SLAB_BYTES
+    library.layertap_to_slab.argtypes = (pointer, pointer)
+    library.layertap_to_slab.restype = None
+    library.layertap_measure_rows.argtypes = (pointer, number)
+    library.layertap_measure_rows.restype = None
     library.layertap_init()
     return library
+
+
+def kind_of(dtype: torch.dtype) -> tuple[int, int]:
+    """onepass.c's number of a dtype, and the address of the table by which its bytes are read, or 0."""
+    if dtype in FLOAT8:
+        return _TABLE, int(_table(dtype).ctypes.data)
+    return _KINDS[dtype], 0
 
 
 @lru_cache
@@ -132,6 +158,30 @@ def _table(dtype: torch.dtype) -> npt.NDArray[np.float32]:
     """What each of the 256 bytes means, as torch reads them."""
     table: npt.NDArray[np.float32] = torch.arange(256, dtype=torch.uint8).view(dtype).to(torch.float32).numpy()
     return table
+
+
+@lru_cache(maxsize=1)
+def taker() -> Any:
+    """`layertap_take(address, task, copy, slab)`: measures one tensor and keeps Python's lock.
+
+    Giving the lock up and fighting for it again takes longer than measuring a small tensor.
+    """
+    assert _library() is not None, "ask available() first"
+    function = ctypes.PyDLL(str(LIBRARY)).layertap_take
+    function.argtypes = (ctypes.c_void_p,) * 4
+    function.restype = None
+    return function
+
+
+TASK = np.dtype([("x", "u8"), ("count", "i8"), ("kind", "i8"), ("table", "u8"), ("out", "u8")])
+"""A tensor to be measured: address, elements, onepass.c's number and table of its dtype, and where its slab goes."""
+
+
+def measure_rows(tasks: npt.NDArray[np.void]) -> None:
+    """Measures many small tensors in one call, which does not hold Python's lock; `tasks` has the dtype `TASK`."""
+    library = _library()
+    assert library is not None, "ask available() first"
+    library.layertap_measure_rows(tasks.ctypes.data, len(tasks))
 
 
 _pool: list[ThreadPoolExecutor] = []

@@ -235,18 +235,86 @@ void layertap_fingerprint(const char *x, int64_t n, int64_t offset, int size, in
     }
 }
 
+static void add_result(Result *to, const Result *part, int full) {
+    merge_moments(to, part->finite, part->mean, part->m2);
+    merge_counts(to, part->abs_sum, part->min, part->max, part->nan, part->pos_inf, part->neg_inf, part->zero,
+                 part->fingerprint);
+    if (full) EACH(BUCKETS) to->sketch[j] += part->sketch[j];
+}
+
+static void finish_result(Result *r) {
+    if (r->finite && r->min == r->max) r->mean = r->min, r->m2 = 0; /* a constant has no rounding to show */
+    if (isnan(r->m2)) r->m2 = INFINITY;                              /* beyond a double's range */
+}
+
 /* Merges `count` results, in order, into the first, and rounds its sketch to floats unless `sketch` is null. */
 void layertap_merge(Result *r, int64_t count, float *sketch) {
     unsigned mode = keep_subnormals();
-    for (int64_t i = 1; i < count; i++) {
-        merge_moments(r, r[i].finite, r[i].mean, r[i].m2);
-        merge_counts(r, r[i].abs_sum, r[i].min, r[i].max, r[i].nan, r[i].pos_inf, r[i].neg_inf, r[i].zero,
-                     r[i].fingerprint);
-        if (sketch) EACH(BUCKETS) r->sketch[j] += r[i].sketch[j];
-    }
+    for (int64_t i = 1; i < count; i++) add_result(r, r + i, sketch != NULL);
     if (sketch) EACH(BUCKETS) sketch[j] = (float)r->sketch[j];
-    if (r->finite && r->min == r->max) r->mean = r->min, r->m2 = 0; /* a constant has no rounding to show */
-    if (isnan(r->m2)) r->m2 = INFINITY;                              /* beyond a double's range */
+    finish_result(r);
+    restore(mode);
+}
+
+/* The bytes of measure/slab.py. */
+typedef struct {
+    int64_t nan, pos_inf, neg_inf, zero;
+    double mean, m2, abs_sum, min, max;
+    uint64_t fingerprint;
+    double first[FIRST];
+    float sketch[BUCKETS];
+} Slab;
+
+/* A tensor to be measured into a slab by one thread; the same layout stands in rows_native.py. */
+typedef struct {
+    const char *x;
+    int64_t count, kind;
+    const float *table;
+    Slab *out;
+} Task;
+
+/* What `layertap_measure` and `layertap_merge` left in `r`, as a slab. */
+void layertap_to_slab(const Result *r, Slab *out) {
+    out->nan = r->nan, out->pos_inf = r->pos_inf, out->neg_inf = r->neg_inf, out->zero = r->zero;
+    out->mean = r->mean, out->m2 = r->m2, out->abs_sum = r->abs_sum, out->min = r->min, out->max = r->max;
+    out->fingerprint = r->fingerprint;
+    memcpy(out->first, r->first, sizeof out->first);
+    EACH(BUCKETS) out->sketch[j] = (float)r->sketch[j];
+}
+
+static void measure_slab(const char *x, int64_t n, enum kind kind, const float *table, Slab *out) {
+    Result whole, part;
+    int64_t step = LANES * chunk_rows((n + LANES - 1) / LANES);
+    for (int64_t begin = 0; begin == 0 || begin < n; begin += step) {
+        int64_t end = begin + step < n ? begin + step : n;
+        Result *to = begin ? &part : &whole;
+#ifdef HAVE_AVX2
+        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+            chunk_avx2(kind, table, x + begin * SIZE[kind], begin, end, 1, to);
+        else
+#endif
+            chunk_any(kind, table, x + begin * SIZE[kind], begin, end, 1, to);
+        if (begin) add_result(&whole, &part, 1);
+    }
+    finish_result(&whole);
+    layertap_to_slab(&whole, out);
+}
+
+int64_t layertap_slab_size(void) { return sizeof(Slab); }
+
+/* Measures `count` tensors, one after another. */
+void layertap_measure_rows(const Task *tasks, int64_t count) {
+    unsigned mode = keep_subnormals();
+    for (const Task *t = tasks; t < tasks + count; t++)
+        measure_slab(t->x, t->count, (enum kind)t->kind, t->table, t->out);
+    restore(mode);
+}
+
+/* What a tap does with one tensor: measures it as `like` says, and copies its bytes to `copy` if that is not null. */
+void layertap_take(const char *x, const Task *like, char *copy, Slab *out) {
+    unsigned mode = keep_subnormals();
+    if (copy) memcpy(copy, x, (size_t)(like->count * SIZE[like->kind])), x = copy;
+    measure_slab(x, like->count, (enum kind)like->kind, like->table, out);
     restore(mode);
 }
 
@@ -507,7 +575,10 @@ static uint64_t NAME(print)(int size, const char *x, int64_t begin, int64_t end)
 
 static void NAME(chunk)(enum kind kind, const float *table, const char *x, int64_t begin, int64_t end, int full,
                         Result *out) {
-    double lanes[LANES] = {0}, part[LANES] __attribute__((aligned(32)));
+    double lanes[LANES], part[LANES] __attribute__((aligned(32)));
+    /* A small tensor has few lanes, and clearing them all would take longer than measuring it. */
+    int64_t used = begin % LANES == 0 && end - begin < LANES ? end - begin : LANES;
+    if (full) memset(lanes, 0, (size_t)used * sizeof *lanes);
     memset(out, 0, full ? sizeof *out : offsetof(Result, sketch));
     out->min = INFINITY, out->max = -INFINITY;
     for (int64_t i = 0; i < FIRST && begin + i < end; i++) out->first[i] = value_at(kind, table, x, i);
@@ -543,6 +614,7 @@ static void NAME(chunk)(enum kind kind, const float *table, const char *x, int64
         merge_counts(out, s.abs_sum, s.min, s.max, s.nan, s.pos_inf, s.neg_inf, s.zero, s.fingerprint);
         if (full) for (int64_t l = 0; l < t.width; l++) lanes[t.lane + l] += part[l];
     }
-    if (full) for (int g = 0; g < LANES; g += BUCKETS) EACH(BUCKETS) out->sketch[j] += lanes[g + j];
+    if (full)
+        for (int64_t g = 0; g < used; g += BUCKETS) EACH((int)(used - g < BUCKETS ? used - g : BUCKETS)) out->sketch[j] += lanes[g + j];
 }
 #endif

@@ -65,10 +65,6 @@ class MonitorRecorder(Recorder):
         self._identified: tuple[int, str, int] | None = None
 
     @property
-    def rank(self) -> int:
-        return self._rank
-
-    @property
     def started(self) -> bool:
         return self._state != "new"
 
@@ -99,7 +95,7 @@ class MonitorRecorder(Recorder):
         first = 0
         try:
             if self.path is not None and self._exists == "append":
-                last = recorded_steps(self.path, self._rank)[1]
+                last = recorded_steps(self.path, self.rank)[1]
                 first = 0 if last is None else last + 1
             self.start()
         except RunError as error:

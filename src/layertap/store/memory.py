@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from layertap.errors import RunError
+from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record
+from layertap.store.columns import RecordBatch
 from layertap.store.dtype import Bytes, size_of
 from layertap.store.runfile import plain
 from layertap.store.schema import FORMAT, kept_nothing, to_table
@@ -79,6 +81,34 @@ class MemoryWriter:
             size = len(view)
             self._tensors[key] = np.frombuffer(view, np.uint8)
         self._pending.append((replace(record, file="memory", key=key), size))
+
+    def add_batch(self, batch: RecordBatch) -> None:
+        """Takes the rows of a batch; the bytes of small tensors are copied out of it."""
+        if self.info["status"] != "recording":
+            raise RunError(f"the run is closed; {len(batch)} records came after close()")
+        self.commit()  # records that came alone were before these
+        keys, failure = [""] * len(batch), None
+        for row in batch.waiting():
+            try:
+                data = batch.arrive(row)
+                if data is None:
+                    continue
+                plan = batch.plan(row)
+                if plan.kept != "tensor" or row in batch.unsketched:
+                    batch.kept_fingerprint(row, fingerprint(data, plan.kept_dtype))
+                keys[row] = f"{batch.name(row)}#{len(self._tensors)}"
+                self._tensors[keys[row]] = data if row in batch.late else data.copy()
+                self.bytes += len(data)
+            except Exception as error:  # noqa: BLE001 - the rows after it are taken all the same
+                batch.lose(row)
+                failure = failure or error
+            finally:
+                batch.written(row)
+        table = batch.table(0, len(batch), ["memory" if key else "" for key in keys], keys)
+        self.tables.append(table)
+        self.records += table.num_rows
+        if failure is not None:
+            raise failure
 
     def commit(self) -> None:
         if self._pending:

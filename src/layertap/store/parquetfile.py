@@ -36,9 +36,10 @@ class ParquetFile(LockedFile):
         self._needed = 0
         self._room = 0
 
-    def reserve(self, record: Record) -> None:
-        """Takes room for one record more; an OSError if the disk has none, and what was taken before is still there."""
-        needed = self._needed + _room_of(record) + (0 if self._rows % ROW_GROUP else _FOOTER)
+    def reserve(self, nbytes: int, rows: int = 1) -> None:
+        """Takes room for more records; an OSError if the disk has none, and what was taken before is still there."""
+        groups = -(-(self._rows + rows) // ROW_GROUP) - -(-self._rows // ROW_GROUP)
+        needed = self._needed + nbytes + groups * _FOOTER
         if needed > self._room and hasattr(os, "posix_fallocate"):
             room = -(-needed // STEP) * STEP
             try:
@@ -47,7 +48,7 @@ class ParquetFile(LockedFile):
                 if error.errno not in _UNABLE:
                     raise
             self._room = room
-        self._needed, self._rows = needed, self._rows + 1
+        self._needed, self._rows = needed, self._rows + rows
 
     def write(self, table: Any, path: Path, *, durable: bool) -> None:
         """Writes the records and gives the file its name. May be called again after an interrupt (Ctrl-C)."""
@@ -69,7 +70,7 @@ class ParquetFile(LockedFile):
         self._close()
 
 
-def _room_of(record: Record) -> int:
+def room_of(record: Record) -> int:
     """What a row takes if nothing of it can be compressed."""
     texts = 3 * len(record.site.path) + 3 * len(record.site.leaf) + len(record.kind) + len(record.key)
     return 640 + 4 * texts + len(record.sketch) + 8 * (len(record.shape) + len(record.kept_shape))

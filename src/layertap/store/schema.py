@@ -23,10 +23,11 @@ REPLACES_KEY = b"layertap_replaces"
 
 _NUMBERS = ("mean", "std", "min", "max", "abs_mean", "abs_max", "l2")
 _COUNTS = ("nan", "pos_inf", "neg_inf", "zero")
-_SHARDING = (
+SHARDING = (
     *("placements", "global_shape", "offset", "mesh_shape", "mesh_names"),
     *("mesh_coordinate", "mesh_origin"),
 )
+"""The columns of a record's `Sharding`."""
 ADDED = {"mesh_coordinate": (), "mesh_origin": -1}
 """Columns that the first files of format 2 do not have, and what stands for them."""
 
@@ -75,7 +76,7 @@ SCHEMA = pa.schema(
     metadata={FORMAT_KEY: str(FORMAT).encode()},
 )
 
-_NEW = ("kept_fingerprint", *_SHARDING[1:])
+_NEW = ("kept_fingerprint", *SHARDING[1:])
 _FORMAT_1 = pa.schema(
     [
         _field("placements", pa.string()) if field.name == "placements" else field
@@ -86,7 +87,7 @@ _FORMAT_1 = pa.schema(
 
 REPETITIVE = [
     *("site", "path", "role", "leaf", "kind", "phase", "dtype", "device", "kept", "kept_dtype", "file"),
-    *(f"{name}.list.element" for name in ("shape", "kept_shape", *_SHARDING[:-1])),
+    *(f"{name}.list.element" for name in ("shape", "kept_shape", *SHARDING[:-1])),
 ]
 """Columns (as parquet paths) worth a dictionary; a sketch never repeats, and numbers are small enough."""
 
@@ -125,8 +126,8 @@ def to_table(records: Sequence[tuple[Record, int]]) -> Any:
             source = sites
         elif name in ("count", "first", *_NUMBERS, *_COUNTS):
             source = statistics
-        elif name in _SHARDING:
-            source = [record.sharding or _WHOLE for record in rows]
+        elif name in SHARDING:
+            source = [record.sharding or WHOLE for record in rows]
         columns[name] = [getattr(item, name) for item in source]
     arrays = [pa.array(columns[field.name], type=field.type) for field in SCHEMA]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
@@ -145,9 +146,9 @@ def to_records(table: Any) -> list[Record]:
     columns["site"] = [known[text] for text in columns["site"]]
     columns["sharding"] = [None] * table.num_rows
     if any(columns["placements"]):
-        parts = zip(*(columns[name] for name in _SHARDING), strict=True)
+        parts = zip(*(columns[name] for name in SHARDING), strict=True)
         columns["sharding"] = [
-            Sharding(**dict(zip(_SHARDING, part, strict=True))) if part[0] else None for part in parts
+            Sharding(**dict(zip(SHARDING, part, strict=True))) if part[0] else None for part in parts
         ]
     return list(map(_record, *(columns[name] for name in _RECORD)))
 
@@ -200,10 +201,10 @@ _PLAIN = (
 _STATISTICS = tuple(field.name for field in fields(Statistics))
 _RECORD = tuple(field.name for field in fields(Record))
 _statistics, _record = maker(Statistics), maker(Record)
-_WHOLE = Sharding(placements=())
+WHOLE = Sharding(placements=())
 TEXTS = ("site", "kind", "phase", "dtype", "device", "kept", "kept_dtype", "file")
 """Columns in which few texts stand many times."""
-RECORD = ("site", *_PLAIN, *_STATISTICS, *_SHARDING)
+RECORD = ("site", *_PLAIN, *_STATISTICS, *SHARDING)
 """The columns that a record is made of; those for SQL are left."""
 
 

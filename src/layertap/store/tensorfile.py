@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,18 @@ class TensorFileWriter(LockedFile):
         value = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, begin + nbytes]}
         return f",{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}".encode()
 
+    def fitting(self, entries: Sequence[bytes]) -> int:
+        """For how many of these entries, from the first, the header has room."""
+        used = 8 + self._used
+        for count, entry in enumerate(entries):
+            used += len(entry)
+            if used > self._start:
+                return count
+        return len(entries)
+
     def append(self, entry: bytes, data: memoryview) -> bool:
-        """Writes one tensor; False, and nothing written, when the header has no room left for its entry."""
-        if 8 + self._used + len(entry) > self._start:
+        """Writes one tensor, or several with all their entries; False, and nothing written, if the header is full."""
+        if not self.fitting([entry]):
             return False
         try:
             _write_all(self._fd, data)

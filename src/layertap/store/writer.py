@@ -20,13 +20,14 @@ from layertap.durable import make_folder, sync_folder
 from layertap.errors import BadArgument, RunError
 from layertap.measure.fingerprint import fingerprint
 from layertap.site import Receipt, Record
+from layertap.store.batch_append import BatchAppender
+from layertap.store.columns import RecordBatch
 from layertap.store.compaction import SMALL_BYTES, SMALL_ROWS, merge
-from layertap.store.dtype import size_of, stored_as
-from layertap.store.folder import prepare, temporary_name
-from layertap.store.parquetfile import ParquetFile
+from layertap.store.dtype import size_of
+from layertap.store.folder import prepare
+from layertap.store.open_shard import OpenShard
 from layertap.store.runfile import run_file, write_session
-from layertap.store.schema import FORMAT, kept_nothing, to_table
-from layertap.store.tensorfile import TensorFileWriter
+from layertap.store.schema import FORMAT, kept_nothing
 
 SHARD_BYTES = 256 << 20
 SHARD_RECORDS = 20_000
@@ -42,7 +43,6 @@ MAX_PROBLEMS = 100
 """So many troubles are told one by one in run.json; all are counted in `lost`."""
 DURABILITIES = ("fsync", "none")
 """`fsync`: what is committed survives a power cut. `none`: only the death of the process."""
-_METADATA = {"layertap_format": str(FORMAT)}
 HEADER_ROOM = ((64 << 10) - 8, (4 << 20) - 8)
 """Room reserved for a tensor file's header: at first, and at most, growing when a shard ends because it was full.
 With the 8 bytes before it a whole number of pages, so that the tensors begin on one."""
@@ -108,13 +108,8 @@ class RunWriter:
         self._started = time.monotonic()
         self._number = 0
         self._room = HEADER_ROOM[0]
-        self._pending: list[tuple[Record, int]] = []
-        self._keys: set[str] = set()
         self._committed: dict[str, _Committed] = {}
         self._merge_at = 2 * MERGED
-        self._tensors: TensorFileWriter | None = None
-        self._rows: ParquetFile | None = None
-        self._opened = 0.0
         self._closed = False
         world_size = world_size or info.get("world_size")
         self._info: dict[str, Any] = {
@@ -132,6 +127,7 @@ class RunWriter:
             for name in ("records", "tensors"):
                 make_folder(self.path / name, durable=self._durable)
             self._write_session(keep=exists == "append")
+            self._open = self._new_shard()
         except OSError as error:
             if isinstance(error, RunError):
                 raise
@@ -158,48 +154,47 @@ class RunWriter:
                 self.lost += 1
                 raise
             except OSError as error:
-                raise self._failed(record, error) from error
+                raise self.failed(f"the tensor of {record.site}", error) from error
         try:
-            self._reserve(record)
+            self._open.add(record, size)
         except OSError as error:
-            raise self._failed(record, error) from error
-        if not self._pending:
-            self._opened = time.monotonic()
-        self._pending.append((record, size))
-        if self._due():
+            raise self.failed(f"{'the tensor' if data is not None else 'a record'} of {record.site}", error) from error
+        if self.due:
             self.commit()
+
+    def add_batch(self, batch: RecordBatch) -> None:
+        """Takes the rows of a batch. What cannot be had or written costs its row; its error is raised in the end."""
+        if self._closed:
+            raise RunError(f"{self.path}: the run is closed; {len(batch)} records came after close()")
+        appending = BatchAppender(self, batch)
+        appending.run()
+        if appending.failure is not None:
+            raise appending.failure
 
     def commit(self) -> None:
         """Makes everything added so far part of the run. The tensors first, the records last: they are the commit."""
-        if not self._pending:
+        shard = self._open
+        if not shard.records:
             return
-        stem = self._stem()
-        parquet = self.path / "records" / f"{stem}.parquet"
-        tensors = self.path / "tensors" / f"{stem}.safetensors"
-        assert self._rows is not None
-        nbytes = self._tensors.nbytes if self._tensors else 0
         try:
-            if self._tensors:
-                self._tensors.finish(tensors)
-            self._rows.write(to_table(self._pending), parquet, durable=self._durable)
+            shard.write()
         except Exception as error:
             # Not only OSError: whatever pyarrow makes of a bad value must not leave half a shard that the next commit
             # would write again.
-            lost = len(self._pending)
             with suppress(OSError):
-                tensors.unlink()
+                shard.tensors.unlink()
             self._next_shard(abandon=True)
-            raise self._note(lost, f"shard {stem} could not be written: {error}") from error
-        self.records += len(self._pending)
-        self.bytes += nbytes
-        self._committed[stem] = _Committed(len(self._pending), nbytes, time.monotonic())
+            raise self._note(shard.records, f"shard {shard.stem} could not be written: {error}") from error
+        self.records += shard.records
+        self.bytes += shard.nbytes
+        self._committed[shard.stem] = _Committed(shard.records, shard.nbytes, time.monotonic())
         self._next_shard()
         if self._durable:
             try:
-                sync_folder(parquet.parent)
+                sync_folder(shard.parquet.parent)
             except OSError as error:
                 # The shard is there and can be read; only whether it would survive a power cut is not known.
-                self.problems.append(f"{parquet}: not known to be on the disk: {error}")
+                self.problems.append(f"{shard.parquet}: not known to be on the disk: {error}")
         if len(self._committed) >= self._merge_at:
             self._compact(time.monotonic() - SETTLED)
 
@@ -233,7 +228,7 @@ class RunWriter:
             if len(stems) < FEW:
                 continue
             new = self._stem()
-            self._number += 1
+            self._next_shard()  # nothing is in the open one here
             try:
                 merge(self.path, stems, new, durable=self._durable)
             except Exception as error:  # noqa: BLE001 - the shards are as they were, which is all that matters
@@ -293,65 +288,62 @@ class RunWriter:
         if lost:
             self.problems.append(lost)
 
-    def _append(self, record: Record, data: memoryview) -> Record:
-        shape, dtype = record.kept_shape, record.kept_dtype
-        name, stored = stored_as(dtype, shape, len(data))
-        for _ in range(2):
-            key = self._key(record)
-            if self._tensors is None:
-                # An entry longer than the usual room (a very long path) makes its own.
-                room = max(self._room, 512 + len(TensorFileWriter.entry(key, name, stored, 0, len(data))))
-                path = temporary_name(self.path / "tensors" / f"{self._stem()}.safetensors")
-                self._tensors = TensorFileWriter(path, room=room, metadata=_METADATA, durable=self._durable)
-            entry = TensorFileWriter.entry(key, name, stored, self._tensors.nbytes, len(data))
-            if self._tensors.append(entry, data):
-                break
-            self._room = min(4 * self._room, HEADER_ROOM[1])
-            self.commit()
-        self._keys.add(key)
-        return replace(record, file=f"{self._stem()}.safetensors", key=key)
+    @property
+    def open_shard(self) -> OpenShard:
+        """What is being written; for batch_append.py, as the next three."""
+        return self._open
 
-    def _reserve(self, record: Record) -> None:
-        if self._rows is None:
-            self._rows = ParquetFile(temporary_name(self.path / "records" / f"{self._stem()}.parquet"))
-        self._rows.reserve(record)
-
-    def _key(self, record: Record) -> str:
-        key = f"{record.step}/{record.site}"
-        return key if key not in self._keys else f"{key}#{len(self._keys)}"
-
-    def _due(self) -> bool:
-        if len(self._pending) >= SHARD_RECORDS or (self._tensors and self._tensors.nbytes >= SHARD_BYTES):
+    @property
+    def due(self) -> bool:
+        """Whether the shard is large or old enough to be committed."""
+        shard = self._open
+        if shard.records >= SHARD_RECORDS or shard.nbytes >= SHARD_BYTES:
             return True
         now = time.monotonic()
         low, high = SHARD_SECONDS
-        return bool(self._pending) and now - self._opened >= min(high, max(low, (now - self._started) / 20))
+        return bool(shard.records) and now - shard.opened >= min(high, max(low, (now - self._started) / 20))
 
-    def _stem(self) -> str:
-        return f"{self.rank}-{self.session}-{self._number:06d}"
+    def make_room(self) -> None:
+        """Commits, since the header of the shard's tensor file is full, and gives the next one more room."""
+        self._room = min(4 * self._room, HEADER_ROOM[1])
+        if self._open.records:
+            self.commit()
+        else:
+            self._next_shard(abandon=True)
 
-    def _next_shard(self, abandon: bool = False) -> None:
-        if abandon:
-            for file in (self._tensors, self._rows):
-                if file is not None:
-                    file.abandon()
-        self._tensors = self._rows = None
-        self._pending, self._keys = [], set()
-        self._number += 1
-
-    def _failed(self, record: Record, error: OSError) -> RunError:
+    def failed(self, what: str, error: OSError) -> RunError:
+        """Counts a record that could not be written, and says so."""
         # The tensor that did not fit is taken back already; what came before it is whole, so it is committed now, while
         # the space that the tensor had taken is free again.
-        trouble = self._note(
-            1,
-            f"{'the tensor' if record.kept != 'stats' else 'a record'} of {record.site} could not be written: {error}",
-        )
-        if self._pending:
+        trouble = self._note(1, f"{what} could not be written: {error}")
+        if self._open.records:
             with suppress(RunError):
                 self.commit()
         else:
             self._next_shard(abandon=True)
         return trouble
+
+    def _append(self, record: Record, data: memoryview) -> Record:
+        for _ in range(2):
+            shard = self._open
+            name, form = f"{record.step}/{record.site}", (record.kept_dtype, record.kept_shape)
+            keys = shard.append([name], [form[0]], [form[1]], [len(data)], data)
+            if keys:
+                return replace(record, file=shard.tensors.name, key=keys[0])
+            self.make_room()
+        raise AssertionError("a fresh shard has room for any tensor")
+
+    def _stem(self) -> str:
+        return f"{self.rank}-{self.session}-{self._number:06d}"
+
+    def _new_shard(self) -> OpenShard:
+        return OpenShard(self.path, self._stem(), room=self._room, durable=self._durable)
+
+    def _next_shard(self, abandon: bool = False) -> None:
+        if abandon:
+            self._open.abandon()
+        self._number += 1
+        self._open = self._new_shard()
 
     def _note(self, lost: int, what: str) -> RunError:
         self.lost += lost

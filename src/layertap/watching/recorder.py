@@ -117,7 +117,7 @@ class WatchRecorder(Recorder):
     # Where it is written.
 
     def open_writer(self) -> Any:
-        return LateWriter(lambda folder, exists: RunWriter(folder, info=self._info, rank=self._rank, exists=exists))  # type: ignore[arg-type]
+        return LateWriter(lambda folder, exists: RunWriter(folder, info=self._info, rank=self.rank, exists=exists))  # type: ignore[arg-type]
 
     @property
     def writer(self) -> LateWriter:

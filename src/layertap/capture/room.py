@@ -1,0 +1,80 @@
+"""The bytes that may be under way at once, and what happens past them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from layertap.capture.buffers import Buffers
+from layertap.capture.headroom import allowance
+from layertap.result import Note
+
+LOOK = 0.25
+"""Seconds after which the free memory is looked up again: that costs up to a millisecond."""
+
+log = logging.getLogger("layertap")
+
+
+class Room:
+    """A budget of bytes, which shrinks where memory is short (headroom.py)."""
+
+    def __init__(
+        self, budget: int, *, buffers: Buffers, waits: bool, retains: bool, before_wait: Callable[[], None]
+    ) -> None:
+        self.notes: list[str] = []
+        """What the receipt tells."""
+        self.changed = threading.Condition()
+        self._budget = self._allowed = budget
+        self._buffers = buffers
+        self._waits, self._retains = waits, retains
+        self._before_wait = before_wait
+        self._used = 0
+        self._look_again, self._unlooked = 0.0, 0
+
+    @property
+    def used(self) -> int:
+        """Bytes that are taken and not written yet; of a run in memory, all that it holds."""
+        return self._used
+
+    def reserve(self, nbytes: int) -> bool:
+        """Takes room, waiting for it where the policy says so; False if there is none."""
+        with self.changed:
+            most = self._allowed_now(nbytes)
+            if self._waits:
+                if self._used and self._used + nbytes > most:
+                    self._before_wait()  # what is gathered and not handed over would never make room
+                # A tensor larger than the whole budget passes alone rather than never, if there is memory for it.
+                self.changed.wait_for(lambda: not self._used or self._used + nbytes <= most)
+                if most < self._budget and nbytes > self._allowed_now(self._budget):
+                    self.give_way(Note("capture.held_tensor", allowed=self._allowed, nbytes=nbytes))
+                    return False
+            elif self._used + nbytes > most:
+                if most < self._budget:
+                    self.give_way(Note("capture.held", most=most))
+                return False
+            self._used += nbytes
+            return True
+
+    def release(self, nbytes: int) -> None:
+        if nbytes and not self._retains:
+            with self.changed:
+                self._used -= nbytes
+                self.changed.notify_all()
+
+    def give_way(self, why: str) -> None:
+        """Says, once, that tensors were not kept for want of memory."""
+        if not self.notes:
+            self.notes.append(Note("capture.memory_short", why=why))
+            log.warning("layertap: %s", self.notes[0])
+
+    def _allowed_now(self, nbytes: int) -> int:
+        """The budget, or less where memory is short; looked up anew when time has passed or much was taken."""
+        now = time.monotonic()
+        self._unlooked += nbytes
+        if now >= self._look_again or self._unlooked > self._allowed // 8:
+            self._allowed = min(self._budget, allowance(self._used + self._buffers.spare))
+            self._buffers.limit(self._allowed)
+            self._look_again, self._unlooked = now + LOOK, 0
+        return self._allowed

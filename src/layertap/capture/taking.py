@@ -1,0 +1,178 @@
+"""What a recorder does with one tensor of one call: its names, its number, what is kept of it, and where it goes."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from layertap.capture.keep import STATS, TENSOR, Keeper, Level
+from layertap.capture.leaves import Leaf, parts, plain_value
+from layertap.capture.module_tap import Call, ModuleTap, Moment
+from layertap.capture.pending_record import Draft, Source, Tally, dtype_name
+from layertap.capture.sharding import Parts, marked
+from layertap.capture.slots import CallNumbers
+from layertap.measure import supported
+from layertap.messages import tr
+from layertap.result import Note
+from layertap.site import Sharding, Site
+
+if TYPE_CHECKING:
+    from layertap.capture.sink import Sink
+
+log = logging.getLogger("layertap")
+
+REASON = 120
+"""Characters of an error's message that the receipt keeps."""
+
+SMALL = 1 << 20
+"""A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
+
+
+class Taking:
+    """The half of a recorder that taps use."""
+
+    sink: Sink
+    keeper: Keeper
+    strict: bool
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        """This process among those that run the model together."""
+        self.keep_inputs = False
+        """Whether the model's own inputs are kept whole, and not the small whole-number ones alone."""
+        self.small_inputs = SMALL
+        """Up to how many bytes the model's own whole-number inputs are kept."""
+        self.parts = Parts()
+        """The sites of which a rank holds only a part."""
+        self.last_step = -1
+        """The newest step of which something was recorded."""
+        self._order = itertools.count()
+        self._steps = 0
+        self._numbers: dict[int, dict[tuple[str, str, str, str], CallNumbers]] = {}
+        """Step → (path, role, leaf, phase) → the numbers of calls that are taken."""
+        self._raised = False
+        self._watched: set[tuple[str, str]] = set()
+
+    def watches(self, path: str, *roles: str) -> bool:
+        return any((path, role) in self._watched for role in roles)
+
+    def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
+        """What is recorded of a call's output: as it is here; a recorder of another kind may add to it or refuse it."""
+        return output
+
+    def put(
+        self,
+        tap: ModuleTap | Source,
+        role: str,
+        leaf: str,
+        tensor: torch.Tensor,
+        moment: Moment,
+        tally: Tally,
+        sharding: Sharding | None,
+        asked: bool,
+    ) -> None:
+        """Takes one tensor of one call."""
+        draft = self.draft(tap, role, leaf, moment, tally, tensor, sharding, asked)
+        self.raise_failure()
+        self.sink.put(draft, tensor, self.level(tap.path, role, leaf, tensor, asked))
+        self.parts.add(draft)
+        if not asked:
+            self.met(tap, tensor, moment, tally)
+
+    def level(self, path: str, role: str, leaf: str, tensor: torch.Tensor, asked: bool) -> Level:
+        """What is kept of a tensor."""
+        if asked:
+            return self.keeper.level(path, role, leaf)
+        exact = not (tensor.is_floating_point() or tensor.is_complex())
+        small = exact and tensor.numel() * tensor.element_size() <= self.small_inputs
+        return TENSOR if self.keep_inputs or small else STATS
+
+    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: Moment, tally: Tally) -> None:
+        """Sees a tensor that the model was given and nobody asked for; a recorder of another kind may use it."""
+
+    def draft(
+        self,
+        tap: ModuleTap | Source,
+        role: str,
+        leaf: str,
+        moment: Moment,
+        tally: Tally,
+        tensor: Any,
+        sharding: Sharding | None = None,
+        asked: bool = True,
+    ) -> Draft:
+        """All that is known of a tensor (or of what has the shape, dtype and device of one) before it is measured."""
+        if moment.step > self.last_step:
+            self.begin_step(moment.step)
+        number = self.numbers(tap.path, role, leaf, moment.step, moment.phase).take(moment.call)
+        return Draft(
+            site=Site(path=tap.path, role=role, leaf=leaf, call=number),
+            kind=tap.kind,
+            order=self.next_order(),
+            step=moment.step,
+            epoch=moment.epoch,
+            batch=moment.batch,
+            phase=moment.phase,
+            rank=self.rank,
+            shape=tuple(tensor.shape),
+            dtype=dtype_name(tensor.dtype),
+            device=str(tensor.device),
+            sharding=sharding,
+            asked=asked,
+            tally=tally,
+        )
+
+    def numbers(self, path: str, role: str, leaf: str, step: int, phase: str) -> CallNumbers:
+        """The numbers of calls that are taken of one site in one step and phase."""
+        return self._numbers.setdefault(step, {}).setdefault((path, role, leaf, phase), CallNumbers())
+
+    def next_order(self) -> int:
+        """The next place in the step's order of execution."""
+        return next(self._order)
+
+    def begin_step(self, step: int) -> None:
+        """Counts a step from which something is recorded."""
+        self._steps, self.last_step = self._steps + 1, step
+
+    def new_order(self, step: int) -> None:
+        """Begins to count calls anew; what earlier steps have taken is forgotten."""
+        self._numbers = {number: met for number, met in self._numbers.items() if number >= step}
+        self._order = itertools.count()
+
+    def raise_failure(self) -> None:
+        """Raises what the writer's thread has met, if the recording is strict."""
+        if self.strict and self.sink.failure is not None and not self._raised:
+            self._raised = True
+            raise self.sink.failure
+
+    def take(self, tap: ModuleTap | Source, role: str, leaf: Leaf, moment: Moment, tally: Tally, asked: bool) -> None:
+        """Takes one leaf of a call in its parts; one that cannot be taken is counted, and recording goes on."""
+        if leaf.tensor is None:
+            tally.skip(leaf.reason)
+            return
+        try:
+            with plain_value(leaf.tensor) as tensor:
+                known = marked(leaf.tensor)
+                for below, part, sharding in parts(tensor.detach()):
+                    reason = supported(part)
+                    if reason:
+                        tally.skip(reason)
+                        continue
+                    name = f"{leaf.path}.{below}" if leaf.path and below else leaf.path or below
+                    self.put(
+                        tap, role, name, part.resolve_conj().resolve_neg(), moment, tally, sharding or known, asked
+                    )
+        except Exception as error:  # noqa: BLE001
+            self.skipped(tap.path, tally, error)
+
+    def skipped(self, path: str, tally: Tally, error: Exception) -> None:
+        """Counts a tensor that could not be taken; with `strict` the error is raised."""
+        if self.strict or error is self.sink.failure:
+            raise error
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:REASON]}"
+        if reason not in tally.skipped:
+            log.warning(tr("record.log_tensor"), path or Note("capture.the_model"), reason)
+        tally.skip(reason)
