@@ -39,6 +39,7 @@ def sequences(count: int, length: int = 32, seed: int = 0) -> torch.Tensor:
 def trained(layers: int = 28, steps: int = 300) -> nn.Module:
     """A small Qwen3 that continues such sequences."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # matrices of 64 columns: more threads wait for each other
     config = transformers.Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=64,

@@ -31,7 +31,7 @@ def test_f4_the_verdict_and_the_receipt_speak_chinese(monkeypatch):
     assert "已记录 3 个张量" in str(first.receipt)
     text = str(lt.diff(first.run, second.run))
     assert text.startswith("存在错误：")
-    assert "首个超出下限的位置：1（Linear）" in text
+    assert "首个偏离：1（Linear）" in text
 
 
 def test_the_locale_is_heard(monkeypatch):

@@ -108,10 +108,10 @@ def test_nothing_to_watch_is_said(tmp_path, capfd):
     told = watch("-o", tmp_path / "run", "--", sys.executable, "-c", code)
     assert "loaded: False False" in capfd.readouterr().out, "a process that trains nothing pays nothing"
     assert "nothing was captured" in told
-    assert "no Python in it made a torch optimizer" in told
+    assert "no Python process in it created a torch optimizer" in told
     path = script(tmp_path, "fit(net(), 1)")
     told = watch("-o", tmp_path / "run", "--sites", "layrs.*", "--", sys.executable, path)
-    assert "Net cannot be watched" in told
+    assert "Net cannot be recorded:" in told
     assert "nothing was captured" in told
     watch("-o", tmp_path / "run", "--sites", "layrs.*", "--strict", "--", sys.executable, path, code=1)
 
@@ -149,7 +149,7 @@ def test_kill_9_in_the_middle_then_resume_then_read_all(tmp_path):
     os.chdir(tmp_path)
     try:
         told = watch(*command, code=128 + 9)
-        assert "its process ended without a word" in told
+        assert "its process ended without a message;" in told
         killed = lt.Run(tmp_path / "run")
         assert killed.partial
         assert list(killed["2"].steps) == list(range(25)), "all that was committed; the last seconds are lost"
@@ -213,7 +213,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_command_runs(tmp_pat
 def test_the_plan_is_printed_and_bad_usage_is_told(tmp_path):
     told = watch("--plan", "--schedule", "first 3", "--ring", 5)
     assert "the first 3 steps: 0, 1, 2; 3 of the first 1000 steps" in told
-    with pytest.raises(BadArgument, match="give the command after --"):
+    with pytest.raises(BadArgument, match="give it after --"):
         watch("-o", tmp_path / "run")
     with pytest.raises(BadArgument, match="no-such-program: cannot be run"):
         watch("-o", tmp_path / "run", "--", "no-such-program")

@@ -49,7 +49,7 @@ def ended_by(tmp_path, end, code, *options):
 )
 def test_records_and_the_ring_are_kept_and_the_end_is_its_own(tmp_path, end, code, told):
     output = ended_by(tmp_path, end, code, "--ring", 3)
-    assert "ended without a word" not in output
+    assert "ended without a message;" not in output
     run = lt.Run(tmp_path / "run")
     assert not run.partial, run.problems
     assert list(run["2"].steps) == [2, 3, 4]
@@ -219,7 +219,7 @@ def test_what_is_ignored_stays_ignored_as_under_nohup(tmp_path, capfd):
 @pytest.mark.slow
 def test_kill_of_the_script_is_told_and_the_code_is_the_shell_s(tmp_path):
     told = ended_by(tmp_path, "import signal; os.kill(os.getpid(), signal.SIGKILL)", 128 + 9)
-    assert "its process ended without a word" in told
+    assert "its process ended without a message;" in told
 
 
 def test_it_is_all_taken_back(tmp_path):

@@ -68,7 +68,7 @@ def test_f3_export_names_steps_and_replace(run: Path, tmp_path: Path) -> None:
 
 
 def test_f3_export_wants_a_place(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadArgument, match="where to"):
+    with pytest.raises(BadArgument, match="no destination"):
         call(run)
     with pytest.raises(BadArgument, match="expected PATH=NAME"):
         call(run, "-o", tmp_path / "x", "--name", "other")

@@ -187,7 +187,7 @@ def test_an_epoch_that_cannot_be_saved_does_not_spoil_the_next(model, tmp_path, 
         monkeypatch.setattr(files.torch, "save", full)
         assert monitor.save_epoch_outputs() == []
         monitor.set_epoch(2)
-        assert caplog.text.count("No space left on device; training goes on") == 3
+        assert caplog.text.count("No space left on device; training continues") == 3
         monkeypatch.setattr(files.torch, "save", save)
         monitor.set_batch_idx(0)
         model(X)
@@ -244,7 +244,7 @@ def test_a_run_that_is_there_is_continued_replaced_or_refused_when_the_monitor_i
             train(model, monitor, epochs=1)
         counts.append(len(lt.Run(tmp_path)["1"]))
     assert counts == [3, 6, 3]
-    with pytest.raises(RunExists, match="already holds a run; exists='append' continues it"):
+    with pytest.raises(RunExists, match="already contains a run; exists='append' continues it"):
         lt.Monitor(model, LAYERS, [1], tmp_path, [0], exists="error")
     with pytest.raises(ValueError, match="exists='keep': choose"):
         lt.Monitor(model, LAYERS, [1], tmp_path, [0], exists="keep")

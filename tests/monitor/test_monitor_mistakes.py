@@ -13,12 +13,12 @@ def test_a_monitor_that_never_came_to_record_has_a_receipt_that_says_why(tmp_pat
     monitor = lt.Monitor(model, ["0"], [1], tmp_path / "out", batch_indices=[9])
     assert monitor.receipt.sites[0].why == "set_epoch was never called"
     monitor.set_epoch(0)
-    assert "none of the epochs [1] came; the last one set was 0" in str(monitor.receipt)
+    assert "none of the epochs [1] occurred; the last one set was 0" in str(monitor.receipt)
     monitor.set_epoch(1)
     monitor.set_batch_idx(0)
     model(torch.ones(1, 2))
     monitor.remove_hooks()
-    assert "nothing was recorded: none of batch_indices [9] came in a recorded epoch" in caplog.text
+    assert "nothing was recorded: none of batch_indices [9] occurred in a recorded epoch" in caplog.text
     assert monitor.receipt.records == 0
 
 

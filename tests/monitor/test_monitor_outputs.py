@@ -316,12 +316,12 @@ def test_epochs_and_batches_that_never_came_are_told(tmp_path, caplog):
     model = Around(Returns(lambda x: x))
     with lt.Monitor(model, ["layer"], [9], tmp_path / "a", [0]) as monitor:
         monitor.set_epoch(1)
-    assert "nothing was recorded: none of the epochs [9] came; the last one set was 1" in caplog.text
+    assert "nothing was recorded: none of the epochs [9] occurred; the last one set was 1" in caplog.text
     layers = {"layer": [{"alias": "one"}, {"alias": "all", "record_type": "epoch_full"}]}
     with lt.Monitor(model, layers, [1], tmp_path / "b", [50]) as monitor, caplog.at_level(logging.WARNING):
         monitor.set_epoch(1)
         monitor.set_batch_idx(0)
-    assert "layer: nothing recorded in epoch 1: none of batch_indices [50] came" in caplog.text
+    assert "layer: nothing recorded in epoch 1: none of batch_indices [50] occurred" in caplog.text
 
 
 # Samples.

@@ -90,7 +90,7 @@ def test_a_failure_shows_the_test_and_the_report_once_and_no_line_of_ours(suite)
     pytester.runpytest_inprocess("--layertap-update")
     (pytester.path / "broken").touch()
     lines = pytester.runpytest_inprocess("-rN").outlines
-    assert sum("first site above" in line for line in lines) == 1
+    assert sum("first departure" in line for line in lines) == 1
     assert any(line.startswith(">") and "layertap_golden(recorded(BROKEN))" in line for line in lines)
     assert not any("matching.py" in line or "plugin.py" in line for line in lines)
 

@@ -31,7 +31,7 @@ def test_nan_planted_in_a_backward_pass_at_step_120(tmp_path):
     assert (birth.step, birth.where, birth.module) == (120, "backward", "blocks.2")
     assert birth.site == "blocks.1:grad_output"
     assert birth.before == "blocks.2:grad_output"
-    assert "born in the backward pass of blocks.2" in str(report)
+    assert "it first occurs in the backward pass of blocks.2" in str(report)
     assert report.steps == (116, 117, 118, 119, 120)
     run = lt.Run(tmp_path)
     assert list(run["blocks.0"].steps) == [116, 117, 118, 119, 120, 121, 122], "the ring, and two steps after it"
@@ -187,7 +187,7 @@ def test_tensors_of_the_ring_give_way_the_oldest_first(tmp_path):
         w.dump()
     kept = {record.step: record.kept for record in w.run["blocks.0"]}
     assert kept == {2: "stats", 3: "stats", 4: "tensor", 5: "tensor"}
-    assert any("gave way to its budget" in note for note in w.receipt.notes)
+    assert any("were dropped for its budget" in note for note in w.receipt.notes)
     assert w.run["blocks.0"].at(step=5).verify()
 
 
@@ -208,7 +208,7 @@ def test_triggers_are_read_and_printed():
     assert parse_triggers(False).text == "none"
     assert parse_triggers(["grad_norm"]).grad_norm == 10
     assert parse_triggers({"nonfinite": False}).nonfinite == 0
-    with pytest.raises(BadArgument, match="loss_pike=True is none; use nonfinite, loss_spike"):
+    with pytest.raises(BadArgument, match="loss_pike=True is not a trigger; use nonfinite, loss_spike"):
         parse_triggers({"loss_pike": True})
 
 

@@ -64,7 +64,7 @@ def test_a_loss_that_jumps_names_the_module_that_stands_out(tmp_path):
         train(model, steps=25, each=lambda step: spoil.__setitem__(0, step == 20))
     (report,) = w.reports
     assert (report.rule, report.step, report.site) == ("loss_spike", 20, "blocks.2")
-    assert "the first that stands out is blocks.2" in str(report)
+    assert "the first site that differs from its last steps is blocks.2" in str(report)
 
 
 def test_exploding_gradients_name_the_module_where_they_begin(tmp_path):
@@ -283,7 +283,7 @@ def test_stop_ends_the_training_as_a_scheduler_does_and_keeps_what_was_recorded(
     done, steps, run = stopped(tmp_path, 'triggers={"nonfinite": True}, actions=["stop"]', nan=5)
     assert done.returncode == -signal.SIGTERM, done.stderr
     assert 5 <= steps < 2000
-    assert "stops the training, as asked" in done.stderr
+    assert "stops the training, as requested" in done.stderr
     assert {0, 5} <= set(run["0"].steps)
 
 

@@ -174,7 +174,7 @@ def test_a_resumed_sgd_is_numbered_on_and_the_receipt_says_why(tmp_path, schedul
             train(model, steps=3, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     assert list(w.run["norm"].steps) == steps
     assert len(w.run["norm"]) == len(steps)
-    assert "SGD does not say at which step: numbered on from 3" in w.receipt.notes[0]
+    assert "SGD does not record its step: numbered on from 3" in w.receipt.notes[0]
 
 
 def test_a_forked_child_leaves_the_watch_alone(tmp_path):
@@ -205,7 +205,7 @@ def test_append_is_the_default_and_error_refuses(tmp_path):
     model = gpt()
     with lt.watch(model, path=tmp_path, sites="norm"):
         train(model, steps=1)
-    with pytest.raises(RunExists, match="already holds a run"):
+    with pytest.raises(RunExists, match="already contains a run"):
         lt.watch(model, path=tmp_path, sites="norm", exists="error")
     with pytest.raises(BadArgument, match="exists='maybe'"):
         lt.watch(model, path=tmp_path, exists="maybe")

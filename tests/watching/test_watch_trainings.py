@@ -314,7 +314,7 @@ def test_where_the_batch_is_not_known_a_nan_may_have_come_with_it(tmp_path):
         for step in range(2):
             model.training_step({"x": torch.full((2, 4), float("nan") if step else 1.0)}).backward()
             optimizer.step()
-    assert "no batch was recorded, so it may have come with the data" in str(w.reports[0])
+    assert "no batch was recorded, so it may be in the data" in str(w.reports[0])
 
 
 def test_where_the_batch_is_not_known_a_difference_from_the_first_site_on_is_no_fault(tmp_path):
@@ -379,7 +379,7 @@ def test_compiled_after_the_optimizer_was_made_and_step_0_is_there(tmp_path, way
     assert steps_of(w.run, "blocks.3") == [0, 1]
     if way == "part":  # no call tells when it takes its place in the model
         assert steps_of(w.run, "blocks.1") == [1]
-        assert "step 0 lacks what lies inside the parts" in " ".join(w.receipt.notes)
+        assert "step 0 lacks the values inside the parts" in " ".join(w.receipt.notes)
     else:
         assert steps_of(w.run, "blocks.1") == [0, 1]
     torch._dynamo.reset()
@@ -421,7 +421,7 @@ def test_the_disk_budget_thins_old_steps_and_keeps_what_a_trigger_brought(tmp_pa
     gaps = [b - a for a, b in itertools.pairwise(steps)]
     assert gaps[0] > gaps[-1] == 1, "the older, the farther apart"
     assert all(run["blocks.3"].at(step=step).tensor().shape == (4, 16, 32) for step in steps)
-    assert any("taken out for the disk budget" in note for note in w.receipt.notes)
+    assert any("removed for the disk budget" in note for note in w.receipt.notes)
     assert w.receipt.lost == 0
     assert w.receipt.records == run.count
 

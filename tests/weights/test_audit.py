@@ -474,3 +474,86 @@ def test_a_tensor_larger_than_a_block_is_read_in_pieces(tmp_path, monkeypatch):
     assert lt.audit({"a": weight}, tmp_path / "x.safetensors").verdict == "identical"
     assert lt.audit({"b": weight[5:30].clone()}, tmp_path / "x.safetensors").rows[0].detail == "rows 5 to 29 of 37"
     assert lt.audit({"b": weight.t().contiguous()}, tmp_path / "x.safetensors").rows[0].rule == "transposed"
+
+
+def test_details_that_differ_in_their_numbers_fold_and_outliers_do_not():
+    torch.manual_seed(0)
+    there = {f"layers.{i}.w": torch.randn(16, 24) for i in range(6)}
+    here = {name: weight + 1e-3 * torch.randn_like(weight) for name, weight in there.items()}
+    here["layers.4.w"] += 0.1 * torch.randn(16, 24)
+    lines = str(lt.audit(here, there)).splitlines()[2:]
+    assert len(lines) == 2, lines
+    assert lines[0].startswith("changed    layers.[0-3,5].w (5 ×)  relative error 0.000")
+    assert " to 0.00" in lines[0]
+    assert lines[1].startswith("changed    layers.4.w  relative error 0.")
+    moved = {f"layers.{i}.w": there[f"layers.{i - 1}.w"] if i else there["layers.5.w"] for i in range(6)}
+    lines = str(lt.audit(moved, there)).splitlines()[2:]
+    assert lines == ["changed    layers.[0-5].w (6 ×)  holds the values of layers.[0-5].w"]
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+import torch
+from layertap.weights import audit
+
+def peak():
+    line = next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith("VmHWM"))
+    return int(line.split()[1]) // 1024
+
+audit({"w": torch.ones(2)}, {"w": torch.ones(2)})
+before = peak()
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
+found = audit(sys.argv[1], sys.argv[2])
+print(found.verdict, sum(row.status == "changed" for row in found.rows), peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads the peak from /proc")
+@pytest.mark.parametrize("form", ["safetensors", "pt", "stacked"])
+def test_a_checkpoint_larger_than_what_an_audit_takes(tmp_path, form):
+    import subprocess
+    import sys
+
+    for side in "ab":
+        torch.manual_seed(0)
+        tensors = {f"layers.{i}.w": torch.randn(1 << 12, 1 << 12) for i in range(12)}  # 768 MiB
+        tensors["layers.5.w"][3] *= 1 + (side == "b")
+        if form == "stacked" and side == "b":
+            tensors = {"stack": torch.stack(list(tensors.values()))}
+        file = tmp_path / f"{side}.{'pt' if form == 'pt' else 'safetensors'}"
+        torch.save(tensors, file) if form == "pt" else save_file(tensors, file)
+        del tensors
+    files = sorted(file for file in tmp_path.iterdir())
+    done = subprocess.run([sys.executable, "-c", LIMITED, *files], capture_output=True, text=True, check=True)
+    verdict, changed, grown = done.stdout.split()
+    assert verdict == "fault"
+    assert form == "stacked" or int(changed) == 1
+    assert int(grown) < 300, "MiB beyond what importing takes, for 1,536 MiB"
+
+
+def test_tensors_of_torchs_files_are_found_where_they_lie(tmp_path):
+    weight = torch.randn(6, 8)
+    state = {
+        "a": weight,
+        "view": weight[2:4],
+        "turned": weight.t(),
+        "scalar": torch.tensor(3),
+        "none": torch.ones(0, 4),
+    }
+    state |= {
+        "bf16": torch.randn(3).bfloat16(),
+        "flag": torch.tensor([True, False]),
+        "z": torch.randn(2).to(torch.cfloat),
+    }
+    torch.save({"model": state, "optimizer": {"m": torch.ones(2)}}, tmp_path / "new.pt")
+    torch.save(state, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    for name in ("new.pt", "old.pt"):
+        found = lt.audit(state, tmp_path / name)
+        assert found.by_status == {"exact": len(state)}, str(found)
+    from layertap.weights.torch_files import torch_entries
+
+    placed = torch_entries(tmp_path / "new.pt")
+    assert placed["view"].stored is not None
+    assert torch.equal(placed["turned"].read(), weight.t())

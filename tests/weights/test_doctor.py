@@ -96,6 +96,26 @@ def test_d7_pairs_that_were_never_pruned():
     assert doctor(model, other, given).answer == "loading"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_d7_the_documents_story_on_28_layers(story, tmp_path):
+    whole = story.trained()
+    assert len(whole.model.layers) == 28
+    with torch.no_grad():
+        ids = story.sequences(8, seed=77)
+        guessed = whole(input_ids=ids).logits.argmax(-1)[:, 12:-1]
+    assert (guessed == ids[:, 13:]).double().mean() > 0.6, "it has something to lose"
+    found = story.stories(whole, tmp_path)
+    assert [diagnosis.answer for diagnosis in found.values()] == ["code", "loading", "cache", "idea", "healthy"]
+    lost, arrived, told, deep, well = found.values()
+    assert "model.layers.[14-27].mlp, which the plan skips" in lost.sentence
+    assert "308 tensors are not what the reference has" in arrived.sentence
+    assert "it counts 0 of 32 tokens" in told.sentence
+    assert len(deep.cuts) == 35
+    assert len(deep.harm) == 35
+    assert len(well.cuts) == 1
+
+
 def test_a_diagnosis_is_data(trained, inputs):
     found = doctor(trained, trained, inputs)
     assert pickle.loads(pickle.dumps(found)) == found

@@ -17,10 +17,11 @@ from layertap import __version__
 from layertap.cli import audit, demo, diff, doctor, export, fault, prune, record, report, show, sweep, view, watch
 from layertap.cli.screen import problem
 from layertap.errors import LayertapError
+from layertap.messages import tr
 
 app = typer.Typer(
     name="layertap",
-    help="See inside any PyTorch model, and find the first layer that goes wrong.",
+    help=tr("cli.about"),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -74,7 +75,7 @@ def main() -> None:
     except OSError as error:  # a full disk, a folder that is not ours: the message says it all
         problem(str(error))
     except MemoryError as error:
-        problem(f"out of memory{f' ({error})' if str(error) else ''}; the input, or what it asks for, is too large")
+        problem(tr("cli.memory", more=f" ({error})" if str(error) else ""))
     except Exception as error:  # noqa: BLE001  whatever it is, it is no verdict
         # typer comes with a click of its own, or with the one that is installed: its errors are known by their method.
         usage = getattr(error, "format_message", None)
@@ -86,8 +87,8 @@ def main() -> None:
 
 def _help(error: Exception) -> str:
     path = getattr(getattr(error, "ctx", None), "command_path", "layertap")
-    return f"see {path} --help"
+    return tr("cli.see_help", path=path)
 
 
 def _traceback(error: Exception) -> str:
-    return "an error that layertap did not expect\n" + "".join(traceback.format_exception(error)).rstrip()
+    return tr("cli.unexpected") + "".join(traceback.format_exception(error)).rstrip()

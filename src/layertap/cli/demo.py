@@ -24,8 +24,8 @@ INSIDE = ["blocks.*", "blocks.*.*"]
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--output", "-o", help="where the demo's runs go")] = Path("runs/demo"),
-    json: Annotated[bool, typer.Option("--json", help="the last verdict as JSON")] = False,
+    folder: Annotated[Path, typer.Option("--output", "-o", help=tr("cli.demo_folder"))] = Path("runs/demo"),
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.demo_json"))] = False,
 ) -> None:
     """Record a small decoder, break a copy of it, compare, and look inside the layer that departs first."""
     import torch
@@ -59,7 +59,7 @@ def demo(
     candidate = take(broken.bfloat16(), "broken", LAYERS)
     say(f"\n>>> lt.diff('{reference.name}', '{candidate.name}', floor='{rounding.name}')")
     say(report_view(diff(reference, candidate, floor=rounding)))
-    say("\nThe layer is known; now its parts.")
+    say(tr("demo.inside"))
     inside = diff(
         take(decoder(), "healthy-inside", INSIDE),
         take(broken, "broken-inside", INSIDE),
@@ -72,7 +72,7 @@ def demo(
         return
     head, *_ = str(inside).partition("\n\n")
     show_text(head)
-    show_text("\nRecorded runs show where an error is seen. Both models at hand: whose is it, and why?")
+    show_text(tr("demo.both"))
     show_text("\n>>> print(lt.find_fault(healthy, broken, (ids,)))")
     show_text(find_fault(decoder(), broken, (ids,)))
     page = write(inside, folder / "report.html", difference_blocks(inside, *map(Run, sides)))

@@ -8,19 +8,20 @@ from typing import Annotated
 import typer
 
 from layertap.cli.screen import progress, show_json, show_screen, show_text
+from layertap.messages import tr
 
 
 def diff(
-    reference: Annotated[str, typer.Argument(help="a run, or what another tool left (docs/comparing.md)")],
-    candidate: Annotated[str, typer.Argument(help="the same, of the variant in question")],
-    floor: Annotated[list[str] | None, typer.Option(help="a run of the reference in the candidate's dtype")] = None,
-    mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
-    sites: Annotated[list[str] | None, typer.Option(help="judge only what matches; may be given again")] = None,
-    rtol: Annotated[float | None, typer.Option(help="judge by tolerance, not by rounding (with --atol)")] = None,
-    atol: Annotated[float | None, typer.Option(help="|d| <= atol + rtol × |reference|, everywhere")] = None,
-    html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show how the runs were aligned")] = False,
-    json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
+    reference: Annotated[str, typer.Argument(help=tr("cli.run_or_foreign"))],
+    candidate: Annotated[str, typer.Argument(help=tr("cli.diff_candidate"))],
+    floor: Annotated[list[str] | None, typer.Option(help=tr("cli.floor"))] = None,
+    mapping: Annotated[Path | None, typer.Option(help=tr("cli.mapping"))] = None,
+    sites: Annotated[list[str] | None, typer.Option(help=tr("cli.diff_sites"))] = None,
+    rtol: Annotated[float | None, typer.Option(help=tr("cli.rtol"))] = None,
+    atol: Annotated[float | None, typer.Option(help=tr("cli.atol"))] = None,
+    html: Annotated[Path | None, typer.Option(help=tr("cli.html"))] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help=tr("cli.diff_verbose"))] = False,
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Compare two runs, or two watched trainings: identical or noise (0), fault (1), inconclusive (3)."""
     from layertap.compare import diff as compare

@@ -10,18 +10,19 @@ from rich.text import Text
 
 from layertap.cli.screen import show_json, show_text, status
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 
 def doctor(
-    reference: Annotated[str, typer.Argument(help="file.py:factory, or hf:PATH")],
-    candidate: Annotated[str, typer.Argument(help="the same, of the changed model")],
-    prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
-    ids: Annotated[str | None, typer.Option(help="token ids in place of a prompt: 3,17,42")] = None,
-    input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
-    seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
-    plan: Annotated[str | None, typer.Option(help="what was meant to be cut, if the model does not say so")] = None,
-    html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
-    json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
+    reference: Annotated[str, typer.Argument(help=tr("cli.model"))],
+    candidate: Annotated[str, typer.Argument(help=tr("cli.model_changed"))],
+    prompt: Annotated[str | None, typer.Option(help=tr("cli.prompt"))] = None,
+    ids: Annotated[str | None, typer.Option(help=tr("cli.ids"))] = None,
+    input: Annotated[Path | None, typer.Option("--input", "--inputs", help=tr("cli.inputs"))] = None,  # noqa: A002
+    seq_len: Annotated[int | None, typer.Option(help=tr("cli.seq_len"))] = None,
+    plan: Annotated[str | None, typer.Option(help=tr("cli.doctor_plan"))] = None,
+    html: Annotated[Path | None, typer.Option(help=tr("cli.html"))] = None,
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Say why a changed model goes wrong: healthy (0), code, loading, cache or idea (1), inconclusive (3)."""
     import torch
@@ -35,7 +36,7 @@ def doctor(
             try:
                 inputs: Any = {"input_ids": torch.tensor([[int(part) for part in ids.replace(",", " ").split()]])}
             except ValueError:
-                raise BadArgument(f"--ids {ids!r}: expected whole numbers, such as 3,17,42") from None
+                raise BadArgument(tr("cli.ids_expected", ids=ids)) from None
         else:
             inputs = make_inputs(ours, prompt=prompt, input=input, seq_len=seq_len)
         found = diagnose(ours.model, theirs.model, inputs, plan=plan, progress=lambda text: shown.update(Text(text)))

@@ -9,21 +9,22 @@ import typer
 
 from layertap.cli.screen import progress, show_json, show_text, status
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 
 def export(
-    run: Annotated[str, typer.Argument(help="a run, a foreign folder, or an .npz (file.npz#mode)")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="the folder, or the .npz, to write")] = None,
-    layout: Annotated[str, typer.Option(help="layers, monitor or npz")] = "layers",
-    step: Annotated[int | None, typer.Option(help="for layouts of one step: this one, not the first")] = None,
-    mode: Annotated[str | None, typer.Option(help="npz: what the run's mode is called")] = None,
-    name: Annotated[list[str] | None, typer.Option(help="PATH=NAME in the layout; repeat for more")] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="replace an export that is there")] = False,
-    json: Annotated[bool, typer.Option("--json", help="what was written and what was left out, as JSON")] = False,
+    run: Annotated[str, typer.Argument(help=tr("cli.export_run"))],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=tr("cli.export_to"))] = None,
+    layout: Annotated[str, typer.Option(help=tr("cli.export_layout"))] = "layers",
+    step: Annotated[int | None, typer.Option(help=tr("cli.export_step"))] = None,
+    mode: Annotated[str | None, typer.Option(help=tr("cli.export_mode"))] = None,
+    name: Annotated[list[str] | None, typer.Option(help=tr("cli.export_name"))] = None,
+    replace: Annotated[bool, typer.Option("--replace", help=tr("cli.export_replace"))] = False,
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.export_json"))] = False,
 ) -> None:
     """Write a run in the layout of another tool, and say what has no place there."""
     if output is None:
-        raise BadArgument("where to? give the folder, or the .npz: -o PATH")
+        raise BadArgument(tr("cli.export_where"))
     from layertap.formats import export as write
     from layertap.formats import open_run
 
@@ -31,7 +32,7 @@ def export(
     with status(f"opening {run}"):
         opened = open_run(run)
     with progress() as bar:
-        task = bar.add_task(f"exporting {len(opened)} sites", total=None)
+        task = bar.add_task(tr("cli.exporting", count=len(opened)), total=None)
         done = write(
             opened,
             output,
@@ -53,5 +54,5 @@ def export(
 def _pair(text: str) -> tuple[str, str]:
     path, sign, name = text.rpartition("=")
     if not sign:
-        raise BadArgument(f"--name {text!r}: expected PATH=NAME, for instance model.layers.0=layer_1")
+        raise BadArgument(tr("cli.export_pair", text=text))
     return path, name

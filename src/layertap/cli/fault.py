@@ -9,24 +9,23 @@ import typer
 from rich.text import Text
 
 from layertap.cli.screen import import_extension, show_json, show_screen, show_text, status
+from layertap.messages import tr
 
 
 def fault(
-    reference: Annotated[str, typer.Argument(help="file.py:factory, or hf:PATH")],
-    candidate: Annotated[str, typer.Argument(help="the same, or a compiled file, of the variant in question")],
-    prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
-    input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
-    seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
-    seed: Annotated[int, typer.Option(help="seed of random ids")] = 0,
-    mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
-    imports: Annotated[
-        list[str] | None, typer.Option("--import", help="a Python module that registers operators; repeat for more")
-    ] = None,
-    budget: Annotated[str | None, typer.Option(help="memory for the reference's tensors; the rest to disk")] = None,
-    repro: Annotated[Path | None, typer.Option(help="also write the culprit into a folder of its own")] = None,
-    html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show all modules and notes")] = False,
-    json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
+    reference: Annotated[str, typer.Argument(help=tr("cli.model"))],
+    candidate: Annotated[str, typer.Argument(help=tr("cli.fault_candidate"))],
+    prompt: Annotated[str | None, typer.Option(help=tr("cli.prompt"))] = None,
+    input: Annotated[Path | None, typer.Option("--input", "--inputs", help=tr("cli.inputs"))] = None,  # noqa: A002
+    seq_len: Annotated[int | None, typer.Option(help=tr("cli.seq_len"))] = None,
+    seed: Annotated[int, typer.Option(help=tr("cli.seed"))] = 0,
+    mapping: Annotated[Path | None, typer.Option(help=tr("cli.mapping"))] = None,
+    imports: Annotated[list[str] | None, typer.Option("--import", help=tr("cli.import"))] = None,
+    budget: Annotated[str | None, typer.Option(help=tr("cli.fault_budget"))] = None,
+    repro: Annotated[Path | None, typer.Option(help=tr("cli.fault_repro"))] = None,
+    html: Annotated[Path | None, typer.Option(help=tr("cli.html"))] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help=tr("cli.fault_verbose"))] = False,
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Find the module that goes wrong, and why: identical or noise (0), fault (1), inconclusive (3)."""
     from layertap.fault import find_fault
@@ -55,5 +54,5 @@ def fault(
     else:
         show_screen(finding_view(finding, verbose=verbose))
         if repro is not None and finding.verdict == "fault":
-            show_text(f"wrote {repro}; next: python {repro / 'repro.py'}")
+            show_text(tr("cli.fault_wrote", repro=repro, repro2=repro / "repro.py"))
     raise typer.Exit(finding.exit_code)

@@ -9,20 +9,21 @@ import typer
 
 from layertap.cli.screen import progress, show_json, show_text
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 
 def prune(
-    model: Annotated[str, typer.Argument(help="hf:PATH or file.py:factory")],
-    plan: Annotated[str | None, typer.Option(help="what to skip: 'attention[:3] mlp[n//2:]'")] = None,
-    out: Annotated[Path | None, typer.Option("--output", "-o", help="where the pruned model goes")] = None,
-    scan: Annotated[bool, typer.Option("--scan", help="measure what each branch is worth, and prune nothing")] = False,
-    heads: Annotated[bool, typer.Option("--heads", help="with --scan: every attention head as well")] = False,
-    size: Annotated[float | None, typer.Option(help="with --scan: also a plan that leaves this share")] = None,
-    prompt: Annotated[str | None, typer.Option(help="text, for models with a tokenizer")] = None,
-    input: Annotated[Path | None, typer.Option("--input", "--inputs", help=".npz, .safetensors, .json, .pt")] = None,  # noqa: A002
-    seq_len: Annotated[int | None, typer.Option(help="length of random ids when no input is given")] = None,
-    html: Annotated[Path | None, typer.Option(help="with --scan: also write a page")] = None,
-    json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
+    model: Annotated[str, typer.Argument(help=tr("cli.prune_model"))],
+    plan: Annotated[str | None, typer.Option(help=tr("cli.prune_plan"))] = None,
+    out: Annotated[Path | None, typer.Option("--output", "-o", help=tr("cli.prune_out"))] = None,
+    scan: Annotated[bool, typer.Option("--scan", help=tr("cli.prune_scan"))] = False,
+    heads: Annotated[bool, typer.Option("--heads", help=tr("cli.prune_heads"))] = False,
+    size: Annotated[float | None, typer.Option(help=tr("cli.prune_keep"))] = None,
+    prompt: Annotated[str | None, typer.Option(help=tr("cli.prompt"))] = None,
+    input: Annotated[Path | None, typer.Option("--input", "--inputs", help=tr("cli.inputs"))] = None,  # noqa: A002
+    seq_len: Annotated[int | None, typer.Option(help=tr("cli.seq_len"))] = None,
+    html: Annotated[Path | None, typer.Option(help=tr("cli.prune_html"))] = None,
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Save a model without some of its branches, or measure which ones may go."""
     from layertap.targets import make_inputs, open_target
@@ -30,11 +31,11 @@ def prune(
     from layertap.weights import prune as cut
 
     if scan == (plan is not None):
-        raise BadArgument("give either --plan and -o, or --scan")
+        raise BadArgument(tr("cli.prune_which"))
     if plan is not None and out is None:
-        raise BadArgument("-o says where the pruned model goes")
+        raise BadArgument(tr("cli.prune_where"))
     if html is not None and not scan:
-        raise BadArgument("--html shows what --scan measures")
+        raise BadArgument(tr("cli.prune_html_scan"))
     target = open_target(model)
     inputs = make_inputs(target, prompt=prompt, input=input, seq_len=seq_len)
     if plan is not None and out is not None:
@@ -43,11 +44,11 @@ def prune(
         before, after = (sum(p.numel() for p in m.parameters()) for m in (target.model, small))
         found = {"output": str(out), "plan": plan, "parameters": after, "share": after / before}
         show_json(found) if json else show_text(
-            f"wrote {out}: {after:,} of {before:,} parameters ({after / before:.1%})"
+            tr("cli.prune_wrote", out=out, after=after, before=before, after2=after / before)
         )
         return
     with progress() as bar:
-        task = bar.add_task("leaving out one part at a time", total=None)
+        task = bar.add_task(tr("cli.prune_scanning"), total=None)
 
         def tell(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)

@@ -23,17 +23,15 @@ STDOUT = "-"
 
 
 def report(
-    run: Annotated[str, typer.Argument(help="a run, or what another tool left (docs/comparing.md)")],
-    candidate: Annotated[str | None, typer.Argument(help="a second one, to be compared with the first")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help=".html, .md, .png or .svg; - prints Markdown")] = Path(
-        "report.html"
-    ),
-    floor: Annotated[list[str] | None, typer.Option(help="a run of the reference in the candidate's dtype")] = None,
-    mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
-    sites: Annotated[list[str] | None, typer.Option(help="judge only what matches; may be given again")] = None,
-    rtol: Annotated[float | None, typer.Option(help="judge by tolerance, not by rounding (with --atol)")] = None,
-    atol: Annotated[float | None, typer.Option(help="|d| <= atol + rtol × |reference|, everywhere")] = None,
-    json: Annotated[bool, typer.Option("--json", help="what was written, and the result, as JSON")] = False,
+    run: Annotated[str, typer.Argument(help=tr("cli.run_or_foreign"))],
+    candidate: Annotated[str | None, typer.Argument(help=tr("cli.report_second"))] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help=tr("cli.report_out"))] = Path("report.html"),
+    floor: Annotated[list[str] | None, typer.Option(help=tr("cli.floor"))] = None,
+    mapping: Annotated[Path | None, typer.Option(help=tr("cli.mapping"))] = None,
+    sites: Annotated[list[str] | None, typer.Option(help=tr("cli.diff_sites"))] = None,
+    rtol: Annotated[float | None, typer.Option(help=tr("cli.rtol"))] = None,
+    atol: Annotated[float | None, typer.Option(help=tr("cli.atol"))] = None,
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.report_json"))] = False,
 ) -> None:
     """Write a report that opens anywhere; of two runs the exit code is the verdict's."""
     if str(output) != STDOUT and output.suffix.lower() not in SUFFIXES:

@@ -10,6 +10,7 @@ import typer
 from layertap.cli.screen import show_json, show_screen, show_text
 from layertap.errors import BadArgument
 from layertap.formats import open_run
+from layertap.messages import tr
 from layertap.report.receipt import receipt_view
 from layertap.report.show import run_rows, run_view, site_rows, site_view, telling_step
 from layertap.targets import ARTEFACTS, open_target
@@ -20,14 +21,12 @@ from layertap.watching.trigger_birth import read_reports
 def show(
     run: Annotated[
         str,
-        typer.Argument(
-            help="a run, a foreign folder, an .npz (file.npz#mode), or a compiled file (.pt, .pt2, .onnx, …)"
-        ),
+        typer.Argument(help=tr("cli.show_run")),
     ],
-    site: Annotated[str | None, typer.Argument(help="one site, for instance model.layers.3")] = None,
-    step: Annotated[int | None, typer.Option(help="this step only")] = None,
-    rank: Annotated[int | None, typer.Option(help="this rank only")] = None,
-    json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
+    site: Annotated[str | None, typer.Argument(help=tr("cli.show_site"))] = None,
+    step: Annotated[int | None, typer.Option(help=tr("cli.show_step"))] = None,
+    rank: Annotated[int | None, typer.Option(help=tr("cli.show_rank"))] = None,
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Show what a run holds, or what of a compiled file can be recorded."""
     path = Path(run)
@@ -45,7 +44,7 @@ def show(
     rows = run_rows(opened, step=step if only is None else only, rank=rank)
     moment = _moment(step, rank)
     if moment and not rows:
-        raise BadArgument(f"no record at {moment} in {opened}")
+        raise BadArgument(tr("cli.show_none", moment=moment, opened=opened))
     if json:
         receipt = opened.receipt
         show_json(

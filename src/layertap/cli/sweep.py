@@ -10,43 +10,38 @@ from rich.text import Text
 
 from layertap.cli.screen import progress, show_json, show_screen, show_text, status
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 
 def sweep(
-    definition: Annotated[Path, typer.Argument(help="the modes: a TOML file")],
-    more: Annotated[list[str] | None, typer.Argument(help="modes or presets; the same as --modes")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="folder for the modes' runs")] = Path("runs/sweep"),
-    modes: Annotated[
-        list[str] | None, typer.Option(help="modes or presets, separated by commas; repeat for more")
-    ] = None,
-    preset: Annotated[str | None, typer.Option(help="a preset of the file, or all")] = None,
-    reference: Annotated[str | None, typer.Option(help="the mode that the others are held against")] = None,
-    sites: Annotated[list[str] | None, typer.Option(help="pattern, first or last; repeat for more")] = None,
-    model: Annotated[str | None, typer.Option("--model", "--target", help="another target than the file's")] = None,
+    definition: Annotated[Path, typer.Argument(help=tr("cli.sweep_modes"))],
+    more: Annotated[list[str] | None, typer.Argument(help=tr("cli.sweep_names"))] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help=tr("cli.sweep_out"))] = Path("runs/sweep"),
+    modes: Annotated[list[str] | None, typer.Option(help=tr("cli.sweep_only"))] = None,
+    preset: Annotated[str | None, typer.Option(help=tr("cli.sweep_preset"))] = None,
+    reference: Annotated[str | None, typer.Option(help=tr("cli.sweep_reference"))] = None,
+    sites: Annotated[list[str] | None, typer.Option(help=tr("cli.sweep_sites"))] = None,
+    model: Annotated[str | None, typer.Option("--model", "--target", help=tr("cli.sweep_target"))] = None,
     pretrained_dir: Annotated[
-        str | None, typer.Option("--pretrained-dir", "--pretrained_dir", help="the factory's argument pretrained_dir")
+        str | None, typer.Option("--pretrained-dir", "--pretrained_dir", help=tr("cli.sweep_pretrained"))
     ] = None,
-    argument: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the factory in all modes; repeat")] = None,
-    seq_len: Annotated[int | None, typer.Option("--seq-len", "--seq_len", min=1, help="length of the sample")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="modes at once, at most")] = None,
-    timeout: Annotated[float | None, typer.Option(help="seconds a mode may take")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="run the modes again that are there already")] = False,
+    argument: Annotated[list[str] | None, typer.Option(help=tr("cli.sweep_argument"))] = None,
+    seq_len: Annotated[int | None, typer.Option("--seq-len", "--seq_len", min=1, help=tr("cli.sweep_length"))] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help=tr("cli.sweep_workers"))] = None,
+    timeout: Annotated[float | None, typer.Option(help=tr("cli.sweep_timeout"))] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help=tr("cli.sweep_again"))] = False,
     sensitivity: Annotated[
-        bool | None, typer.Option("--sensitivity/--no-sensitivity", help="rank the layers of every mode, or of none")
+        bool | None, typer.Option("--sensitivity/--no-sensitivity", help=tr("cli.sweep_rank"))
     ] = None,
-    explain: Annotated[
-        tuple[str, str] | None, typer.Option(help="two modes: find the module in which they part")
-    ] = None,
-    screen: Annotated[
-        bool, typer.Option("--screen", help="print each mode's input and output at the first layer")
-    ] = False,
+    explain: Annotated[tuple[str, str] | None, typer.Option(help=tr("cli.sweep_between"))] = None,
+    screen: Annotated[bool, typer.Option("--screen", help=tr("cli.sweep_first"))] = False,
     output_file: Annotated[
-        Path | None, typer.Option("--output-file", "--output_file", "--npz", help="also write one layer of every mode")
+        Path | None, typer.Option("--output-file", "--output_file", "--npz", help=tr("cli.sweep_layer"))
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="also draw histograms of the differences")] = None,
-    html: Annotated[Path | None, typer.Option(help="also write a page")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="show all sites and layers")] = False,
-    json: Annotated[bool, typer.Option("--json", help="the same as JSON")] = False,
+    png: Annotated[Path | None, typer.Option(help=tr("cli.sweep_histograms"))] = None,
+    html: Annotated[Path | None, typer.Option(help=tr("cli.html"))] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help=tr("cli.sweep_verbose"))] = False,
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Run one input through many modes and compare: identical or noise (0), fault (1), a mode failed (3)."""
     from layertap.report.sweep import sweep_view
@@ -56,7 +51,9 @@ def sweep(
 
     chosen = [name for text in [*(modes or ()), *(more or ())] for name in text.split(",") if name]
     if preset is not None and preset != "all" and preset not in read_definition(definition).presets:
-        raise BadArgument(f"--preset {preset}: the file has {', '.join((*read_definition(definition).presets, 'all'))}")
+        raise BadArgument(
+            tr("cli.sweep_preset_has", preset=preset, value=", ".join((*read_definition(definition).presets, "all")))
+        )
     chosen += [preset] if preset is not None else []
     changes = _changes(definition, model, pretrained_dir, argument, seq_len)
     with progress() as bar:
@@ -85,8 +82,8 @@ def sweep(
     if png is not None:
         result.to_png(png)
     if explain is not None:
-        with status(f"searching {explain[1]} against {explain[0]}") as shown:
-            shown.update(Text(f"searching {explain[1]} against {explain[0]}"))
+        with status(tr("cli.sweep_searching", explain=explain[1], explain2=explain[0])) as shown:
+            shown.update(Text(tr("cli.sweep_searching", explain=explain[1], explain2=explain[0])))
             found = result.explain(*explain)
         show_json(found.to_dict()) if json else show_text(found)
         raise typer.Exit(found.exit_code)
@@ -117,7 +114,7 @@ def _changes(
     for text in arguments or ():
         name, sign, value = text.partition("=")
         if not sign:
-            raise BadArgument(f"--argument {text!r}: expected NAME=VALUE")
+            raise BadArgument(tr("cli.sweep_pair", text=text))
         given[name] = _value(value)
     if given:
         changes["modes"] = tuple(replace(mode, arguments={**given, **mode.arguments}) for mode in defined.modes)

@@ -14,15 +14,15 @@ from layertap.messages import tr
 
 
 def view(
-    runs: Annotated[list[str] | None, typer.Argument(help="runs, or what other tools left; the first is A")] = None,
-    floor: Annotated[list[str] | None, typer.Option(help="a run of the reference in the candidate's dtype")] = None,
-    mapping: Annotated[Path | None, typer.Option(help="JSON, TOML or YAML: {regex: replacement}")] = None,
-    model: Annotated[str | None, typer.Option(help="hf:PATH or file.py:factory: run it from the page")] = None,
-    plan: Annotated[str | None, typer.Option(help="with --model: what to skip, 'attention[:3] mlp[n//2:]'")] = None,
-    prompt: Annotated[str, typer.Option(help="with --model: what the page begins with")] = "",
-    port: Annotated[int | None, typer.Option(help="of 127.0.0.1; by default the first free one from 7717")] = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page")] = True,
-    json: Annotated[bool, typer.Option("--json", help="print the address as JSON")] = False,
+    runs: Annotated[list[str] | None, typer.Argument(help=tr("cli.view_runs"))] = None,
+    floor: Annotated[list[str] | None, typer.Option(help=tr("cli.floor"))] = None,
+    mapping: Annotated[Path | None, typer.Option(help=tr("cli.mapping"))] = None,
+    model: Annotated[str | None, typer.Option(help=tr("cli.view_model"))] = None,
+    plan: Annotated[str | None, typer.Option(help=tr("cli.view_plan"))] = None,
+    prompt: Annotated[str, typer.Option(help=tr("cli.view_prompt"))] = "",
+    port: Annotated[int | None, typer.Option(help=tr("cli.view_port"))] = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help=tr("cli.view_open"))] = True,
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.view_json"))] = False,
 ) -> None:
     """Look at runs in the browser, or into a model while it runs a prompt. Nothing leaves this machine."""
     from layertap.view import serve

@@ -12,37 +12,32 @@ from rich.text import Text
 
 from layertap.cli.screen import err, problem, show_json, show_text
 from layertap.errors import BadArgument, LayertapError
+from layertap.messages import tr
 
 if TYPE_CHECKING:
     from layertap.watching.script import Outcome, WatchedRun
 
 
 def watch(
-    command: Annotated[list[str] | None, typer.Argument(help="after --: the command, as you would type it")] = None,
-    config: Annotated[Path | None, typer.Option(help="a TOML or JSON file of options; see docs/watching.md")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="the run's folder")] = None,
-    model: Annotated[str | None, typer.Option(help="the model's class or variable, if not what is optimized")] = None,
-    sites: Annotated[list[str] | None, typer.Option(help="pattern; repeat for more")] = None,
-    what: Annotated[str | None, typer.Option(help="roles, optimizer, update; separated by commas")] = None,
-    keep: Annotated[str | None, typer.Option(help="stats, tensor, histogram, or a slice such as '[:, -1]'")] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help="'every 10', 'first 5', 'epochs 1,5 and batches 0', 'log'")
-    ] = None,
-    ring: Annotated[int | None, typer.Option(min=0, help="hold the last n steps for a trigger")] = None,
-    phases: Annotated[str | None, typer.Option(help="train, eval, or both separated by a comma")] = None,
-    disk: Annotated[str | None, typer.Option(help="bytes that the run may take; 20GiB by default")] = None,
-    triggers: Annotated[str | None, typer.Option(help="nonfinite, loss_spike, grad_norm; separated by commas")] = None,
-    tensorboard: Annotated[str | None, typer.Option(help="a folder for TensorBoard, written as it goes on")] = None,
-    progress: Annotated[float | None, typer.Option(min=0, help="a line of progress every so many seconds")] = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="replace a run that is there, instead of going on")
-    ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="layertap's own errors end the script")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="print what would be recorded, and stop")] = False,
-    check_determinism: Annotated[
-        bool, typer.Option("--check-determinism", help="run the command twice and say where the two trainings part")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="the outcome as JSON, on the error stream")] = False,
+    command: Annotated[list[str] | None, typer.Argument(help=tr("cli.watch_command"))] = None,
+    config: Annotated[Path | None, typer.Option(help=tr("cli.watch_config"))] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=tr("cli.run_folder"))] = None,
+    model: Annotated[str | None, typer.Option(help=tr("cli.watch_model"))] = None,
+    sites: Annotated[list[str] | None, typer.Option(help=tr("cli.sites"))] = None,
+    what: Annotated[str | None, typer.Option(help=tr("cli.watch_what"))] = None,
+    keep: Annotated[str | None, typer.Option(help=tr("cli.keep"))] = None,
+    schedule: Annotated[str | None, typer.Option(help=tr("cli.watch_schedule"))] = None,
+    ring: Annotated[int | None, typer.Option(min=0, help=tr("cli.watch_ring"))] = None,
+    phases: Annotated[str | None, typer.Option(help=tr("cli.watch_phases"))] = None,
+    disk: Annotated[str | None, typer.Option(help=tr("cli.watch_disk"))] = None,
+    triggers: Annotated[str | None, typer.Option(help=tr("cli.watch_triggers"))] = None,
+    tensorboard: Annotated[str | None, typer.Option(help=tr("cli.watch_tensorboard"))] = None,
+    progress: Annotated[float | None, typer.Option(min=0, help=tr("cli.watch_progress"))] = None,
+    replace: Annotated[bool, typer.Option("--replace", help=tr("cli.watch_replace"))] = False,
+    strict: Annotated[bool, typer.Option("--strict", help=tr("cli.watch_strict"))] = False,
+    plan: Annotated[bool, typer.Option("--plan", help=tr("cli.watch_plan"))] = False,
+    check_determinism: Annotated[bool, typer.Option("--check-determinism", help=tr("cli.watch_twice"))] = False,
+    json: Annotated[bool, typer.Option("--json", help=tr("cli.watch_json"))] = False,
 ) -> None:
     """Watch a training script that nobody edits. Its exit code is passed on."""
     from layertap.watching.config import read_config
@@ -60,7 +55,7 @@ def watch(
         show_text(settings)
         return
     if not command:
-        raise BadArgument("watch what? give the command after --, for instance: layertap watch -- python train.py")
+        raise BadArgument(tr("watch.no_command"))
     check_writable(Path(settings.path))
     asked = {**_as_options(config, options), "path": str(Path(settings.path).absolute())}
     if check_determinism:
@@ -88,14 +83,14 @@ def _show(command: list[str], outcome: Outcome, json: bool) -> None:
         told = f" {watched.model}{rank} → {watched.run}"
         err.print(Text.assemble(("layertap:", "bold"), told), highlight=False, soft_wrap=True)
         if not watched.closed:
-            problem("its process ended without a word; what was committed before is in the run")
+            problem(tr("watch.died"))
         for text in (watched.receipt, *watched.triggers):
             err.print(text, markup=False, highlight=False, soft_wrap=True)
     _show_ranks(outcome.watched)
     if not any(watched.fired or not watched.closed for watched in outcome.watched):
         problem(
-            f"nothing was captured from `{shlex.join(command)}`: "
-            + ("see above" if outcome.watched or outcome.problems else "no Python in it made a torch optimizer")
+            tr("watch.nothing", command=shlex.join(command))
+            + (tr("watch.see_above") if outcome.watched or outcome.problems else tr("watch.no_optimizer"))
         )
 
 
@@ -107,7 +102,7 @@ def _show_ranks(watched: list[WatchedRun]) -> None:
         try:
             err.print(str(compare_ranks(run)), markup=False, highlight=False, soft_wrap=True)
         except LayertapError as error:
-            problem(f"the ranks of {run} cannot be compared: {error}")
+            problem(tr("watch.ranks_failed", run=run, error=error))
 
 
 def _determinism(command: list[str], options: dict[str, Any], json: bool) -> int:
@@ -122,7 +117,7 @@ def _determinism(command: list[str], options: dict[str, Any], json: bool) -> int
         outcome = run(command, {**options, "path": str(side), "exists": "replace"})
         _show(command, outcome, json=False)
         if outcome.code:
-            problem(f"`{shlex.join(command)}` ended with {outcome.code}; nothing can be said of its determinism")
+            problem(tr("watch.ended", command=shlex.join(command), value=outcome.code))
             return 3
         if not any(watched.fired for watched in outcome.watched):
             return 3
@@ -133,7 +128,7 @@ def _determinism(command: list[str], options: dict[str, Any], json: bool) -> int
     for report in reports:
         show_json(report.to_dict()) if json else show_text(report)
     for name in sorted(set(first) ^ set(second)):
-        problem(f"only one of the two has a run {sides[0].name if name in first else sides[1].name}{name}")
+        problem(tr("watch.one_run", name=sides[0].name if name in first else sides[1].name, name2=name))
     if any(report.first is not None for report in reports):
         return 1
     same = set(first) == set(second) and all(report.verdict == "identical" for report in reports)

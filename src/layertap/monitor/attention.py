@@ -17,6 +17,7 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.taps import Args, Kwargs
+from layertap.messages import tr
 
 log = logging.getLogger("layertap")
 
@@ -34,7 +35,7 @@ def with_weights(module: nn.Module, path: str, args: Args, kwargs: Kwargs, outpu
     except Exception as error:  # noqa: BLE001 - a subclass with other arguments: its own output is recorded all the same
         if path not in _failed:
             _failed.add(path)
-            log.warning("layertap: %s: its attention weights could not be computed (%s); None is recorded", path, error)
+            log.warning(tr("monitor.log_attention"), path, error)
         return output
 
 

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 from layertap.capture.module_tap import Moment
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.monitor.layers import MonitoredLayer
 
 
@@ -185,7 +186,7 @@ class EpochEntries:
         for name in wanted:
             if not any(name in (item.alias, item.layer) for item in self._layers):
                 known = ", ".join(item.alias for item in self._layers)
-                raise BadArgument(f"no layer or alias {name!r} is monitored; there are {known}")
+                raise BadArgument(tr("monitor.no_layer", name=name, known=known))
         return [item for item in mine if item.alias in wanted or item.layer in wanted]
 
     def of(self, item: MonitoredLayer) -> list[BatchOutput]:

@@ -16,10 +16,10 @@ from layertap.durable import replacing
 from layertap.errors import BadArgument
 from layertap.formats.monitor import KEYS, file_name, shapes
 from layertap.formats.numbers import theirs
+from layertap.messages import tr
 from layertap.monitor.entries import BatchOutput, OutputReader
 from layertap.monitor.layers import MonitoredLayer
 from layertap.site import Statistics
-from layertap.words import say
 
 WHOLE = "full"
 """In the place of the batch's number, in the name of a file that holds an epoch."""
@@ -98,8 +98,8 @@ class Saver:
             statistics = fill(mine[0].outline, merged.get)
             there = [(entry, output) for entry, output in outputs if entry.key[0] == epoch]
             if not joining:
-                told = "{layer}: epoch {epoch} is larger than the budget: its batches have files of their own, not one"
-                log.warning("layertap: %s", say(told, layer=item.layer, epoch=epoch))
+                told = "monitor.over_budget"
+                log.warning("layertap: %s", tr(told, layer=item.layer, epoch=epoch))
             held, values = ([entry for entry, _ in there], [value for _, value in there]) if there else (mine, [None])
             yield save_epoch(self._folder, item.layer, item.alias, held, values, statistics, self._form)
 
@@ -114,7 +114,7 @@ def _mark(item: MonitoredLayer, entry: BatchOutput) -> tuple[str, int, int, str]
 def _told(future: Future[list[Path]]) -> None:
     error = future.exception()
     if error is not None:
-        told = say("{where}: {error}; training goes on", where="Monitor", error=f"{type(error).__name__}: {error}")
+        told = tr("monitor.goes_on", where="Monitor", error=f"{type(error).__name__}: {error}")
         log.error("layertap: %s", told)
 
 
@@ -147,7 +147,7 @@ def save_epoch(
 def save_object(folder: Path, obj: Any, name: str) -> Path:
     """Writes whatever `torch.save` takes under a name of the user's, inside the folder."""
     if not name or Path(name).name != name:
-        raise BadArgument(f"save_custom_output: {name!r} is no plain file name; it is written into {folder}")
+        raise BadArgument(tr("monitor.file_name", name=name, folder=folder))
     return _atomically(folder / name, lambda file: torch.save(obj, file))
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from layertap.capture.compiled import Uncompiled, uncompiled_name
 from layertap.errors import BadArgument
 from layertap.files import parse_json, read_bytes, reason
+from layertap.messages import tr
 
 RecordType = Literal["single", "epoch_full"]
 RECORD_TYPES = ("single", "epoch_full")
@@ -48,12 +49,12 @@ def read_layers(
     """
     wishes = list(_wishes(layers_to_monitor))
     if not list(epochs_to_record):
-        raise BadArgument("epochs_to_record cannot be empty. At least one epoch must be specified for recording.")
+        raise BadArgument(tr("monitor.no_epochs"))
     for _, _, record_type in wishes:
         if record_type not in RECORD_TYPES:
-            raise BadArgument(f"Invalid record_type: {record_type}. Must be 'single' or 'epoch_full'.")
+            raise BadArgument(tr("monitor.record_type", record_type=record_type))
     if any(record_type == "single" for _, _, record_type in wishes) and not list(batch_indices or ()):
-        raise BadArgument("When any layer has record_type='single', batch_indices must be specified and non-empty.")
+        raise BadArgument(tr("monitor.batch_indices"))
     named = Uncompiled(model)
     first_names = {id(module): name for name, module in reversed(list(named.named_modules()))}
     known = {name: first_names[id(module)] for name, module in named.named_modules(remove_duplicate=False)}
@@ -65,7 +66,7 @@ def read_layers(
     for layer, alias, record_type in wishes:
         name = alias or layer or "model"
         if name in aliases:
-            raise BadArgument(f"Duplicate alias '{name}' in layers_to_monitor.")
+            raise BadArgument(tr("monitor.duplicate_alias", name=name))
         aliases.add(name)
         watched.append(
             MonitoredLayer(
@@ -91,7 +92,7 @@ def read_config(config: str | os.PathLike[str] | Mapping[str, Any], options: Map
     arguments = {"output_dir": "monitor_outputs", **found, **options}
     for name in ("layers_to_monitor", "epochs_to_record"):
         if name not in arguments:
-            raise BadArgument(f"the configuration has no '{CONFIG[name]}'; it has {', '.join(map(str, given))}")
+            raise BadArgument(tr("monitor.configuration", CONFIG=CONFIG[name], map=", ".join(map(str, given))))
     return arguments
 
 
@@ -109,7 +110,7 @@ def whole_numbers(name: str, given: Any) -> list[int]:
         whole = False
     if not whole:
         example = f"[{given}]" if isinstance(given, int) else "[1, 5]"
-        raise BadArgument(f"{name}={given!r}: expected a list of whole numbers, for instance {example}")
+        raise BadArgument(tr("monitor.whole_numbers", name=name, given=given, example=example))
     return [low for low, _ in numbers]
 
 
@@ -117,9 +118,9 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     try:
         found = parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
-        raise BadArgument(f"{path}: no configuration can be read from it: {reason(error)}") from error
+        raise BadArgument(tr("monitor.config_unreadable", path=path, reason=reason(error))) from error
     if not isinstance(found, Mapping):
-        raise BadArgument(f"{path}: expected a JSON object with monitor_layers, monitor_epochs, …")
+        raise BadArgument(tr("monitor.config_object", path=path))
     return found
 
 
@@ -127,34 +128,32 @@ def _wishes(layers: Any) -> Iterable[tuple[str, str | None, Any]]:
     """Layer, alias, record type."""
     if isinstance(layers, Mapping):
         if not layers:
-            raise BadArgument("layers_to_monitor is empty; name at least one layer")
+            raise BadArgument(tr("monitor.no_layers"))
         for layer, given in layers.items():
             for options in given if isinstance(given, (list, tuple)) else [given]:
                 yield _wish(layer, options)
     elif isinstance(layers, Sequence) and not isinstance(layers, (str, bytes)):
         if not layers:
-            raise BadArgument("layers_to_monitor is empty; name at least one layer")
+            raise BadArgument(tr("monitor.no_layers"))
         for layer in layers:
             yield _wish(layer, None)
     else:
-        raise BadArgument("layers_to_monitor must be a list or dict.")
+        raise BadArgument(tr("monitor.list_or_dict"))
 
 
 def _wish(layer: Any, options: Any) -> tuple[str, str | None, Any]:
     if not isinstance(layer, str):
-        raise BadArgument(f"layers_to_monitor: {layer!r} is no layer's name, expected a text")
+        raise BadArgument(tr("monitor.layer_name", layer=layer))
     if options is None:
         return layer, None, "single"
     if not isinstance(options, Mapping):
-        raise BadArgument(f"layers_to_monitor[{layer!r}]: expected a dict with alias and record_type, got {options!r}")
+        raise BadArgument(tr("monitor.layer_options", layer=layer, options=options))
     strange = set(options) - {"alias", "record_type"}
     if strange:
-        raise BadArgument(
-            f"layers_to_monitor[{layer!r}]: unknown key {min(map(str, strange))!r}; expected alias, record_type"
-        )
+        raise BadArgument(tr("monitor.unknown_key", layer=layer, map=min(map(str, strange))))
     alias = options.get("alias")
     if alias is not None and not isinstance(alias, str):
-        raise BadArgument(f"layers_to_monitor[{layer!r}]: alias {alias!r} is no text")
+        raise BadArgument(tr("monitor.alias", layer=layer, alias=alias))
     return layer, alias, options.get("record_type") or "single"
 
 

@@ -22,6 +22,7 @@ from layertap.capture.tee import RecordListener, Tee
 from layertap.errors import BadArgument, RunExists
 from layertap.files import parse_bytes
 from layertap.formats.detect import layout_of
+from layertap.messages import tr
 from layertap.monitor.attention import with_weights
 from layertap.monitor.entries import BatchOutput, EpochEntries, OutputReader, collected
 from layertap.monitor.files import Saver
@@ -31,7 +32,6 @@ from layertap.monitor.recorder import MonitorRecorder
 from layertap.site import Receipt, Statistics
 from layertap.store import Run
 from layertap.store.folder_lock import FolderLock
-from layertap.words import say
 
 
 class Monitor:
@@ -75,15 +75,15 @@ class Monitor:
         exists: Literal["error", "append", "replace"] = "append",
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise BadArgument(f"Monitor takes an nn.Module, got {type(model).__name__}")
+            raise BadArgument(tr("monitor.module", name=type(model).__name__))
         if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             model = model.module  # the names that people know are those of the model inside
         if files not in ("pt", "npz", None):
-            raise BadArgument(f"files={files!r}: choose 'pt', 'npz' or None")
+            raise BadArgument(tr("monitor.files", files=files))
         if exists not in ("append", "replace", "error"):
-            raise BadArgument(f"exists={exists!r}: choose 'append', 'replace' or 'error'")
+            raise BadArgument(tr("monitor.exists", exists=exists))
         if type(every) is not int or every < 1:
-            raise BadArgument(f"every={every!r}: each n-th batch needs a whole n of at least 1")
+            raise BadArgument(tr("monitor.every", every=every))
         epochs_to_record = whole_numbers("epochs_to_record", epochs_to_record)
         batch_indices = None if batch_indices is None else whole_numbers("batch_indices", batch_indices)
         self.model = model
@@ -123,7 +123,7 @@ class Monitor:
             meta={"monitor": {item.alias: [item.layer, item.record_type] for item in self.layers}},
         )
         if exists == "error" and layout_of(Path(output_dir)) == "run":  # told here, not when epoch 5 begins
-            raise RunExists(f"{output_dir} already holds a run; exists='append' continues it, 'replace' removes it")
+            raise RunExists(tr("monitor.has_run", output_dir=output_dir))
         self._claim = FolderLock(Path(output_dir), self._recorder.rank)
         self.output_dir = self._claim.folder
         """Where the run and the files go: the folder that was given, or one in it while another monitor has that."""
@@ -158,7 +158,7 @@ class Monitor:
                 self._held.clear("single", "epoch_full")
                 self._move()
         if self._closed and epoch in self.epochs_to_record:
-            self._teller.tell(say("epoch {epoch} is not recorded: remove_hooks() was called before it", epoch=epoch))
+            self._teller.tell(tr("monitor.hooks_removed", epoch=epoch))
 
     @never_raise(nothing)
     def set_batch_idx(self, batch_idx: int, samples: Any = None, batch: Any = None) -> None:
@@ -284,7 +284,7 @@ class Monitor:
             if self._claim is not None:
                 self._claim.release()
         if not self._recorder.started:
-            self._teller.tell(say("nothing was recorded: {why}", why=self._why_nothing()))
+            self._teller.tell(tr("monitor.nothing", why=self._why_nothing()))
 
     def __enter__(self) -> Monitor:
         return self
@@ -344,7 +344,7 @@ class Monitor:
             if items := [item for item in self._by_path.get(path, ()) if self._wants(item)]:
                 self._hold(items, path, moment, outlined)
                 if self._condition is not None:
-                    self._teller.tell(say("{layer}: inside a compiled graph the condition is not asked", layer=path))
+                    self._teller.tell(tr("monitor.compiled_condition", layer=path))
 
     def _data(self, record_type: str, layers: Iterable[str] | None, phase: str | None) -> dict[str, Any]:
         self._take_graph_calls()
@@ -388,12 +388,12 @@ class Monitor:
         if self._held.came(item.path, self.current_epoch):
             return
         if item.record_type == "single" and not self._came:
-            why = f"none of batch_indices {sorted(self.batch_indices)} came"
+            why = tr("monitor.no_batches", batch_indices=sorted(self.batch_indices))
         else:
             sites = {site.path: site for site in self.receipt.sites}
-            why = sites[item.path].why or "it was not called in this epoch, or the condition refused its outputs"
-        told = "{layer}: nothing recorded in epoch {epoch}: {why}"
-        self._teller.tell(say(told, layer=item.layer, epoch=self.current_epoch, why=why))
+            why = sites[item.path].why or tr("monitor.not_called")
+        told = "monitor.nothing_in_epoch"
+        self._teller.tell(tr(told, layer=item.layer, epoch=self.current_epoch, why=why))
 
 
 def _lists(data: Mapping[str, Any]) -> dict[str, list[Any]]:

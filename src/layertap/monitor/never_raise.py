@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from layertap.messages import tr
 from layertap.monitor.entries import BatchOutput, OutputReader
-from layertap.words import say
 
 log = logging.getLogger("layertap")
 
@@ -27,7 +27,7 @@ def never_raise(nothing: Callable[[], Any]) -> Callable[[F], F]:
                 if self._strict:
                     raise
                 where = f"{type(self).__name__}.{method.__name__}"
-                told = say("{where}: {error}; training goes on", where=where, error=f"{type(error).__name__}: {error}")
+                told = tr("monitor.goes_on", where=where, error=f"{type(error).__name__}: {error}")
                 log.error("layertap: %s", told)
                 return nothing()
 
@@ -43,10 +43,10 @@ def nothing() -> None:
 def why_nothing(epochs: Collection[int], batches: Collection[int], last: int | None, came: bool) -> str:
     """Why a whole training gave nothing: what was waited for never came."""
     if last is None:
-        return say("set_epoch was never called")
+        return tr("monitor.no_set_epoch")
     if came:
-        return say("none of batch_indices {batches} came in a recorded epoch", batches=sorted(batches))
-    return say("none of the epochs {epochs} came; the last one set was {last}", epochs=sorted(epochs), last=last)
+        return tr("monitor.no_batches_in_epoch", batches=sorted(batches))
+    return tr("monitor.no_epoch_came", epochs=sorted(epochs), last=last)
 
 
 class MonitorLog:
@@ -66,9 +66,6 @@ class MonitorLog:
         for entry in {id(entry): entry for entry in reader.missing}.values():  # a layer may have two aliases
             missing.setdefault(entry.path, []).append(entry)
         for layer, entries in missing.items():
-            told = (
-                "{layer}: the tensors of {count} outputs, first at epoch {epoch}, batch {batch}, are not in the run "
-                "(keep, budget, or a full disk); see monitor.receipt"
-            )
+            told = "monitor.not_kept"
             epoch, batch = entries[0].key
-            self.tell(say(told, layer=layer or "model", count=len(entries), epoch=epoch, batch=batch))
+            self.tell(tr(told, layer=layer or "model", count=len(entries), epoch=epoch, batch=batch))

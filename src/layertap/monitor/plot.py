@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 Image = npt.NDArray[np.uint8]
 SIDE = 180
@@ -46,7 +47,7 @@ def plot_attention(weights: Any, path: str | os.PathLike[str], *, title: str = "
     elif path.suffix == ".png":
         path.write_bytes(png(_sheet([coloured(head) for head in maps])))
     else:
-        raise BadArgument(f"{path}: plots are written as .svg or .png")
+        raise BadArgument(tr("monitor.plot_suffix", path=path))
     return path
 
 
@@ -85,14 +86,12 @@ def _maps(weights: Any, sample: int) -> npt.NDArray[Any]:
     maps = np.asarray(weights)
     if maps.ndim == 4:
         if not -len(maps) <= sample < len(maps):
-            raise BadArgument(f"sample={sample}: the batch has {len(maps)}")
+            raise BadArgument(tr("monitor.plot_sample", sample=sample, count=len(maps)))
         maps = maps[sample]
     if maps.ndim == 2:
         maps = maps[None]
     if maps.ndim != 3 or not maps.size:
-        raise BadArgument(
-            f"attention weights of shape {list(maps.shape)}; expected [heads, target, source], or a batch of that"
-        )
+        raise BadArgument(tr("monitor.plot_shape", shape=list(maps.shape)))
     return maps
 
 
@@ -109,9 +108,9 @@ def _svg(maps: npt.NDArray[Any], title: str) -> str:
         x, y = 12 + number % across * step, top + number // across * (step + 8)
         data = base64.b64encode(png(coloured(head))).decode("ascii")
         finite = head[np.isfinite(head)]
-        told = f"max {finite.max():.3g}" if finite.size else "no finite value"
+        told = f"max {finite.max():.3g}" if finite.size else tr("monitor.plot_no_finite")
         missing = head.size - finite.size
-        told += f", {missing} not finite" if missing and finite.size else ""
+        told += tr("monitor.plot_missing", missing=missing) if missing and finite.size else ""
         place = f'x="{x}" y="{y + 18}" width="{SIDE}" height="{SIDE}" preserveAspectRatio="none"'
         parts += [
             f'<text x="{x}" y="{y + 12}">head {number} · {told}</text>',

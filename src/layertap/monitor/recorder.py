@@ -16,11 +16,11 @@ from layertap.capture.recorder import Recorder
 from layertap.errors import RunError
 from layertap.measure import supported
 from layertap.measure.rows import row_fingerprints
+from layertap.messages import tr
 from layertap.monitor.samples import FINGERPRINTS, INDICES
 from layertap.site import Receipt, SiteReceipt
 from layertap.store import Run, RunWriter
 from layertap.store.recorded import recorded_steps
-from layertap.words import say
 
 log = logging.getLogger("layertap")
 
@@ -103,7 +103,7 @@ class MonitorRecorder(Recorder):
                 raise
             # A folder that could be written when the monitor was made, and cannot now: the training still gets its
             # data, as far as the budget of memory goes.
-            log.error("layertap: %s", say("{error}; recording into memory instead", error=error))
+            log.error("layertap: %s", tr("monitor.into_memory", error=error))
             self.path = None
             self.start()
         return first

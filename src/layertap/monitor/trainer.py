@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from layertap.messages import tr
 from layertap.monitor.monitor import Monitor
 
 log = logging.getLogger("layertap")
@@ -38,7 +39,7 @@ class MonitoredTrainer:
         taken = _taken(function, callbacks)
         if "epoch_callback" not in taken:
             log.warning(
-                "layertap: %s takes no epoch_callback; nothing is recorded unless it calls monitor.set_epoch itself",
+                tr("monitor.log_callback"),
                 getattr(function, "__name__", function),
             )
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from layertap.errors import RunError
-from layertap.words import say
+from layertap.messages import tr
 
 log = logging.getLogger("layertap")
 
@@ -41,7 +41,7 @@ class FolderLock:
             if self._lock():
                 break
         if self.folder != folder:
-            told = say("{folder} is in use; this one writes to {own}", folder=folder, own=self.folder)
+            told = tr("store.in_use", folder=folder, own=self.folder)
             log.warning("layertap: %s", told)
 
     def release(self) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from layertap.errors import MissingExtra
+from layertap.messages import tr
 from layertap.monitor.monitor import Monitor
 
 try:
     from lightning.pytorch import Callback
 except ImportError as missing:
-    raise MissingExtra("this callback needs Lightning; install it with: pip install 'layertap[lightning]'") from missing
+    raise MissingExtra(tr("training.needs_lightning")) from missing
 
 
 class MonitorCallback(Callback):  # type: ignore[misc,unused-ignore]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from layertap.errors import MissingExtra
+from layertap.messages import tr
 from layertap.monitor.monitor import Monitor
 
 try:
     from transformers import TrainerCallback
 except ImportError as missing:
-    raise MissingExtra("this callback needs transformers; install it with: pip install 'layertap[hf]'") from missing
+    raise MissingExtra(tr("training.needs_transformers")) from missing
 
 
 class MonitorCallback(TrainerCallback):

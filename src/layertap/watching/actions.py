@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.watching.trigger_birth import TriggerReport
 
 LONGEST = 60.0
@@ -29,7 +30,7 @@ def check_action(action: object) -> str:
         return text
     if text.startswith("command:") and text.removeprefix("command:").strip():
         return text
-    raise BadArgument(f"action={text!r}: choose from 'snapshot', 'stop', 'command: …', or a URL")
+    raise BadArgument(tr("watch.action", text=text))
 
 
 def act(actions: Iterable[str], report: TriggerReport, run: Path | None) -> None:
@@ -45,7 +46,7 @@ def act(actions: Iterable[str], report: TriggerReport, run: Path | None) -> None
         elif action.startswith("http"):
             _begin(lambda action=action: _post(action, text))  # type: ignore[misc]
         elif action == "stop":
-            log.warning("layertap: %s at step %s stops the training, as asked", report.rule, report.step)
+            log.warning(tr("watch.log_stop"), report.rule, report.step)
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -54,7 +55,7 @@ def _begin(work: Callable[[], None]) -> None:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - a pager that is out of order must not harm the training
-            log.error("layertap: an action failed: %s: %s", type(error).__name__, error)
+            log.error(tr("watch.log_action"), type(error).__name__, error)
 
     threading.Thread(target=guarded, name="layertap-action").start()
 
@@ -66,7 +67,7 @@ def _command(command: str, text: str, report: TriggerReport, run: Path | None) -
         shlex.split(command), input=text, text=True, env={**environment, **told}, timeout=LONGEST, check=False
     )
     if done.returncode:
-        log.error("layertap: the command %r of %s ended with %s", command.strip(), report.rule, done.returncode)
+        log.error(tr("watch.log_command"), command.strip(), report.rule, done.returncode)
 
 
 def _post(url: str, text: str) -> None:

@@ -15,6 +15,7 @@ from layertap.capture.schedule import Schedule, parse_schedule
 from layertap.capture.sink import POLICIES
 from layertap.errors import BadArgument, MissingExtra
 from layertap.files import parse_bytes, parse_json, read_text, reading, reason
+from layertap.messages import tr
 from layertap.site import ROLES
 from layertap.watching.actions import check_action
 from layertap.watching.rules import SiteRule, parse_rules
@@ -107,16 +108,16 @@ class WatchConfig:
         return parse_rules(self.rules)
 
     def __str__(self) -> str:
-        sites = "the repeated blocks, embeddings, final norm and head" if self.sites is None else self.sites
-        ring = f"the last {self.ring} steps, {self.ring_budget} of tensors" if self.ring else "none"
+        sites = tr("watch.plan_default") if self.sites is None else self.sites
+        ring = tr("watch.plan_ring", ring=self.ring, ring_budget=self.ring_budget) if self.ring else "none"
         lines = {
-            "sites": f"{sites}{f' but not {self.exclude}' if self.exclude else ''}",
-            "what": f"{', '.join(self.what)}, in phase {' and '.join(self.phases)}",
+            "sites": f"{sites}{(tr('watch.plan_but', exclude=self.exclude) if self.exclude else '')}",
+            "what": tr("watch.plan_what", what=", ".join(self.what), phases=" and ".join(self.phases)),
             "keep": self.keep,
             "schedule": self.written.plan(),
             "ring": ring,
             "triggers": "; ".join([self.parsed_triggers.text, *map(str, self.site_rules)]),
-            "disk": f"{self.disk} at most; past it, older steps are thinned",
+            "disk": tr("watch.plan_disk", disk=self.disk),
         }
         return "\n".join([f"watch {self.path}", *(f"  {name:10} {value}" for name, value in lines.items())])
 
@@ -134,7 +135,9 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, n=1)
-            raise BadArgument(f"watch: no option {name!r}{f'; nearest: {near[0]}' if near else ''}; {', '.join(known)}")
+            raise BadArgument(
+                tr("watch.no_option", name=name, more=f"; nearest: {near[0]}" if near else "", known=", ".join(known))
+            )
     for name in ("what", "phases", "ranks", "actions"):
         if name in given:
             given[name] = _several(given[name])
@@ -144,8 +147,8 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
         kinds, expected = _KINDS.get(str(field.type), ((), ""))
         value = given.get(field.name, field.default)
         if kinds and not all(type(item) in kinds for item in (value if isinstance(value, tuple) else (value,))):
-            raise BadArgument(f"watch: {field.name}={value!r}: expected {expected}")
-    with reading("watch", "an option that cannot be understood", BadArgument):
+            raise BadArgument(tr("watch.expected", name=field.name, value=value, expected=expected))
+    with reading("watch", tr("watch.bad_option"), BadArgument):
         config = WatchConfig(**given)
         _check(config)
     return config
@@ -153,9 +156,9 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "str": ((str,), "a text"),
-    "int": ((int,), "a whole number"),
-    "bool": ((bool,), "true or false"),
-    "int | None": ((int, type(None)), "a whole number"),
+    "int": ((int,), tr("watch.whole")),
+    "bool": ((bool,), tr("watch.boolean")),
+    "int | None": ((int, type(None)), tr("watch.whole")),
     "int | str": ((int, str), "a size such as '2GiB'"),
     "tuple[str, ...]": ((str,), "a list of names"),
     "tuple[int, ...]": ((int,), "a list of whole numbers"),
@@ -165,15 +168,15 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 def _check(config: WatchConfig) -> None:
     known = (*ROLES, OPTIMIZER, UPDATE, STEP_GRAD)
     if not config.what or not set(config.what) <= set(known):
-        raise BadArgument(f"watch: what={list(config.what)}: choose from {', '.join(known)}")
+        raise BadArgument(tr("watch.what", what=list(config.what), known=", ".join(known)))
     if not config.phases or not set(config.phases) <= {"train", "eval"}:
-        raise BadArgument(f"watch: phases={list(config.phases)}: choose from train, eval")
+        raise BadArgument(tr("watch.phases", phases=list(config.phases)))
     if config.policy not in POLICIES:
-        raise BadArgument(f"watch: policy={config.policy!r}: choose from {', '.join(POLICIES)}")
+        raise BadArgument(tr("watch.policy", policy=config.policy, POLICIES=", ".join(POLICIES)))
     if config.exists not in ("resume", "append", "replace", "error"):
-        raise BadArgument(f"watch: exists={config.exists!r}: choose from resume, append, replace, error")
+        raise BadArgument(tr("watch.exists", exists=config.exists))
     if config.ring < 0 or config.after < 0:
-        raise BadArgument(f"watch: ring={config.ring}, after={config.after}: numbers of steps cannot be negative")
+        raise BadArgument(tr("watch.negative", ring=config.ring, after=config.after))
     for level in config.keep.values() if isinstance(config.keep, Mapping) else [config.keep]:
         parse_level(level)  # told before the training starts, not when its optimizer is made
     parse_bytes(config.budget)
@@ -183,7 +186,7 @@ def _check(config: WatchConfig) -> None:
     for action in config.actions:
         check_action(action)
     if config.progress < 0:
-        raise BadArgument(f"watch: progress={config.progress}: seconds cannot be negative")
+        raise BadArgument(tr("watch.progress", progress=config.progress))
 
 
 def _several(value: Any) -> tuple[Any, ...]:
@@ -197,13 +200,13 @@ def file_options(path: Path) -> dict[str, Any]:
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadArgument(f"watch: {path} cannot be read ({reason(error)})") from None
-    with reading(f"watch: {path}", "not a configuration", BadArgument):
+        raise BadArgument(tr("watch.config_unreadable", path=path, reason=reason(error))) from None
+    with reading(f"watch: {path}", tr("watch.not_config"), BadArgument):
         data = parse_json(text) if path.suffix == ".json" else _toml().loads(text)
     if isinstance(data, dict) and isinstance(data.get("watch"), dict):
         data = data["watch"]
     if not isinstance(data, dict):
-        raise BadArgument(f"watch: {path}: expected a table of options")
+        raise BadArgument(tr("watch.table", path=path))
     return data
 
 
@@ -213,4 +216,4 @@ def _toml() -> Any:
             return import_module(name)
         except ImportError:
             continue
-    raise MissingExtra("a TOML file needs tomli on Python 3.10; install it with: pip install tomli")
+    raise MissingExtra(tr("watch.needs_tomli"))

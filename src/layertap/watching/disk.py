@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from layertap.messages import tr
 from layertap.store import RunWriter
 from layertap.store.thinning import drop_steps, shards_of, size_of_shard, steps_of_shard
-from layertap.words import say
 
 AFTER = 0.75
 """Share of the budget down to which steps go when it is reached."""
@@ -47,18 +47,14 @@ class DiskBudget:
         while self._size(folder) > AFTER * self._limit and self._thin(folder, writer):
             pass
         if self.thinned > before:
-            template = "the run reached its disk budget: of the steps up to {step}, every second one was taken out"
-            log.warning("layertap: %s", say(template, step=self.through))
+            log.warning("layertap: %s", tr("watch.disk_budget", step=self.through))
 
     @property
     def notes(self) -> list[str]:
         """What the receipt tells of it."""
         if not self.thinned:
             return []
-        told = (
-            f"{self.thinned} records were taken out for the disk budget: steps up to {self.through} lie farther apart "
-            f"than the schedule says; disk= allows more"
-        )
+        told = tr("watch.thinned", thinned=self.thinned, through=self.through)
         return [told]
 
     def _thin(self, folder: Path, writer: RunWriter) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from layertap.errors import LayertapError, RunError, RunExists
+from layertap.messages import tr
 from layertap.store.folder_lock import FolderLock
 from layertap.store.recorded import recorded_steps
 from layertap.store.runfile import read_run_file, run_file, run_files
@@ -31,9 +32,7 @@ class RunFolder:
         self._claim = self._claimed(path)
         if exists == "error" and self._occupied(self.folder):
             self.release()
-            raise RunExists(
-                f"{path} already holds a run; exists='replace' (--replace) removes it, or give another folder"
-            )
+            raise RunExists(tr("watch.has_run", path=path))
 
     @property
     def folder(self) -> Path:
@@ -42,7 +41,7 @@ class RunFolder:
     @property
     def why_elsewhere(self) -> str:
         """Why the folder is not the one that was asked for."""
-        return "is in use by another watch" if self.folder == self._first else "holds another training"
+        return tr("watch.in_use") if self.folder == self._first else tr("watch.other_training")
 
     @property
     def maybe_resumed(self) -> bool:
@@ -145,7 +144,7 @@ def check_writable(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
-        raise RunError(f"{path}: no run can be written here ({error.strerror or error})") from error
+        raise RunError(tr("watch.not_writable", path=path, strerror=error.strerror or error)) from error
     finally:
         if made and path.is_dir():
             path.rmdir()

@@ -22,6 +22,7 @@ from layertap.capture.info import rank as this_rank
 from layertap.capture.info import world_size
 from layertap.capture.receipt_builder import why_nothing
 from layertap.errors import BadArgument, NothingCaptured
+from layertap.messages import tr
 from layertap.site import Receipt
 from layertap.store import Run
 from layertap.watching import clock, exit_signal
@@ -62,7 +63,7 @@ class Watch:
 
     def __init__(self, model: nn.Module, config: WatchConfig) -> None:
         if not isinstance(model, nn.Module):
-            raise BadArgument(f"watch takes an nn.Module, got {type(model).__name__}")
+            raise BadArgument(tr("watch.module", name=type(model).__name__))
         self.config = config
         self.rank, self.world = this_rank(), world_size()
         self.active = not config.ranks or self.rank in config.ranks
@@ -85,7 +86,7 @@ class Watch:
             self._open = True
             for other in clock.listeners():
                 if isinstance(other, Watch) and other.abandoned:
-                    log.info("layertap: %s is complete: its optimizers do not exist any more", other.path)
+                    log.info(tr("watch.log_complete"), other.path)
                     other.close()
             clock.listen(self)
             keep_interrupts()
@@ -140,7 +141,7 @@ class Watch:
     @property
     def receipt(self) -> Receipt:
         if not self.active:
-            nothing = f"rank {self.rank} records nothing: ranks={list(self.config.ranks)}"
+            nothing = tr("watch.rank_nothing", rank=self.rank, ranks=list(self.config.ranks))
             return Receipt(sites=(), steps=0, records=0, bytes=0, seconds=0.0, overhead=0.0, notes=(nothing,))
         return self._receipt or self.recorder.receipt
 
@@ -161,7 +162,7 @@ class Watch:
         """
         return self._stepped and not any(self._owned.values())
 
-    def dump(self, reason: str = "asked for") -> None:
+    def dump(self, reason: str = tr("watch.requested")) -> None:
         """Brings the ring to disk now."""
         self._spared(functools.partial(self._fire, "asked", reason), "dump")
 

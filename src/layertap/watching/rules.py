@@ -16,11 +16,12 @@ from torch import nn
 
 from layertap.capture.compiled import Uncompiled
 from layertap.errors import BadArgument
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.select import select
 from layertap.site import ROLES, Record
 from layertap.watching.actions import check_action
 from layertap.watching.trigger import LOSS, UPDATE, Reason, Step
-from layertap.words import say
 
 Judge = Callable[[Step, Sequence[Record]], "dict[str, str]"]
 """What a rule finds in a step: site → what is wrong there; the empty site for what is nowhere in particular."""
@@ -54,7 +55,7 @@ class SiteRule:
 
     def __str__(self) -> str:
         about = "" if self.sites == "**" else f" in {self.sites}"
-        lasting = f", {self.steps} steps on end" if self.steps > 1 else ""
+        lasting = Note("rules.in_a_row", steps=self.steps) if self.steps > 1 else ""
         return f"{self.name}{about}{f': {self.when}' if self.when else ''}{lasting}"
 
     def covers(self, record: Record) -> bool:
@@ -105,9 +106,8 @@ def _vanishing(rule: SiteRule) -> Judge:
     def judge(step: Step, records: Sequence[Record]) -> dict[str, str]:
         gradients = [(r, number_of(r, "rms")) for r in records if "grad" in r.site.role]
         median = statistics.median([rms for _, rms in gradients]) if gradients else 0.0
-        template = "the gradient has vanished at {site}: {rms} a value, {share} of the middle of all"
         return {
-            str(r.site): say(template, site=r.site, rms=f"{rms:.3g}", share=f"{rms / median:.2g}")
+            str(r.site): Note("rules.vanished", site=r.site, rms=f"{rms:.3g}", share=f"{rms / median:.2g}")
             for r, rms in gradients
             if median and rms < share * median and rule.covers(r)
         }
@@ -119,9 +119,8 @@ def _dead(rule: SiteRule) -> Judge:
     share = rule.above if math.isfinite(rule.above) else 0.95
 
     def judge(step: Step, records: Sequence[Record]) -> dict[str, str]:
-        template = "{zeros} of the values of {site} are zero"
         return {
-            str(r.site): say(template, site=r.site, zeros=f"{number_of(r, 'zeros'):.1%}")
+            str(r.site): Note("rules.zeros", site=r.site, zeros=f"{number_of(r, 'zeros'):.1%}")
             for r in records
             if r.site.role == "output" and r.site.path != LOSS and number_of(r, "zeros") > share and rule.covers(r)
         }
@@ -134,7 +133,7 @@ def _update_ratio(rule: SiteRule) -> Judge:
 
     def judge(step: Step, records: Sequence[Record]) -> dict[str, str]:
         weights = {(r.site.path, r.site.leaf): r.statistics.l2 for r in records if r.site.role == "param"}
-        found = {}
+        found: dict[str, str] = {}
         for record in records:
             if not record.kind.endswith(f" {UPDATE}") or not rule.covers(record):
                 continue
@@ -142,9 +141,8 @@ def _update_ratio(rule: SiteRule) -> Judge:
             weight = weights.get((record.site.path, leaf))
             ratio = record.statistics.l2 / weight if weight else None
             if ratio is not None and not low <= ratio <= high:
-                template = "an update of {site} is {ratio} × the weight; expected {low} to {high}"
-                found[str(record.site)] = say(
-                    template, site=record.site, ratio=f"{ratio:.3g}", low=f"{low:g}", high=f"{high:g}"
+                found[str(record.site)] = Note(
+                    "rules.update", site=record.site, ratio=f"{ratio:.3g}", low=f"{low:g}", high=f"{high:g}"
                 )
         return found
 
@@ -166,15 +164,14 @@ def _loss_plateau(rule: SiteRule) -> Judge:
         lowest = min(losses)
         if len(losses) < length or lowest < best[0]:
             return {}
-        template = "the loss has not fallen for {count} steps: at best {now}, before that {best}"
-        return {"": say(template, count=length, now=f"{lowest:.6g}", best=f"{best[0]:.6g}")}
+        return {"": Note("rules.plateau", count=length, now=f"{lowest:.6g}", best=f"{best[0]:.6g}")}
 
     return judge
 
 
 def _compared(rule: SiteRule) -> Judge:
     match = _WHEN.fullmatch(rule.when)
-    assert match is not None, "checked when it was read"
+    assert match is not None, "rules.checked"
     name, compare, limit = match[1], _OPERATORS[match[2]], float(match[3])
 
     def judge(step: Step, records: Sequence[Record]) -> dict[str, str]:
@@ -230,20 +227,14 @@ def _rule(given: Any) -> SiteRule:
         given = {"rule": given}
     strange = sorted(map(str, set(given) - set(_KEYS)))
     if strange:
-        raise BadArgument(f"rules: no option {strange[0]!r}; {', '.join(_KEYS)}")
+        raise BadArgument(tr("rules.no_option", strange=strange[0], KEYS=", ".join(_KEYS)))
     name, when = given.get("rule", "custom"), str(given.get("when", ""))
     match = _WHEN.fullmatch(when)
     if when and (match is None or match[1] not in _NUMBERS):
-        raise BadArgument(
-            f"rules: when={when!r}: expected a statistic, a comparison and a number, for instance 'abs_max > 1e4'; "
-            f"statistics are {', '.join(_NUMBERS)}"
-        )
+        raise BadArgument(tr("rules.when", when=when, NUMBERS=", ".join(_NUMBERS)))
     function = name if callable(name) else _function(str(name)) if ":" in str(name) else None
     if function is None and not when and name not in KNOWN:
-        raise BadArgument(
-            f"rules: no rule {name!r}; there are {', '.join(KNOWN)}, or give when='abs_max > 1e4', or a function as "
-            f"'module:function'"
-        )
+        raise BadArgument(tr("rules.no_rule", name=name, KNOWN=", ".join(KNOWN)))
     actions = given.get("action", ())
     actions = (actions,) if isinstance(actions, str) else tuple(actions)
     for action in actions:
@@ -268,7 +259,7 @@ def _function(name: str) -> Callable[[Step, Sequence[Record]], str | None]:
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise BadArgument(f"rules: {name!r} cannot be imported ({error})") from None
+        raise BadArgument(tr("rules.no_import", name=name, error=error)) from None
     if not callable(found):
-        raise BadArgument(f"rules: {name!r} is not a function")
+        raise BadArgument(tr("rules.no_function", name=name))
     return found  # type: ignore[no-any-return]

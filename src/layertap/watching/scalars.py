@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from layertap.messages import tr
 from layertap.site import Record
 from layertap.store.runfile import plain
 from layertap.watching.trigger import Step, gradient_norm
@@ -70,7 +71,7 @@ class Scalars:
             self._add(scalars_of(step, records))
         except Exception as error:  # noqa: BLE001 - a full disk, a closed terminal
             self._failed = True
-            log.error("layertap: live scalars stopped: %s: %s; the run itself goes on", type(error).__name__, error)
+            log.error(tr("watch.log_scalars"), type(error).__name__, error)
 
     def _add(self, scalars: dict[str, Any]) -> None:
         now = time.monotonic()

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from layertap.errors import BadArgument, LayertapError
+from layertap.messages import tr
 from layertap.store.runfile import plain
 from layertap.watching.signals import run_forwarding
 
@@ -69,7 +70,7 @@ class Outcome:
 def run(command: Sequence[str], options: dict[str, Any]) -> Outcome:
     """Runs a command with every Python in it watched; its input, output and exit code are its own."""
     if not command:
-        raise BadArgument("watch what? give the command after --, for instance: layertap watch -- python train.py")
+        raise BadArgument(tr("watch.no_command"))
     with tempfile.TemporaryDirectory(prefix="layertap-watch-") as notes:
         inject = str(Path(__file__).with_name("inject"))
         paths = [inject, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -77,7 +78,7 @@ def run(command: Sequence[str], options: dict[str, Any]) -> Outcome:
         try:
             code = run_forwarding(command, {**os.environ, **given})
         except OSError as error:
-            raise BadArgument(f"{command[0]}: cannot be run ({error.strerror or error})") from None
+            raise BadArgument(tr("watch.cannot_run", command=command[0], strerror=error.strerror or error)) from None
         told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(notes).glob("*.json"))]
     return Outcome(
         code=code if code >= 0 else 128 - code,
@@ -139,12 +140,12 @@ class Scout:
         if all(id(parameter) in known for group in optimizer.param_groups for parameter in group["params"]):
             return
         if self._made >= MOST:
-            self._missed.add(f"only the first {MOST} models of a process are watched; --model names the one you mean")
+            self._missed.add(tr("watch.most_models", MOST=MOST))
             return
         models = models_of(optimizer, self._config.model)
         if not models:
-            wanted = f"no {self._config.model!r}" if self._config.model else "no module"
-            self._missed.add(f"{type(optimizer).__name__} was made, but {wanted} was found behind its parameters")
+            wanted = f"no {self._config.model!r}" if self._config.model else tr("watch.no_module")
+            self._missed.add(tr("watch.other_module", name=type(optimizer).__name__, wanted=wanted))
         watched = {id(watch.model) for watch in self._watches}
         for model in models:
             if id(unwrap(model)[0]) in watched:
@@ -154,8 +155,8 @@ class Scout:
             except LayertapError as error:
                 if self._config.strict:
                     raise
-                self._missed.add(f"{type(model).__name__} cannot be watched: {error}")
-                log.error("layertap: %s cannot be watched: %s", type(model).__name__, error)
+                self._missed.add(tr("watch.cannot_watch", name=type(model).__name__, error=error))
+                log.error(tr("watch.log_cannot"), type(model).__name__, error)
                 continue
             if watch.active:
                 self._watches.append(watch)
@@ -190,8 +191,8 @@ class Scout:
         pass
 
     def failed(self, error: Exception, event: str) -> bool:
-        self._missed.add(f"layertap failed while looking for the model: {type(error).__name__}: {error}")
-        log.error("layertap: looking for the model failed: %s: %s", type(error).__name__, error)
+        self._missed.add(tr("watch.search_failed", name=type(error).__name__, error=error))
+        log.error(tr("watch.log_search"), type(error).__name__, error)
         return not self._config.strict
 
     def mind_crashes(self) -> None:

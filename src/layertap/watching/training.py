@@ -21,6 +21,7 @@ from layertap.capture.sink import Writer
 from layertap.capture.tee import Tee
 from layertap.errors import LayertapError
 from layertap.files import parse_bytes
+from layertap.messages import tr
 from layertap.site import Receipt, Record
 from layertap.watching.config import WatchConfig, read_config
 from layertap.watching.control import CHANGEABLE, COMMANDS, Control
@@ -229,7 +230,7 @@ class Training:
             if options is not None:
                 self._reconfigure(options)
         except LayertapError as error:
-            self.recorder.tell(f"step {self.recorder.step_number}: not changed: {error}")
+            self.recorder.tell(tr("watch.not_changed", step_number=self.recorder.step_number, error=error))
 
     def _reconfigure(self, options: dict[str, Any]) -> None:
         changes = {name: value for name, value in options.items() if name in CHANGEABLE}
@@ -250,8 +251,8 @@ class Training:
         told = ", ".join(f"{name} = {value!r}" for name, value in changes.items()) or "nothing"
         ignored = sorted(set(options) - {*CHANGEABLE, *COMMANDS})
         if ignored:
-            told += f"; {', '.join(ignored)} cannot be changed while it runs"
-        self.recorder.tell(f"changed from step {self.recorder.step_number} on: {told}")
+            told += tr("watch.ignored", ignored=", ".join(ignored))
+        self.recorder.tell(tr("watch.changed", step_number=self.recorder.step_number, told=told))
         self.recorder.at()
         if options.get("dump"):
             self.fire("asked", str(options["dump"]))
@@ -282,16 +283,10 @@ class Training:
         exists = self._settle(done, trained=proves_a_past(optimizer) or (self.config.start or 0) > 0)
         last = self.home.last_step() if exists == "append" else None
         if not done and last is not None:
-            self.recorder.notes.append(
-                f"resumed, and {type(optimizer).__name__} does not say at which step: numbered on from {last + 1}; "
-                f"say start=, or w.step = …"
-            )
+            self.recorder.notes.append(tr("watch.resumed", name=type(optimizer).__name__, last=last + 1))
         self._number(done or (0 if last is None else last + 1))
         if self._lost_forward:
-            self.recorder.tell(
-                f"step {self.recorder.step_number} has its losses only: the model was compiled in a way that was seen "
-                f"when the step was made"
-            )
+            self.recorder.tell(tr("watch.losses_only", step_number=self.recorder.step_number))
 
     def _number(self, step: int) -> None:
         self.recorder.after(functools.partial(self.ring.begin_at, step - self.recorder.step_number))
@@ -308,7 +303,9 @@ class Training:
         self.ring.folder = self._scalars.folder = folder
         self.recorder.writer.write_to(folder, exists)
         if folder != Path(self.config.path):
-            self.recorder.tell(f"{self.config.path} {self.home.why_elsewhere}; this one writes to {folder}")
+            self.recorder.tell(
+                tr("watch.elsewhere", path=self.config.path, why_elsewhere=self.home.why_elsewhere, folder=folder)
+            )
         return exists
 
     def _tapped(self, step: int, epoch: int | None, batch: int | None) -> bool:
@@ -331,10 +328,7 @@ class Training:
     def enclose(self, wrapper: nn.Module) -> None:
         """The model is called through this wrapper of torch.compile."""
         self.recorder.enclose(wrapper)
-        note = (
-            "the model runs as a torch.compile'd graph: what its modules take and return is seen, and gradients of "
-            "parameters; those of activations inside it are not"
-        )
+        note = tr("watch.compiled")
         if note not in self.recorder.notes:
             self.recorder.notes.append(note)
 
@@ -349,9 +343,7 @@ class Training:
             self._doors_stale = False
             self.recorder.enclose(self._model)
             if step >= 0 and any(isinstance(m, torch._dynamo.OptimizedModule) for m in self._model.modules()):
-                self.recorder.tell(
-                    f"step {step} lacks what lies inside the parts of the model that were compiled after watching began"
-                )
+                self.recorder.tell(tr("watch.inside_missing", step=step))
 
     # The end.
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Record
 from layertap.watching.trigger_history import ENOUGH, HISTORY, Histories, Span
-from layertap.words import say
 
 LOSS = "loss"
 """The site of the loss, and its kind."""
@@ -47,11 +48,11 @@ class Triggers:
     def text(self) -> str:
         told = []
         if self.nonfinite:
-            told.append("NaN or Inf")
+            told.append(Note("trigger.nonfinite"))
         if self.loss_spike:
-            told.append(f"loss above its median by {self.loss_spike:g} × its spread")
+            told.append(Note("trigger.loss_spike", loss_spike=self.loss_spike))
         if self.grad_norm:
-            told.append(f"gradient norm above {self.grad_norm:g} × its median")
+            told.append(Note("trigger.grad_norm", grad_norm=self.grad_norm))
         return "; ".join(told) or "none"
 
 
@@ -74,9 +75,7 @@ def parse_triggers(given: Any) -> Triggers:
     chosen: dict[str, Any] = {}
     for name, value in given.items():
         if name not in known or not isinstance(value, (bool, int, float)) or value < 0:
-            raise BadArgument(
-                f"triggers: {name}={value!r} is none; use nonfinite, loss_spike, grad_norm (True or a threshold), most"
-            )
+            raise BadArgument(tr("trigger.unknown", name=name, value=value))
         chosen[name] = _DEFAULTS.get(name, 1) if value is True else value
     return replace(Triggers(), **{"nonfinite": 1.0, **chosen})
 
@@ -128,7 +127,7 @@ class Rules:
         if self._histories is not None:
             if any(reason.first is None for reason in reasons):
                 site, text = self._histories.standing_out(records)
-                text = text or say("no recorded site stands out from its last steps")
+                text = text or Note("trigger.none_stands_out")
                 reasons = [r if r.first else replace(r, site=site, text=f"{r.text}; {text}") for r in reasons]
             self._histories.add(records)
         return reasons
@@ -164,8 +163,8 @@ class Rules:
         times = span.times(loss)
         if times <= self._triggers.loss_spike:
             return None
-        text = say(
-            "the loss is {loss}, {times} × its spread above the median {median} of the last {count} steps",
+        text = Note(
+            "trigger.loss",
             loss=f"{loss:.6g}",
             times=f"{times:.3g}",
             median=f"{span.median:.6g}",
@@ -184,8 +183,8 @@ class Rules:
         median = statistics.median(before)
         if norm <= self._triggers.grad_norm * median:
             return None
-        text = say(
-            "the gradient norm is {norm}, {times} × the median {median} of the last {count} steps",
+        text = Note(
+            "trigger.norm",
             norm=f"{norm:.6g}",
             times=f"{norm / median:.3g}" if median else "Inf",
             median=f"{median:.6g}",
@@ -215,4 +214,4 @@ def nonfinite_text(record: Record) -> str:
     counts = [
         f"{n} {name}" for n, name in ((values.nan, "NaN"), (values.pos_inf, "Inf"), (values.neg_inf, "-Inf")) if n
     ]
-    return say("{site} has {counts} of {total} values", site=record.site, counts=", ".join(counts), total=values.count)
+    return Note("trigger.values", site=record.site, counts=", ".join(counts), total=values.count)

@@ -11,11 +11,11 @@ from typing import Any
 from layertap.durable import replacing
 from layertap.errors import CorruptRun
 from layertap.files import parse_json, read_bytes
-from layertap.messages import printable
+from layertap.messages import printable, tr
+from layertap.result import Note
 from layertap.site import Record
 from layertap.store.runfile import plain
 from layertap.watching.trigger import LOSS, STATE, UPDATE, Step, nonfinite_text
-from layertap.words import say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +63,16 @@ class TriggerReport:
         )
         if self.rank or self.world > 1:
             at += f", rank {self.rank}"
-        lines = [say("{rule} at {at}: {reason}", rule=self.rule, at=at, reason=self.reason)]
+        lines: list[str] = [Note("trigger.at", rule=self.rule, at=at, reason=self.reason)]
         if self.birth is not None:
             lines.append(self.birth.text)
         lines += [
-            f"input {x['name'] or 0}: {x['dtype']} {x['shape']}, fingerprint {x['fingerprint']}" for x in self.inputs
+            Note("trigger.input", x=x["name"] or 0, x2=x["dtype"], x3=x["shape"], x4=x["fingerprint"])
+            for x in self.inputs
         ]
         if self.steps:
             span = f"{self.steps[0]}-{self.steps[-1]}" if len(self.steps) > 1 else str(self.steps[0])
-            lines.append(say("steps {span} of the ring are in the run", span=span))
+            lines.append(Note("trigger.ring_steps", span=span))
         return printable("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,22 +96,22 @@ def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record],
     earlier = [record for record in records if record.order < first.order and not bad(record)]
     before = next((r for r in reversed(earlier) if _same_way(r, first)), None)
     where, module = _origin(first, before)
-    name = module or say("the model")
+    name = module or Note("trigger.the_model")
     texts = {
-        "input": say("the batch itself is not finite: {what}", what=nonfinite_text(first)),
-        "weights": say("the weights of {name} were not finite before this step", name=name),
-        "update": say("the optimizer's update of {name} is not finite", name=name),
-        "loss": say("born in the loss: everything that was recorded before it is finite"),
-        "forward": say("born in the forward pass of {name}", name=name),
-        "backward": say("born in the backward pass of {name}", name=name),
+        "input": Note("trigger.batch", what=nonfinite_text(first)),
+        "weights": Note("trigger.weights", name=name),
+        "update": Note("trigger.update", name=name),
+        "loss": Note("trigger.loss_born"),
+        "forward": Note("trigger.forward", name=name),
+        "backward": Note("trigger.backward", name=name),
     }
     text = f"step {first.step}: {texts[where]}"
     if where in ("forward", "backward"):
         text += f"; {nonfinite_text(first)}"
         if before is not None:
-            text += say("; {before}, right before it, is finite", before=before.site)
+            text += Note("trigger.before", before=before.site)
         elif where == "forward" and not any(r.site.role == "input" and not r.site.path for r in records):
-            text += say("; no batch was recorded, so it may have come with the data")
+            text += Note("trigger.no_batch")
     return Birth(
         step=first.step,
         site=str(first.site),
@@ -226,5 +227,5 @@ def read_reports(folder: Path) -> tuple[TriggerReport, ...]:
                 data["loss"] = float(data["loss"].replace("Infinity", "inf"))
             found.append(TriggerReport.from_dict(data))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise CorruptRun(f"{path}: damaged, or not a trigger's report") from None
+            raise CorruptRun(tr("trigger.damaged", path=path)) from None
     return tuple(found)

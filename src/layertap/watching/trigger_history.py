@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from layertap.result import Note
 from layertap.site import Record
-from layertap.words import say
 
 HISTORY = 50
 """Steps that a number is held against."""
@@ -59,9 +59,8 @@ class Histories:
                 continue
             span, value = Span.of(norms), record.statistics.l2
             if abs(span.times(value)) > STANDS_OUT:
-                template = "the first that stands out is {site}: its norm is {value}, its median {median}"
                 site = str(record.site)
-                return site, say(template, site=site, value=f"{value:.4g}", median=f"{span.median:.4g}")
+                return site, Note("trigger.first", site=site, value=f"{value:.4g}", median=f"{span.median:.4g}")
         return "", ""
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from layertap.capture.sink import Writer
+from layertap.result import Note
 from layertap.site import Receipt, Record
 from layertap.store.schema import kept_nothing
 from layertap.watching.actions import act
@@ -100,13 +101,14 @@ class RingWriter:
     @property
     def notes(self) -> list[str]:
         """What the receipt tells of it."""
-        told = []
+        told: list[str] = []
         if self.reports:
-            told.append(f"triggers: {', '.join(f'{report.rule} at step {report.step}' for report in self.reports)}")
+            fired = [Note("trigger.rule_at", rule=report.rule, step=report.step) for report in self.reports]
+            told.append(Note("trigger.fired", fired=", ".join(fired)))
         if self.silenced:
-            told.append(f"{self.silenced} more triggers were not told; triggers.most = {self._triggers.most}")
+            told.append(Note("trigger.silenced", silenced=self.silenced, most=self._triggers.most))
         if self.stripped:
-            told.append(f"{self.stripped} tensors of the ring gave way to its budget; their statistics stayed")
+            told.append(Note("trigger.stripped", stripped=self.stripped))
         return told
 
     @property

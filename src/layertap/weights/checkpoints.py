@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from layertap.errors import BadArgument
-from layertap.files import attempt, open_regular, parse_json, read_bytes, reading
+from layertap.files import open_regular, parse_json, read_bytes, reading
 from layertap.store.tensorfile import read_header
 from layertap.weights.entries import BLOCK, Entry, Stored
 
@@ -94,9 +93,9 @@ def _file(path: Path) -> dict[str, Entry]:
     if path.suffix == ".safetensors":
         return _safetensors(path)
     if path.suffix in _TORCH:
-        with reading(str(path), "not a file", BadArgument):
-            open_regular(path).close()  # torch would wait on a pipe
-        return _torch(path)
+        from layertap.weights.torch_files import torch_entries
+
+        return torch_entries(path)
     raise BadArgument(f"{path} is of no known kind; expected .safetensors, {', '.join(_TORCH)} or an index")
 
 
@@ -110,14 +109,14 @@ def _safetensors(path: Path) -> dict[str, Entry]:
             name=name,
             shape=place.shape,
             dtype=dtype,
-            blocks=partial(_file_blocks, path, place.begin, place.end, dtype),
+            blocks=partial(file_blocks, path, place.begin, place.end, dtype),
             storage=(str(path), place.begin, place.end) if place.end > place.begin else None,
             stored=Stored(path=path, begin=place.begin, end=place.end),
         )
     return found
 
 
-def _file_blocks(path: Path, begin: int, end: int, dtype: torch.dtype) -> Iterator[torch.Tensor]:
+def file_blocks(path: Path, begin: int, end: int, dtype: torch.dtype) -> Iterator[torch.Tensor]:
     # Read, not mapped: the pages of a map count as this process's memory, and a file that shrinks would kill it.
     with open_regular(path, buffering=0) as file:
         file.seek(begin)
@@ -134,36 +133,3 @@ def _file_blocks(path: Path, begin: int, end: int, dtype: torch.dtype) -> Iterat
                 got += count
             begin += size
             yield torch.frombuffer(held, dtype=dtype)
-
-
-def _torch(path: Path) -> dict[str, Entry]:
-    from layertap.weights.sources import _of_tensor
-
-    def load() -> Any:
-        try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except RuntimeError:
-            return torch.load(path, map_location="cpu", weights_only=True)  # the format before 1.6 cannot be mapped
-
-    held = attempt(load, str(path), "not weights alone, which is all that is read", BadArgument)
-    found: dict[str, Entry] = {}
-    for name, tensor in _flat(held, ""):
-        found[name] = _of_tensor(name, tensor)
-    if not found:
-        raise BadArgument(f"{path} holds no tensors")
-    return found
-
-
-def _flat(value: Any, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """A state dict, alone or below `state_dict`, `model`, `module` as trainers save it."""
-    if not isinstance(value, dict):
-        return
-    for below in ("state_dict", "model_state_dict", "model", "module"):
-        if not prefix and isinstance(value.get(below), dict) and any(True for _ in _flat(value[below], below)):
-            yield from _flat(value[below], "")
-            return
-    for key, item in value.items():
-        if isinstance(item, torch.Tensor):
-            yield str(key), item
-        elif isinstance(item, dict) and prefix != "":
-            yield from _flat(item, f"{prefix}.{key}")

@@ -27,7 +27,7 @@ def open_weights(source: Any) -> Weights:
         found = {name: tensor for name, tensor in source.items() if isinstance(tensor, torch.Tensor)}
         if not found:
             raise BadArgument("the mapping holds no tensors; expected a state dict: name → tensor")
-        return Weights(name="state dict", entries={name: _of_tensor(name, tensor) for name, tensor in found.items()})
+        return Weights(name="state dict", entries={name: of_tensor(name, tensor) for name, tensor in found.items()})
     if isinstance(source, Fingerprints):
         return as_weights(source)
     if isinstance(source, (str, os.PathLike)):
@@ -43,13 +43,13 @@ def open_weights(source: Any) -> Weights:
 def _model(model: nn.Module) -> Weights:
     entries: dict[str, Entry] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        entries[name] = _of_tensor(name, parameter)
+        entries[name] = of_tensor(name, parameter)
     for path, module in model.named_modules(remove_duplicate=False):
         for own, buffer in module._buffers.items():
             if buffer is not None:
                 name = f"{path}.{own}" if path else own
                 persistent = own not in module._non_persistent_buffers_set
-                entries[name] = _of_tensor(name, buffer, parameter=False, persistent=persistent)
+                entries[name] = of_tensor(name, buffer, parameter=False, persistent=persistent)
     return Weights(name=type(model).__name__, entries=entries, model=model, config=_model_config(model))
 
 
@@ -59,7 +59,8 @@ def _model_config(model: nn.Module) -> dict[str, Any]:
     return dict(to_dict()) if callable(to_dict) else {}
 
 
-def _of_tensor(name: str, tensor: torch.Tensor, *, parameter: bool = True, persistent: bool = True) -> Entry:
+def of_tensor(name: str, tensor: torch.Tensor, *, parameter: bool = True, persistent: bool = True) -> Entry:
+    """A tensor of this process."""
     plain = tensor.detach()
     quantised = ""
     if plain.is_quantized or (type(plain) not in (torch.Tensor, nn.Parameter) and hasattr(plain, "dequantize")):

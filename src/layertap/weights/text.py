@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import statistics
 from collections import defaultdict
+from collections.abc import Iterable
 
 from layertap.select.collapse import collapse
+from layertap.weights.hints import kind_of
 from layertap.weights.result import STATUSES, Audit, AuditRow
 from layertap.words import say
 
 SHOWN = 40
 """Lines in the table; the rest is counted."""
+APART = 3.0
+"""A number that is so many times its fellows' median, or so small a part of it, stands by itself."""
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
+_MEASURED = ("relative error", "base + ", "values ", "as ", "float", "bfloat", "looks newly", "mean ", "rounded to")
+_VALUES = "holds the values of "
 _QUIET = ("exact", "converted", "cast")
 
 
@@ -31,18 +40,59 @@ def audit_text(audit: Audit) -> str:
 
 
 def _lines(audit: Audit, loud: bool) -> list[str]:
-    groups: dict[tuple[str, str, str], list[AuditRow]] = defaultdict(list)
-    for row in audit.rows:
-        if (row.status not in _QUIET) == loud:
-            groups[row.status, row.rule, row.detail].append(row)
+    rows = [row for row in audit.rows if (row.status not in _QUIET) == loud]
     found = []
-    for (status, rule, detail), rows in sorted(groups.items(), key=lambda item: STATUSES.index(item[0][0])):
-        by_name = {row.name or row.other: row for row in rows}
+    for (status, rule, _), group in sorted(_grouped(rows).items(), key=lambda item: STATUSES.index(item[0][0])):
+        by_name = {row.name or row.other: row for row in group}
         for pattern, members in collapse(by_name).items():
             row = by_name[members[0]]
             others = " + ".join(collapse([by_name[member].other for member in members if by_name[member].other]))
             times = f" ({len(members)} ×)" if len(members) > 1 else ""
             source = f" ← {others}" if others and others != pattern and row.name else ""
+            detail = _spanned([by_name[member].detail for member in members])
             ways = ": ".join(part for part in (rule if rule != "same" else "", detail) if part)
             found.append(f"{status:<10} {pattern}{times}{source}" + (f"  {ways}" if ways else ""))
     return found
+
+
+def _grouped(rows: Iterable[AuditRow]) -> dict[tuple[str, str, object], list[AuditRow]]:
+    """Rows that say the same but for their numbers; one whose number stands out from its fellows' is by itself."""
+    groups: dict[tuple[str, str, object], list[AuditRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.status, row.rule, (kind_of(row.name or row.other), _NUMBER.sub("#", kind_of(row.detail)))].append(
+            row
+        )
+    found: dict[tuple[str, str, object], list[AuditRow]] = {}
+    for (status, rule, template), group in groups.items():
+        usual = statistics.median(_first(row.detail) for row in group)
+        for row in group:
+            size = _first(row.detail)
+            apart = size > APART * usual or size < usual / APART
+            key: object = (template, row.detail) if apart or not _folds(group) else template
+            found.setdefault((status, rule, key), []).append(row)
+    return found
+
+
+def _folds(group: list[AuditRow]) -> bool:
+    """Whether their details differ in numbers that are measured, and not in places or names."""
+    return group[0].detail.startswith((*_MEASURED, _VALUES)) or len({row.detail for row in group}) == 1
+
+
+def _first(detail: str) -> float:
+    found = _NUMBER.search(detail)
+    return float(found.group()) if found else 0.0
+
+
+def _spanned(details: list[str]) -> str:
+    """One line for details that differ in their numbers: from the least to the largest of each."""
+    if len(set(details)) == 1:
+        return details[0]
+    if details[0].startswith(_VALUES):
+        return _VALUES + ", ".join(collapse(detail.removeprefix(_VALUES) for detail in details))
+    columns = list(zip(*(_NUMBER.findall(detail) for detail in details), strict=True))
+    parts = _NUMBER.split(details[0])
+    spans = []
+    for column in columns:
+        low, high = min(column, key=float), max(column, key=float)
+        spans.append(low if low == high else say("{low} to {high}", low=low, high=high))
+    return "".join(part + span for part, span in zip(parts, [*spans, ""], strict=True))
