@@ -99,7 +99,10 @@ def check_archive(path: PathLike, name: str) -> None:
 
 def unpacked_limit() -> int:
     """The bound in bytes; `LAYERTAP_MAX_UNPACKED` sets it."""
-    return parse_bytes(os.environ.get(MAX_UNPACKED) or DEFAULT_UNPACKED)
+    try:
+        return parse_bytes(os.environ.get(MAX_UNPACKED) or DEFAULT_UNPACKED)
+    except BadArgument as error:  # of no ValueError's kind, which readers take for damage
+        raise LayertapError(f"{MAX_UNPACKED}: {error}") from None
 
 
 @contextmanager

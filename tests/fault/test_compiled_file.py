@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import layertap as lt
-from layertap.targets.exported import Exported
+from layertap.targets.exported import ExportedFile
 from layertap.targets.shadow import as_model
 from targets.artefacts import SUFFIXES, make, opened
 
@@ -42,7 +42,7 @@ class Coarse(nn.Linear):
         return made.float()
 
 
-class SaysSo(Exported):
+class SaysSo(ExportedFile):
     """A file whose runtime says that it computes in bfloat16."""
 
     def run(self, args, kwargs, wanted):

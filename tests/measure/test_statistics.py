@@ -143,7 +143,7 @@ def test_an_empty_part_is_no_part():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: torch.empty(2, device="meta"), "a meta tensor holds no values"),
+        (lambda: torch.empty(2, device="meta"), "a meta tensor has no values"),
         (lambda: torch.eye(3).to_sparse(), "layout sparse_coo"),
         pytest.param(
             lambda: torch.empty(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),

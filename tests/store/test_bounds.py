@@ -309,7 +309,7 @@ def test_the_bound_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(MAX_UNPACKED, "1GiB")
     assert read_npz(tmp_path / "x.npz")["a"].numpy().size == 4 * MIB
     monkeypatch.setenv(MAX_UNPACKED, "plenty")
-    with pytest.raises(LayertapError, match="'plenty' is no size"):
+    with pytest.raises(LayertapError, match=f"^{MAX_UNPACKED}: 'plenty' is not a size"):
         read_npz(tmp_path / "x.npz")
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import layertap as lt
 import models
-from layertap.capture.artefact import ArtefactState
+from layertap.artefact import ArtefactState
 from targets.artefacts import inputs, net, quiet
 
 SITES = ["model.embed_tokens", "model.layers.*", "model.norm", "lm_head"]

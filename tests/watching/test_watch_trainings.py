@@ -43,7 +43,7 @@ def test_folds_of_one_process_are_a_run_each_and_each_has_its_receipt(tmp_path):
     assert [steps_of(run) for run in runs] == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]
     assert [len(run.sessions) for run in runs] == [1, 1, 1]
     assert all(run.receipt and run.receipt.complete for run in runs)
-    assert "run holds another training; this one writes to" in " ".join(runs[1].receipt.notes)
+    assert "run contains another training; this one writes to" in " ".join(runs[1].receipt.notes)
 
 
 def test_another_model_does_not_go_on_with_a_run_whatever_its_optimizer_says(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.capture.artefact import artefact_of, artefacts_in
+from layertap.artefact import artefact_of, artefacts_in
 from layertap.capture.pending_record import dtype_name
 
 

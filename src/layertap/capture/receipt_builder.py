@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
-from layertap.capture.artefact import artefact_of
+from layertap.artefact import artefact_of
 from layertap.capture.module_tap import ModuleTap
 from layertap.capture.pending_record import Source
 from layertap.messages import tr

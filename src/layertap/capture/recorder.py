@@ -17,8 +17,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from layertap.artefact import artefact_of
 from layertap.capture import taps
-from layertap.capture.artefact import artefact_of
 from layertap.capture.compiled import Uncompiled, doors_of
 from layertap.capture.contents import Contents
 from layertap.capture.exit_signal import keep_interrupts

@@ -33,7 +33,7 @@ class Schedule:
         """What the rule makes of the first steps, for people.
 
         >>> print(parse_schedule("log 2").plan(100))
-        log-spaced steps, 2 a decade: 0, 1, 3, 10, 32; 5 of the first 100 steps
+        log-spaced steps, 2 per decade: 0, 1, 3, 10, 32; 5 of the first 100 steps
         """
         if not self.by_step:
             return tr("schedule.as_they_come", text=self.text)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from layertap.capture.artefact import artefact_of
+from layertap.artefact import artefact_of
 from layertap.errors import BadArgument
 from layertap.fault.free_run import FreeRunSearch, can_be_forced, eagerly
 from layertap.fault.model_runner import Inputs, ModelRunner

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.artefact import artefact_of
 from layertap.capture import record
-from layertap.capture.artefact import artefact_of
 from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
 from layertap.compare.floor import PER_LAYER

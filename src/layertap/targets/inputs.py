@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from layertap.capture.artefact import artefact_of
+from layertap.artefact import artefact_of
 from layertap.errors import BadArgument, TargetError
 from layertap.files import check_archive, open_regular, parse_json, read_bytes, reason
 from layertap.messages import tr

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.artefact import ArtefactState
 from layertap.capture import taps
-from layertap.capture.artefact import ArtefactState
 from layertap.result import Note
 from layertap.targets.reader import ArtefactContents, Reader, Values
 from layertap.targets.trust import CHECKED, check

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from layertap.capture.artefact import artefact_of
+from layertap.artefact import artefact_of
 from layertap.errors import BadArgument, LayertapError, TargetError
 from layertap.messages import tr
 from layertap.result import Note

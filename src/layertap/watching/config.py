@@ -40,7 +40,7 @@ class WatchConfig:
       schedule   every 10th step: 0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, …; 100 of the first 1000 steps
       ring       none
       triggers   NaN or Inf
-      disk       20GiB at most; past it, older steps are thinned
+      disk       at most 20GiB; above it, older steps are thinned
     """
 
     path: str = "runs/watch"

@@ -213,7 +213,7 @@ def parse_rules(given: Any) -> tuple[SiteRule, ...]:
     """Reads rules: names, mappings, functions of `(step, records)`, or a list of these.
 
     >>> print(*parse_rules(["dead_units", {"rule": "large", "when": "abs_max > 1e4", "steps": 3}]), sep="; ")
-    dead_units; large: abs_max > 1e4, 3 steps on end
+    dead_units; large: abs_max > 1e4, 3 steps in a row
     """
     if given is None:
         return ()

@@ -6,9 +6,10 @@ Such a module carries one attribute, `layertap_artefact`. `targets` sets it; `ca
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class FromArtefact(Protocol):
 def artefact_of(model: Any) -> ArtefactState | None:
     """The state of a module of a compiled file; None for any other module.
 
+    >>> from torch import nn
     >>> artefact_of(nn.Linear(1, 1)) is None
     True
     """
