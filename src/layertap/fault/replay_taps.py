@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -19,12 +19,12 @@ from layertap.fault.inplace_writes import InplaceWrites
 from layertap.fault.masks import Masks
 from layertap.fault.model_runner import autocast_now, seed, version
 from layertap.fault.reference_trace import Event, Key, ModuleCall, ReferenceTrace, ReplayResult
+from layertap.fault.swapping import Nudge, Swaps, as_given, flows, gate, swap
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.value_layouts import masklike, plain
 
-Nudge = Callable[[torch.Tensor], torch.Tensor]
-Swaps = dict[int, tuple[torch.Tensor, torch.Tensor]]
-"""By its identity, a tensor and what stands in for it."""
+if TYPE_CHECKING:
+    from layertap.fault.sharded_replay import Parts
 
 
 class CallStack:
@@ -62,25 +62,6 @@ class CallStack:
         return self.inside[-2] if len(self.inside) > 1 else None
 
 
-class _Gate(torch.autograd.Function):
-    """Hands a value on, or another in its place, and sees its gradient come back."""
-
-    @staticmethod
-    def forward(ctx: Any, found: torch.Tensor, passage: _Passage) -> torch.Tensor:
-        ctx.passage = passage
-        return found.clone() if passage.right is None else passage.right
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-        return ctx.passage.back(grad), None
-
-
-@dataclass(frozen=True, slots=True)
-class _Passage:
-    right: torch.Tensor | None
-    back: Nudge
-
-
 _BACK = {"entry": "grad_input", "exit": "grad_output"}
 
 
@@ -95,14 +76,14 @@ class RecordTap:
             self._trace.calls[self._page] += 1
             self._trace.casts[self._page] = autocast_now()
         swaps = self._write(call, again, "entry", _arriving(self._names, args, kwargs))
-        args, kwargs = _swap((args, kwargs), swaps)
+        args, kwargs = swap((args, kwargs), swaps)
         return args, kwargs, (call, again, args, kwargs)
 
     def leave(self, token: tuple[int, bool, taps.Args, taps.Kwargs], output: Any) -> Any:
         call, again, args, kwargs = token
         self._stack.leave(self._page, call)
         self._write(call, again, "after", _in_objects(self._names, args, kwargs))
-        return _swap(output, self._write(call, again, "exit", leaves(output)))
+        return swap(output, self._write(call, again, "exit", leaves(output)))
 
     def _write(self, call: int, again: bool, end: str, found: Iterator[Leaf]) -> Swaps:
         swaps: Swaps = {}
@@ -111,8 +92,8 @@ class RecordTap:
                 continue
             if not again:
                 self._trace.slots[self._page, call, end, leaf.path] = self._trace.cache.put(leaf.tensor)
-            if _flows(leaf.tensor) and end in _BACK:
-                swaps[id(leaf.tensor)] = leaf.tensor, _gate(leaf.tensor, None, self._back(call, end, leaf.path))
+            if flows(leaf.tensor) and end in _BACK:
+                swaps[id(leaf.tensor)] = leaf.tensor, gate(leaf.tensor, None, self._back(call, end, leaf.path))
         return swaps
 
     def _back(self, call: int, end: str, leaf: str) -> Nudge:
@@ -132,6 +113,15 @@ class Lowered:
     """Whether the run that it is given to is that of the reference itself."""
 
 
+class Begun(NamedTuple):
+    """A measurement that may be under way."""
+
+    key: Key
+    caller: ModuleCall | None
+    found: Pending | Contrast
+    rank: int
+
+
 @dataclass(slots=True)
 class Replay:
     """What all taps of one run share."""
@@ -147,7 +137,7 @@ class Replay:
     put_back: frozenset[tuple[str, str]] = frozenset()
     """In a free run, the pages and ends whose values are exchanged for the reference's all the same."""
     lowered: Lowered | None = None
-    begun: list[tuple[Key, ModuleCall | None, Pending | Contrast]] = field(default_factory=list)
+    begun: list[Begun] = field(default_factory=list)
     beside: dict[int, Pending | Contrast] = field(default_factory=dict)
     """By the number of the measurement, the same value against the lowered reference's."""
     masks: Masks = field(default_factory=Masks)
@@ -156,9 +146,17 @@ class Replay:
     """Calls that were given a value of another size."""
     flowing: set[Key] = field(default_factory=set)
     """Values through which a gradient can go back."""
+    parts: Parts | None = None
+    """Where each rank's values lie in the reference's, if the candidate runs on several."""
+    whole: bool = False
+    """Whether the model that runs has the whole values all the same: the reference."""
+    ends: frozenset[str] | None = None
+    """The only ends whose values are exchanged; None for all."""
 
     def forces(self, key: Key) -> bool:
         """Whether what is here is exchanged for the reference's."""
+        if self.ends is not None and key[2] not in self.ends:
+            return False
         return self.force or (key[0], key[2]) in self.put_back
 
     def measure(self, key: Key, caller: ModuleCall | None, found: torch.Tensor) -> torch.Tensor | None:
@@ -168,13 +166,25 @@ class Replay:
             self.replayed.unforced.append(key)
             return None
         if self.force and self.trace.cache.slot_of(found) is slot:
-            self.begun.append((key, caller, Contrast(exact=True, count=found.numel())))  # it was put there by us
+            self._put_by_us(key, caller, found)
             return found
         if key[2] == "exit" and key[:2] in self.misgiven:
             self.replayed.unforced.append(key)  # what it makes of other values is neither right nor wrong
             return None
-        right, mine = slot.get(found.device), found
-        layout = None
+        right = slot.get(found.device)
+        if self.parts is not None:
+            given = self.parts.measure(self, key, caller, right, found)
+        else:
+            given = self.against(key, caller, right, found)
+        if self.force and self.forces(key) and given is not None:
+            self.trace.cache.remember(given, slot)
+        return given
+
+    def against(
+        self, key: Key, caller: ModuleCall | None, right: torch.Tensor, found: torch.Tensor, rank: int = 0
+    ) -> torch.Tensor | None:
+        """Measures what is held against what is right there; returns that in the form that it has here."""
+        mine, layout = found, None
         form = form_of(right, found)
         values = plain(found)
         if values is None or (form is None and right.ndim == found.ndim) or right.is_complex() != found.is_complex():
@@ -186,27 +196,33 @@ class Replay:
             if layout is not None:
                 found = layout.here(found, right.shape)
             elif not nested and form is not None and self._sized_otherwise(key, right, found):
-                self.begun.append((key, caller, form))
+                self.begun.append(Begun(key, caller, form, rank))
             form = None
         begun = None if form is None and layout is None else self._begin(right, found)
         if begun is None:
             self.replayed.unforced.append(key)
             return None
         self._lay_beside(key, found)
-        self.begun.append((key, caller, begun))
+        self.begun.append(Begun(key, caller, begun, rank))
         if key in self.keep:
             self.replayed.kept[key] = found.detach().clone()
+            self.replayed.held[key, rank] = self.replayed.kept[key]
         if layout is not None:
             right = layout.there(right, mine.shape)
-        given = as_given(right, mine)
-        if self.force and given is not None:
-            self.trace.cache.remember(given, slot)
-        return given
+        return as_given(right, mine)
+
+    def as_given(self, right: torch.Tensor, found: torch.Tensor) -> torch.Tensor | None:
+        """The reference's value in the place of another."""
+        return as_given(right, found)
+
+    def _put_by_us(self, key: Key, caller: ModuleCall | None, found: torch.Tensor) -> None:
+        exact = Contrast(exact=True, count=found.numel())
+        self.begun += [Begun(key, caller, exact, rank) for rank in self.ranks]
 
     def _lay_beside(self, key: Key, found: torch.Tensor) -> None:
         lowered = self.lowered
-        if lowered is None or not self.judge or not found.is_floating_point():
-            return
+        if lowered is None or not self.judge or self.parts is not None or not found.is_floating_point():
+            return  # sums over ranks go in another order: nobody computes the same bits
         if lowered.filling:
             lowered.slots[key] = self.trace.cache.put(found)
         elif key in lowered.slots:
@@ -230,7 +246,7 @@ class Replay:
 
     def note_lost_gradients(self, modules: Mapping[str, nn.Module]) -> None:
         """Gradients that one side has and the other has not, where they get lost."""
-        seen = {key for key, _, _ in self.begun} | set(self.replayed.unforced)
+        seen = {one.key for one in self.begun} | set(self.replayed.unforced)
         missing = [key for key in self.trace.slots if key[2] in ("param_grad", "grad_input") and key not in seen]
         extra = [
             key
@@ -244,23 +260,30 @@ class Replay:
         reached = {key[:2] for key in seen if key[2] == "grad_output"}
         cut = [key for key, own in owned if key[:2] in reached and (own is not None or key in self.flowing)]
         for key in dict.fromkeys([*(frozen or cut), *extra]):
-            self.begun.append((key, key[:2], Contrast(error=1.0, absent=True, count=1)))
+            absent = Contrast(error=1.0, absent=True, count=1)
+            self.begun += [Begun(key, key[:2], absent, rank) for rank in self.ranks]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks whose values are measured in this process."""
+        return (0,) if self.parts is None else self.parts.world.here
 
     @property
     def into(self) -> TensorCache | None:
         """Objects are written into only in a forced run: elsewhere a nudge would be added to a nudge."""
         return self.trace.cache if self.force else None
 
-    def settled(self) -> list[Event]:
-        waiting = [one for _, _, one in self.begun if isinstance(one, Pending)]
+    def settled(self) -> list[tuple[int, Event]]:
+        """All measurements, each with the rank that it is of."""
+        waiting = [one.found for one in self.begun if isinstance(one.found, Pending)]
         later = [number for number, one in self.beside.items() if isinstance(one, Pending)]
         read = iter(settle([*waiting, *(one for one in self.beside.values() if isinstance(one, Pending))]))
-        found = [next(read) if isinstance(one, Pending) else one for _, _, one in self.begun]
+        found = [next(read) if isinstance(one.found, Pending) else one.found for one in self.begun]
         beside = {number: one for number, one in self.beside.items() if isinstance(one, Contrast)}
         beside |= {number: next(read) for number in later}
         return [
-            Event(key=key, caller=caller, found=found[number], beside=beside.get(number))
-            for number, (key, caller, _) in enumerate(self.begun)
+            (one.rank, Event(key=one.key, caller=one.caller, found=found[number], beside=beside.get(number)))
+            for number, one in enumerate(self.begun)
         ]
 
 
@@ -280,7 +303,7 @@ class ForceTap:
         if self._page in self._task.trace.calls:
             self._look_at_masks(token, args, kwargs)
             swaps = self._compare(token, "entry", _arriving(self._names, args, kwargs))
-            args, kwargs = _swap((args, kwargs), swaps, self._task.into)
+            args, kwargs = swap((args, kwargs), swaps, self._task.into)
         if any(key[:2] == (self._page, call) for key in self._task.keep):
             self._task.replayed.arguments[self._page] = _copied((args, kwargs))
         stack.measuring = False
@@ -294,8 +317,8 @@ class ForceTap:
         self._task.writes.note(given, (self._page, begun[0]))
         if self._page in self._task.trace.calls:
             swaps = self._compare(begun, "after", _in_objects(self._names, args, kwargs))
-            _swap((args, kwargs), swaps, self._task.into)
-            output = _swap(output, self._compare(begun, "exit", leaves(output)), self._task.into)
+            swap((args, kwargs), swaps, self._task.into)
+            output = swap(output, self._compare(begun, "exit", leaves(output)), self._task.into)
         stack.leave(self._page, begun[0])
         stack.measuring = False
         return output
@@ -330,10 +353,12 @@ class ForceTap:
             given = value if value is not None and task.forces(key) else tensor
             if task.nudge is not None and end == "entry":
                 given = task.nudge(given)
-            if _flows(tensor) and end in _BACK:
+            if flows(tensor) and end in _BACK:
                 task.flowing.add((*key[:2], _BACK[end], key[3]))
+                if task.parts is not None and not task.whole:
+                    task.parts.note_layout((*key[:2], _BACK[end], key[3]), tensor)
                 back = self._back(call, end, key[3], caller)
-                swaps[id(tensor)] = tensor, _gate(tensor, None if given is tensor else given, back)
+                swaps[id(tensor)] = tensor, gate(tensor, None if given is tensor else given, back)
             elif given is not tensor:
                 swaps[id(tensor)] = tensor, given
         return swaps
@@ -397,47 +422,3 @@ def _copied(call: tuple[Any, Any]) -> tuple[Any, Any]:
     except (RuntimeError, TypeError):  # something in it refuses: then it is handed on as it is
         return plain
     return copied
-
-
-def _flows(tensor: torch.Tensor) -> bool:
-    return torch.is_grad_enabled() and tensor.requires_grad
-
-
-def as_given(right: torch.Tensor, found: torch.Tensor) -> torch.Tensor | None:
-    """The reference's value in the place of another; None where it cannot stand there."""
-    if right.is_nested != found.is_nested or (not right.is_nested and right.shape != found.shape):
-        return None
-    if found.layout == torch.jagged:  # its rows are known by their offsets, which must stay the same tensor
-        return torch.nested.nested_tensor_from_jagged(right.values().to(found.device, found.dtype), found.offsets())  # type: ignore[attr-defined]
-    if right.is_nested and not torch.equal(right._nested_tensor_size(), found._nested_tensor_size()):
-        return None
-    return right.to(found.device, found.dtype, copy=True)
-
-
-def _gate(found: torch.Tensor, right: torch.Tensor | None, back: Nudge) -> torch.Tensor:
-    passed: torch.Tensor = _Gate.apply(found, _Passage(right, back))  # type: ignore[no-untyped-call]
-    return passed
-
-
-def _swap(value: Any, swaps: Swaps, cache: TensorCache | None = None) -> Any:
-    """The same value with other tensors in it.
-
-    A tensor that lies in an object, a cache, cannot be exchanged; with a `cache` it is written into instead.
-    """
-    if not swaps:
-        return value
-    met: set[int] = set()
-
-    def exchange(tensor: torch.Tensor) -> torch.Tensor:
-        met.add(id(tensor))
-        return swaps[id(tensor)][1] if id(tensor) in swaps else tensor
-
-    changed = map_tensors(value, exchange)
-    for old, new in (swaps[key] for key in swaps.keys() - met if cache is not None):
-        if not _flows(old):
-            with torch.no_grad():
-                old.copy_(new)
-            slot = cache.slot_of(new) if cache is not None else None
-            if cache is not None and slot is not None:
-                cache.remember(old, slot)
-    return changed
