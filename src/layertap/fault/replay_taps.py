@@ -356,7 +356,9 @@ class ForceTap:
             if flows(tensor) and end in _BACK:
                 task.flowing.add((*key[:2], _BACK[end], key[3]))
                 if task.parts is not None and not task.whole:
-                    task.parts.note_layout((*key[:2], _BACK[end], key[3]), tensor)
+                    slot = task.trace.slots.get(key)
+                    whole = None if slot is None else tuple(slot.get().shape)
+                    task.parts.note_layout((*key[:2], _BACK[end], key[3]), whole, tensor)
                 back = self._back(call, end, key[3], caller)
                 swaps[id(tensor)] = tensor, gate(tensor, None if given is tensor else given, back)
             elif given is not tensor:

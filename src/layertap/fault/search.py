@@ -82,9 +82,9 @@ class Search:
             self.notes.append(Note("fault.blind_tokens", blind=blind))
         if self.seeded:
             self.notes.append(Note("fault.random"))
-        elif self.any(not same(bare, trace.output)):
-            if not self.any(not same(bare, self.ours.run())):
-                self._watching["reference"] = output_error(bare, trace.output)
+        elif not self._same(bare, trace.output):
+            if self._same(bare, self.ours.run()):
+                self._watching["reference"] = self._output_error(bare, trace.output)
             else:
                 self.notes.append(Note("fault.not_repeatable"))
         else:
@@ -114,7 +114,7 @@ class Search:
         return free
 
     def _same(self, one: Any, other: Any) -> bool:
-        """Whether two outputs of the candidate are equal, on every rank."""
+        """Whether two outputs of one side are equal, on every rank."""
         if self.parts is None:
             return same(one, other)
         pairs = zip(self.parts.world.outputs(one), self.parts.world.outputs(other), strict=True)

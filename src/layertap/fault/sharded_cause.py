@@ -107,7 +107,10 @@ def _own(
     right = dict(own_tensors(ours, page, set(trace.calls)))
     for name, tensor in own_tensors(theirs, page, set(trace.calls)):
         if name in right and not tensor.is_meta and right[name].ndim == tensor.ndim:
-            yield name, (right[name], tensor)
+            if hasattr(right[name], "placements"):  # the reference lies on the same ranks
+                yield name, (unwrapped(right[name]), unwrapped(tensor).view_as(unwrapped(tensor)))
+            else:
+                yield name, (right[name], tensor)
 
 
 def _places_of(world: World, own: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, dict[int, Place]]:

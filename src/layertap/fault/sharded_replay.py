@@ -62,16 +62,15 @@ class Parts:
     _held: dict[tuple[Key, int], CachedTensor] = field(default_factory=dict)
     _summands: dict[Key, dict[int, tuple[torch.Tensor, Place, ModuleCall | None]]] = field(default_factory=dict)
 
-    def note_layout(self, key: Key, tensor: torch.Tensor) -> None:
+    def note_layout(self, key: Key, whole: tuple[int, ...] | None, tensor: torch.Tensor) -> None:
         """The gradient of a DTensor lies as the DTensor does."""
         layout = layout_of(tensor)
-        if layout is not None:
+        if layout is not None and layout.shape == whole:
             self._layouts[key] = layout.reduced()
 
-    def place(self, key: Key, rank: int, found: Any = None) -> Place | None:
+    def place(self, key: Key, rank: int) -> Place | None:
         """The part that a rank holds there; None where nothing says that it is less than the whole."""
-        layout = layout_of(found) if found is not None else None
-        layout = layout or self._layouts.get(key)
+        layout = self._layouts.get(key)
         if layout is None:
             return self._places.get((key, rank))
         if layout not in self._memo:
@@ -87,7 +86,7 @@ class Parts:
         """Measures what each rank that is here holds; returns what each is to hold, as one value."""
         if not task.whole:
             layout = layout_of(found)
-            if layout is not None:
+            if layout is not None and layout.shape == tuple(right.shape):  # or the reference lies on the same ranks
                 self._layouts[key] = layout
         given: dict[int, torch.Tensor] = {}
         places = {rank: self.place(key, rank) for rank in self.world.here}
