@@ -12,14 +12,15 @@ import torch
 from torch import nn
 
 from layertap.capture.sharding import same_part
-from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.drill import Departure
 from layertap.fault.operators import by_operator
 from layertap.fault.quantised import quantisation_error
 from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.result import ModuleRow
-from layertap.fault.value_layouts import closed, masklike, plain
-from layertap.measure.floats import ROUNDOFF
+from layertap.fault.value_layouts import masklike
+from layertap.judge.roundoff import ROUNDOFF
+from layertap.measure.dense import closed, dense
+from layertap.measure.pair.deferred import contrast, on_one_device
 from layertap.result import Note, code_of
 
 Explanation = tuple[str, tuple[str, ...]]
@@ -162,7 +163,7 @@ def _called(clues: Clues) -> Explanation | None:
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor | None:
     """In real numbers, one after the other."""
-    values = plain(tensor.detach())
+    values = dense(tensor.detach())
     return torch.view_as_real(values) if values is not None and values.is_complex() else values
 
 

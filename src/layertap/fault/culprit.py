@@ -13,7 +13,6 @@ from torch import nn
 from layertap.fault.cancelling import Probe
 from layertap.fault.cause import Absent, Clues, below, explain
 from layertap.fault.drill import Departure, OpLog, depart
-from layertap.fault.judge import least_of
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.quantised_kinds import MANY
 from layertap.fault.reference_trace import Key, ModuleCall, ReferenceTrace, ReplayResult
@@ -23,6 +22,7 @@ from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import Search
 from layertap.fault.tensor_cache import CachedTensor
 from layertap.fault.unjudged import judged_pages
+from layertap.judge.signs import least_of
 from layertap.result import Note
 
 LAZY = {"xla", "lazy"}

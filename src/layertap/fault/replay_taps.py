@@ -14,13 +14,15 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.leaves import Leaf, call_leaves, leaves, map_tensors
-from layertap.fault.contrast import Contrast, Pending, begin, form_of, settle
 from layertap.fault.inplace_writes import InplaceWrites
 from layertap.fault.masks import Masks
 from layertap.fault.model_runner import autocast_now, seed, version
 from layertap.fault.reference_trace import Event, Key, ModuleCall, ReferenceTrace, ReplayResult
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
-from layertap.fault.value_layouts import masklike, plain
+from layertap.fault.value_layouts import masklike
+from layertap.measure.dense import dense
+from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.deferred import Pending, begin, form_of, settle
 
 Nudge = Callable[[torch.Tensor], torch.Tensor]
 Swaps = dict[int, tuple[torch.Tensor, torch.Tensor]]
@@ -176,13 +178,13 @@ class Replay:
         right, mine = slot.get(found.device), found
         layout = None
         form = form_of(right, found)
-        values = plain(found)
+        values = dense(found)
         if values is None or (form is None and right.ndim == found.ndim) or right.is_complex() != found.is_complex():
             form = None
         elif form is None or form.shape:
-            dense = plain(right)
-            nested = found.is_nested or right.is_nested or dense is None
-            layout = None if nested or dense is None else self.trace.layouts.between(dense, found)
+            held = dense(right)
+            nested = found.is_nested or right.is_nested or held is None
+            layout = None if nested or held is None else self.trace.layouts.between(held, found)
             if layout is not None:
                 found = layout.here(found, right.shape)
             elif not nested and form is not None and self._sized_otherwise(key, right, found):
@@ -372,7 +374,7 @@ def _in_objects(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) ->
 
 def _mask(tensor: torch.Tensor | None) -> bool:
     """Whether a value is a mask; numbers are looked at only where they have the shape of scores."""
-    if tensor is None or plain(tensor) is not tensor or tensor.ndim < 2:
+    if tensor is None or dense(tensor) is not tensor or tensor.ndim < 2:
         return False
     scores = tensor.ndim == 4 or tensor.shape[-1] == tensor.shape[-2]
     return masklike(tensor) and (scores or tensor.dtype == torch.bool)
