@@ -19,8 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from layertap.fault.call_stack import CallStack
 from layertap.fault.reference_trace import ModuleCall
-from layertap.fault.replay_taps import CallStack
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.judge.signs import ratio_of

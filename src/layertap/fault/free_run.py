@@ -21,7 +21,7 @@ from layertap.capture import record
 from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
 from layertap.errors import NothingCaptured
-from layertap.fault.cause import weights_apart
+from layertap.fault.module_differences import weights_apart
 from layertap.fault.module_rows import floors_of
 from layertap.fault.pairing import Pairing, clean_path
 from layertap.fault.reference_trace import Event, Key, ReferenceTrace, ReplayResult
