@@ -167,7 +167,9 @@ def test_f3_a_file_that_changes_under_the_run_is_told(tmp_path: Path) -> None:
     export(recorded(["h.0"]), tmp_path / "x")
     run = open_run(tmp_path / "x")
     torch.save(torch.zeros(2, 5), tmp_path / "x" / "layer_1_output.pt")
-    with pytest.raises(CorruptRun, match="changed since it was opened; layer_1 is no longer the tensor that was measured"):
+    with pytest.raises(
+        CorruptRun, match="changed since it was opened; layer_1 is no longer the tensor that was measured"
+    ):
         run["layer_1"].tensor()
     (tmp_path / "x" / "layer_1_output.pt").unlink()
     with pytest.raises(CorruptRun, match="cannot be read"):
