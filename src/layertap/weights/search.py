@@ -28,7 +28,7 @@ from layertap.weights.quantised import merged_lora
 from layertap.weights.sides import Relation, Sides
 
 
-class Search:
+class RelationSearch:
     """Adds a relation for every tensor that has none."""
 
     def __init__(self, sides: Sides, found: dict[str, Relation]) -> None:
