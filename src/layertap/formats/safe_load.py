@@ -56,6 +56,8 @@ class ForeignFiles:
         self.problems: list[str] = []
         self.unread: list[str] = []
         """What may hold tensors and was not read; files of the folder from which nothing came are added at the end."""
+        self.numbers: dict[str, int | float] = {}
+        """Single numbers beside the tensors, by their names."""
         self.used: set[Path] = set()
         """Files that were read for what they say of others."""
         self.loaded: Any = None
@@ -92,7 +94,7 @@ class ForeignFiles:
         if silent:
             some = ", ".join(silent[:8]) + (f" and {len(silent) - 8} more" if len(silent) > 8 else "")
             self.problems.append(f"{self.path}: not read: {some}")
-        about = {**info, "layout": self.layout, "source": str(self.path), "unread": unread}
+        about = {**info, "layout": self.layout, "source": str(self.path), "unread": unread, "numbers": self.numbers}
         writer = MemoryWriter(info=about, name=self.name)
         writer.problems += self.problems
         rows = self.rows if order is None else sorted(self.rows, key=lambda row: (row[0].step, order(row[0])))
