@@ -19,10 +19,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from layertap.fault.call_stack import CallStack
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.judge import LIMIT, ratio_of
 from layertap.fault.reference_trace import ModuleCall
-from layertap.fault.replay_taps import CallStack
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
 
 _PACKAGE, _TORCH = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)

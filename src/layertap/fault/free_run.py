@@ -22,9 +22,9 @@ from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
 from layertap.compare.floor import PER_LAYER
 from layertap.errors import NothingCaptured
-from layertap.fault.cause import weights_apart
 from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.judge import LIMIT, floors_of, least_of, ratio_of
+from layertap.fault.module_differences import weights_apart
 from layertap.fault.pairing import Pairing, clean_path
 from layertap.fault.reference_trace import Event, Key, ReferenceTrace, ReplayResult
 from layertap.fault.result import Finding, ModuleRow

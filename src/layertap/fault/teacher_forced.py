@@ -10,7 +10,7 @@ from functools import partial
 from torch import nn
 
 from layertap.fault.cancelling import Free, Probe, Sorted, sort_out
-from layertap.fault.cause import Absent, below
+from layertap.fault.cause import Absent
 from layertap.fault.contrast import Contrast
 from layertap.fault.culprit import Scene, accuse, is_under
 from layertap.fault.exchange import exchanged, proven, suspected
@@ -26,9 +26,10 @@ from layertap.fault.judge import (
     unlike_others,
 )
 from layertap.fault.model_runner import ModelRunner
+from layertap.fault.module_differences import below
 from layertap.fault.quantised_kinds import quantised_modules, stand_out, systematic
 from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
-from layertap.fault.replay_taps import Lowered
+from layertap.fault.replay_measure import Lowered
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import APART, Search
 from layertap.fault.unjudged import judged_pages, suspects
