@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from layertap.compare.align.inputs import Input, InputPair, input_pairs, known
 from layertap.compare.padding import Trim, find_trim
 from layertap.compare.result import Alignment, Pair
-from layertap.measure.floats import FORMATS, ROUNDOFF
+from layertap.judge.roundoff import ROUNDOFF
+from layertap.measure.floats import FORMATS
 from layertap.measure.sketch import relative_l2
 from layertap.result import Note
 from layertap.site import Record
@@ -109,10 +110,9 @@ def _unread(*runs: Run) -> list[str]:
 
 def _numbers(reference: Run, candidate: Run) -> list[str]:
     """Single numbers that lie beside the tensors and differ: a loss is no layer, but it must not differ in silence."""
-    sides = [run.info.get("numbers") for run in (reference, candidate)]
-    if not all(isinstance(side, Mapping) for side in sides):
+    ours, theirs = reference.info.get("numbers"), candidate.info.get("numbers")
+    if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
         return []
-    ours, theirs = sides
     differ = [name for name, value in ours.items() if name in theirs and theirs[name] != value]
     if not differ:
         return []
