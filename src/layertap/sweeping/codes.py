@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layertap.compare.measuring import Measured
 from layertap.compare.result import Pair
+from layertap.judge.measured import Measured
 from layertap.measure.pair import Array, compare
 from layertap.result import Note
 from layertap.site import Record
