@@ -22,6 +22,8 @@ from layertap.fault.tensor_cache import TensorCache
 from layertap.result import Note
 
 Progress = Callable[[str], None]
+MOST_FORWARDS = 10
+"""No side is run more often than this, at any depth and with any number of faults."""
 APART = Note("fault.outputs_apart")
 
 
