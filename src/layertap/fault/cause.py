@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from layertap.fault.contrast import on_one_device
 from layertap.fault.drill import Departure
 from layertap.fault.error_forms import certain_form, error_form, faint_form, whole_numbers
 from layertap.fault.module_differences import Explanation, config_apart, mode_apart, weights_apart
 from layertap.fault.operators import by_operator
 from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.result import ModuleRow
-from layertap.fault.value_layouts import closed, masklike, plain
+from layertap.fault.value_layouts import masklike
+from layertap.measure.dense import closed, dense
+from layertap.measure.pair.deferred import on_one_device
 from layertap.result import Note, code_of
 
 
@@ -163,7 +164,7 @@ def _called(clues: Clues) -> Explanation | None:
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor | None:
     """In real numbers, one after the other."""
-    values = plain(tensor.detach())
+    values = dense(tensor.detach())
     return torch.view_as_real(values) if values is not None and values.is_complex() else values
 
 

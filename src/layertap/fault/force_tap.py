@@ -15,7 +15,8 @@ from layertap.fault.model_runner import autocast_now, version
 from layertap.fault.reference_trace import Key, ModuleCall
 from layertap.fault.replay_measure import Replay
 from layertap.fault.tensor_swap import BACK, Nudge, Swaps, arriving, as_given, flows, gate, in_objects, swap, tensors_in
-from layertap.fault.value_layouts import masklike, plain
+from layertap.fault.value_layouts import masklike
+from layertap.measure.dense import dense
 
 _Token = tuple[int, bool, ModuleCall | None]
 
@@ -113,7 +114,7 @@ class ForceTap:
 
 def _mask(tensor: torch.Tensor | None) -> bool:
     """Whether a value is a mask; numbers are looked at only where they have the shape of scores."""
-    if tensor is None or plain(tensor) is not tensor or tensor.ndim < 2:
+    if tensor is None or dense(tensor) is not tensor or tensor.ndim < 2:
         return False
     scores = tensor.ndim == 4 or tensor.shape[-1] == tensor.shape[-2]
     return masklike(tensor) and (scores or tensor.dtype == torch.bool)

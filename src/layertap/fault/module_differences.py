@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from layertap.capture.sharding import same_part
-from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.quantised import quantisation_error, weights_in_effect
-from layertap.measure.floats import ROUNDOFF
+from layertap.judge.roundoff import ROUNDOFF
+from layertap.measure.pair.deferred import contrast, on_one_device
 from layertap.result import Note
 
 Explanation = tuple[str, tuple[str, ...]]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from layertap.fault.cancelling import Ends, Probe, role_of
-from layertap.fault.contrast import Contrast
-from layertap.fault.judge import LIMIT
 from layertap.fault.reference_trace import Key
 from layertap.fault.result import ModuleRow
+from layertap.judge.calibration import LIMIT_OF_MODULES
+from layertap.measure.pair.contrast import Contrast
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def omitted(
     for event in replayed.events:
         page, _, end, _ = event.key
         if end == "exit" and page in (parent, *whole):
-            within = event.found.error <= LIMIT * max(floors.get(event.key, Contrast()).error, least)
+            within = event.found.error <= LIMIT_OF_MODULES * max(floors.get(event.key, Contrast()).error, least)
             right[page] = right.get(page, True) and within and not event.found.mismatched
     if right.get(parent, True) or not all(right.get(page, False) for page in whole):
         return None

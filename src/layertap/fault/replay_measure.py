@@ -9,13 +9,15 @@ import torch
 from torch import nn
 
 from layertap.fault.call_stack import CallStack
-from layertap.fault.contrast import Contrast, Pending, begin, form_of, settle
 from layertap.fault.inplace_writes import InplaceWrites
 from layertap.fault.masks import Masks
 from layertap.fault.reference_trace import Event, Key, ModuleCall, ReferenceTrace, ReplayResult
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.tensor_swap import Nudge, as_given
-from layertap.fault.value_layouts import masklike, plain
+from layertap.fault.value_layouts import masklike
+from layertap.measure.dense import dense
+from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.deferred import Pending, begin, form_of, settle
 
 
 @dataclass(slots=True)
@@ -71,13 +73,13 @@ class Replay:
         right, mine = slot.get(found.device), found
         layout = None
         form = form_of(right, found)
-        values = plain(found)
+        values = dense(found)
         if values is None or (form is None and right.ndim == found.ndim) or right.is_complex() != found.is_complex():
             form = None
         elif form is None or form.shape:
-            dense = plain(right)
-            nested = found.is_nested or right.is_nested or dense is None
-            layout = None if nested or dense is None else self.trace.layouts.between(dense, found)
+            held = dense(right)
+            nested = found.is_nested or right.is_nested or held is None
+            layout = None if nested or held is None else self.trace.layouts.between(held, found)
             if layout is not None:
                 found = layout.here(found, right.shape)
             elif not nested and form is not None and self._sized_otherwise(key, right, found):
