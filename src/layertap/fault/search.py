@@ -24,6 +24,8 @@ from layertap.result import Note
 from layertap.site import Site
 
 Progress = Callable[[str], None]
+MOST_FORWARDS = 10
+"""No side is run more often than this, at any depth and with any number of faults."""
 APART = Note("fault.outputs_apart")
 
 

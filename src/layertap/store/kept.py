@@ -8,6 +8,7 @@ from pathlib import Path
 
 from layertap.errors import CorruptRun, NoTensor
 from layertap.measure.fingerprint import fingerprint
+from layertap.messages import tr
 from layertap.site import Record
 from layertap.store.dtype import Bytes, size_of, stored_as
 from layertap.store.schema import SCHEMA
@@ -46,7 +47,7 @@ class KeptTensors:
                 self._headers.popitem(last=False)
         entry = header.get(record.key)
         if entry is None:
-            raise CorruptRun(f"{name}: no tensor {record.key!r}, which is that of {record.site} at step {record.step}")
+            raise CorruptRun(tr("store.no_tensor", name=name, key=record.key, site=record.site, step=record.step))
         nbytes = entry.end - entry.begin
         expected = size_of(record.kept_dtype, record.kept_shape)
         stored = stored_as(record.kept_dtype, record.kept_shape, nbytes)
@@ -56,8 +57,17 @@ class KeptTensors:
             or min(record.kept_shape, default=0) < 0
         ):
             raise CorruptRun(
-                f"{name}: tensor {record.key!r} is {entry.dtype} {list(entry.shape)}, "
-                f"the record of {record.site} at step {record.step} says {record.kept_dtype} {list(record.kept_shape)}"
+                tr(
+                    "store.tensor_differs",
+                    name=name,
+                    key=record.key,
+                    dtype=entry.dtype,
+                    shape=list(entry.shape),
+                    site=record.site,
+                    step=record.step,
+                    kept_dtype=record.kept_dtype,
+                    kept_shape=list(record.kept_shape),
+                )
             )
         return read_bytes(path, name, entry.begin, entry.end, mapped=mapped)
 
@@ -74,10 +84,7 @@ class KeptTensors:
 def keyed(record: Record) -> str:
     """The key of what was kept of a record; a NoTensor where only statistics were."""
     if record.kept == "stats" or not record.file:
-        raise NoTensor(
-            f"{record.site}: only statistics were kept at step {record.step}; "
-            f"record again with keep='tensor', or with keep={{{str(record.site)!r}: 'tensor'}}"
-        )
+        raise NoTensor(tr("store.stats_only", site=record.site, step=record.step, site2=str(record.site)))
     return record.key
 
 
@@ -95,7 +102,13 @@ def check(name: str, record: Record, found: int) -> None:
     expected = checksum(record)
     if expected is not None and found != expected:
         raise CorruptRun(
-            f"{name}/tensors/{record.file}: the tensor of {record.site} at step {record.step} is damaged: its "
-            f"bytes have fingerprint {found:016x}, recorded was {expected:016x}. Restore the file, or open the run "
-            f"with Run(path, verify=False) to read it as it is"
+            tr(
+                "store.tensor_damaged",
+                name=name,
+                file=record.file,
+                site=record.site,
+                step=record.step,
+                found=found,
+                expected=expected,
+            )
         )

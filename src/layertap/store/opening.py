@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import CorruptRun, NewerFormat, NotARun
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.store.runfile import read_run_file, run_files
 from layertap.store.shards import RETRIES, Shard, inside, list_shards, open_shards
 
@@ -24,8 +26,14 @@ def open_folder(folder: Path, since: str = "") -> OpenedFolder:
     names = list_shards(folder)
     paths = run_files(folder)
     if not paths and not names:
-        there = "holds no run.json" if folder.is_dir() else "is not a folder" if folder.exists() else "does not exist"
-        raise NotARun(f"{folder}: {there}; a run is the folder that was given to layertap.record")
+        there = (
+            tr("store.no_run_json")
+            if folder.is_dir()
+            else tr("store.not_folder")
+            if folder.exists()
+            else tr("store.missing")
+        )
+        raise NotARun(tr("store.not_run", folder=folder, there=there))
     files: dict[int, dict[str, Any]] = {}
     problems: list[str] = []
     for rank, path in paths.items():
@@ -36,9 +44,9 @@ def open_folder(folder: Path, since: str = "") -> OpenedFolder:
             # are readable. With neither there is nothing to open.
             if not files and (isinstance(error, NewerFormat) or not names):
                 raise
-            problems.append(f"{error}; the records are readable")
+            problems.append(Note("store.readable", error=error))
     if not paths:
-        problems.append(f"{folder}/run.json: missing; the records are readable, what made them is not known")
+        problems.append(Note("store.run_json_missing", folder=folder))
     shards = _open_shards(folder, names, since, problems)
     return OpenedFolder(files, shards, problems)
 
@@ -62,19 +70,17 @@ def _open_shards(folder: Path, names: tuple[str, ...], since: str, met: list[str
 
 def problems_of(session: dict[str, Any]) -> list[str]:
     """What a writer's own file says is missing."""
-    name = f"session {session.get('session')} of rank {session.get('rank')}"
+    name = tr("store.session_of_rank", session=session.get("session"), session2=session.get("rank"))
     receipt, problems, told = session.get("receipt"), session.get("problems"), []
     if not isinstance(receipt, dict):
         receipt = {}
     if receipt.get("error"):
-        told.append(f"{name} met an error: {receipt['error']}; what came after it may be missing")
+        told.append(Note("store.session_error", name=name, receipt=receipt["error"]))
     elif session.get("status") != "complete":
-        told.append(
-            f"{name} was never closed: it is still recording, or its process died; its last records may be missing"
-        )
+        told.append(Note("store.session_open", name=name))
     problems = [str(problem) for problem in problems] if isinstance(problems, list) else []
     if receipt.get("lost") and not problems:
-        problems.append(f"{name}: {receipt['lost']} record(s) could not be written")
+        problems.append(Note("store.session_lost", name=name, receipt=receipt["lost"]))
     return [*told, *problems]
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, SiteNotFound
-from layertap.messages import printable
-from layertap.result import render
+from layertap.messages import printable, tr
+from layertap.result import Note, render
 from layertap.site import Receipt, Record, Site
 from layertap.store.dtype import Bytes
 from layertap.store.index import Index, Rows, as_arrow
@@ -92,7 +92,7 @@ class Run:
         for session in self.sessions:
             told += problems_of(session)
         if self._memory is None and self._whole and not self._problems and (wrote := self._receipted()) > self.count:
-            told.append(f"{self.name}: {wrote} records were written, {self.count} are here: files of records/ are gone")
+            told.append(Note("store.records_gone", name=self.name, wrote=wrote, count=self.count))
         return (*told, *self._problems, *self._without_tensors)
 
     @cached_property
@@ -104,13 +104,11 @@ class Run:
                 name = f"{shard.stem}.safetensors"
                 try:
                     if is_empty(tensor_path(self.path, name)):
-                        told.append(
-                            f"{self.path}/tensors/{name}: empty; the tensors of {shard.rows} record(s) are lost"
-                        )
+                        told.append(Note("store.tensors_empty", path=self.path, name=name, rows=shard.rows))
                 except CorruptRun as error:
                     if shard.merged_into() is not None:
                         continue
-                    told.append(f"{error}; the tensors of {shard.rows} record(s) are lost")
+                    told.append(Note("store.tensors_lost", error=error, rows=shard.rows))
         return tuple(told)
 
     def _receipted(self) -> int:
@@ -129,7 +127,7 @@ class Run:
         try:
             return Receipt.from_dict(data)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise CorruptRun(f"{self.name}: the receipt in run.json is not one") from None
+            raise CorruptRun(tr("store.receipt_damaged", name=self.name)) from None
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
@@ -156,7 +154,9 @@ class Run:
         names = list(SCHEMA.names if columns is None else columns)
         for name in names:
             if name not in SCHEMA.names:
-                raise BadArgument(f"no column {name!r}{_nearest(name, SCHEMA.names)}; all: {', '.join(SCHEMA.names)}")
+                raise BadArgument(
+                    tr("store.no_column", name=name, name2=_nearest(name, SCHEMA.names), names=", ".join(SCHEMA.names))
+                )
         schema = pa.schema([SCHEMA.field(name) for name in names], metadata=SCHEMA.metadata)
         tables = [table.cast(schema) for table in self.tables(names)]
         return pa.concat_tables(tables) if tables else schema.empty_table()
@@ -202,7 +202,13 @@ class Run:
         if not len(rows):
             names = [str(known) for known in (*self.sites, *self.index.sites)]
             raise SiteNotFound(
-                f"{self.name}: no site {str(site)!r}{_nearest(str(site), names)}. It has {len(self.sites)} sites"
+                tr(
+                    "store.no_site",
+                    name=self.name,
+                    site=str(site),
+                    value=_nearest(str(site), names),
+                    count=len(self.sites),
+                )
             )
         return SiteRecords(self, Site.parse(_canonical(site)), rows)
 
@@ -222,17 +228,23 @@ class Run:
     def __str__(self) -> str:
         steps = self.index.steps()
         span = (
-            "no steps" if not len(steps) else f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]}-{steps[-1]}"
+            tr("store.no_steps")
+            if not len(steps)
+            else tr("store.one_step", steps=steps[0])
+            if len(steps) == 1
+            else tr("store.steps", steps=steps[0], steps2=steps[-1])
         )
-        state = f"partial ({len(self.problems)} problem(s), see .problems)" if self.partial else "complete"
-        return printable(f"{self.name}: {len(self.sites)} sites, {self.count} records, {span}, {state}")
+        state = tr("store.partial", count=len(self.problems)) if self.partial else "complete"
+        return printable(
+            tr("store.run_text", name=self.name, count=len(self.sites), count2=self.count, span=span, state=state)
+        )
 
     def _repr_html_(self) -> str:
         html: str = render(self, "notebook")
         return html
 
     def __repr__(self) -> str:
-        return printable(f"<Run {self.name}: {self.count} records>")
+        return printable(tr("store.run_repr", name=self.name, count=self.count))
 
     def record_at(self, row: int) -> Record:
         """One record by its row in `index`."""
@@ -356,4 +368,4 @@ def _canonical(site: Site | str) -> str:
 
 def _nearest(name: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, list(dict.fromkeys(names)), n=5, cutoff=0.5)
-    return f"; nearest: {', '.join(near)}" if near else ""
+    return tr("store.nearest", near=", ".join(near)) if near else ""
