@@ -133,7 +133,7 @@ def test_a_nest_that_multiplies_is_refused(tmp_path: Path) -> None:
     for _ in range(6):
         value = [value] * 30
     torch.save(value, tmp_path / "bomb.pt")
-    with pytest.raises(CorruptRun, match="more than 10000 values"):
+    with pytest.raises(CorruptRun, match="more than 10000 nested values"):
         open_run(tmp_path / "bomb.pt")
 
 
@@ -176,9 +176,9 @@ def test_polygraphys_results_and_inputs(tmp_path: Path) -> None:
     assert lt.diff(one, f"{two}#runner-0").verdict == "identical"
     report = lt.diff(one, f"{two}#runner-1")
     assert (report.verdict, str(report.first.site)) == ("fault", "logits")
-    with pytest.raises(BadArgument, match=r"2 runners; say which: .*two.json#runner-0"):
+    with pytest.raises(BadArgument, match=r"2 runners; choose one: .*two.json#runner-0"):
         open_run(two)
-    with pytest.raises(NotARun, match="no such runner; the file holds runner-0, runner-1"):
+    with pytest.raises(NotARun, match="no such runner; the file has runner-0, runner-1"):
         open_run(f"{two}#runner-7")
     (tmp_path / "inputs.json").write_text(json.dumps([{"x": encoded(VALUES[0].numpy())}]))
     assert [str(site) for site in open_run(tmp_path / "inputs.json").sites] == ["x"]
@@ -233,7 +233,7 @@ def test_msprobes_tensor_that_is_not_what_its_statistics_say(tmp_path: Path) -> 
     assert not open_run(ours).problems
     torch.save(VALUES[0] * 1.5, ours / "step0/rank0/dump_tensor_data/Module.layers.2.Linear.forward.0.output.0.pt")
     (problem,) = open_run(ours).problems
-    assert "layers.2 is not what Module.layers.2.Linear.forward.0.output.0.pt holds (mean" in problem
+    assert "layers.2 differs from the tensor in Module.layers.2.Linear.forward.0.output.0.pt (mean" in problem
     assert "norm" in problem
 
 

@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from layertap.compare.align.inputs import Input, InputPair, input_pairs, known
 from layertap.compare.padding import Trim, find_trim
 from layertap.compare.result import Alignment, Pair
-from layertap.measure.floats import FORMATS, ROUNDOFF
+from layertap.judge.roundoff import ROUNDOFF
+from layertap.measure.floats import FORMATS
 from layertap.measure.sketch import relative_l2
 from layertap.result import Note
 from layertap.site import Record

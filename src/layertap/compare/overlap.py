@@ -17,9 +17,9 @@ import numpy.typing as npt
 from layertap.compare.align.board import View
 from layertap.compare.align.distance import angles, distances, nearest
 from layertap.compare.padding import Trim
-from layertap.compare.shapes import Shape, common_shape, lengths, leveled
 from layertap.compare.tensors import array_of, changed, elements
 from layertap.errors import RunError
+from layertap.judge.shapes import Shape, common_shape, lengths, leveled
 from layertap.measure.pair import Array
 from layertap.result import Note
 from layertap.site import Record

@@ -14,11 +14,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from layertap.fault.contrast import Contrast
-from layertap.fault.judge import LIMIT
 from layertap.fault.outputs import size_of
 from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
 from layertap.fault.result import ModuleRow
+from layertap.judge.calibration import LIMIT_OF_MODULES
+from layertap.measure.pair.contrast import Contrast
 
 PROBES = 5
 """So many runs of the candidate may be spent on it."""
@@ -74,7 +74,7 @@ class Free:
         """Whether rounding explains what is seen there."""
         if found.shape or found.nonfinite or found.mismatched:
             return False
-        return found.error <= LIMIT * self.floor(key)
+        return found.error <= LIMIT_OF_MODULES * self.floor(key)
 
     def right_at(self, page: str, call: int, end: str) -> bool:
         keys = self._ends.get((page, call, end), [])
@@ -88,12 +88,12 @@ class Free:
         page, call, end, _ = row.place
         if end not in ("exit", "entry") or row.found.shape or not self.right_at(page, call, end):
             return False
-        return row.found.error > LIMIT * self.floor(row.place) or bool(row.found.mismatched)
+        return row.found.error > LIMIT_OF_MODULES * self.floor(row.place) or bool(row.found.mismatched)
 
     def far_off(self, row: ModuleRow) -> bool:
         """Whether what it returns in the free run is beyond doubt wrong."""
         found = self.found.get(row.place)
-        return found is not None and size_of(found) > 5 * LIMIT * self.floor(row.place)
+        return found is not None and size_of(found) > 5 * LIMIT_OF_MODULES * self.floor(row.place)
 
     def closes(self, row: ModuleRow) -> bool:
         """Whether what a module spoils is right again, in a module around it or in all those that read its output."""
@@ -154,7 +154,7 @@ def sort_out(
     A module that is `hollow` holds nothing: what was folded elsewhere and is wrong together with it is wrong there.
     """
     told = Sorted()
-    right = not math.isnan(total) and total <= LIMIT * rounding
+    right = not math.isnan(total) and total <= LIMIT_OF_MODULES * rounding
     kinds: set[tuple[str, str]] = set()
     undoing = {_kind(row) for row in faulty if free.undoes(row)}
     probes = PROBES
@@ -209,7 +209,7 @@ def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: f
     if free.spoilt(tried.replayed):
         return "cancelled"
     if right:
-        worse = tried.total > LIMIT * rounding and tried.total > 3 * total
+        worse = tried.total > LIMIT_OF_MODULES * rounding and tried.total > 3 * total
         hidden = row.found.error > VAST * free.floor(row.place) and free.closes(row) and tried.total >= BETTER * total
         return "cancelled" if worse or hidden else "fault"
     near = free.around(row, tried.replayed)

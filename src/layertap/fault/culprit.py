@@ -10,19 +10,20 @@ from typing import Any
 
 from torch import nn
 
+from layertap.fault.call_stack import CallStack
 from layertap.fault.cancelling import Probe
-from layertap.fault.cause import Absent, Clues, below, explain
+from layertap.fault.cause import Absent, Clues, explain
 from layertap.fault.drill import Departure, OpLog, depart
-from layertap.fault.judge import least_of
 from layertap.fault.model_runner import ModelRunner
+from layertap.fault.module_differences import below
 from layertap.fault.quantised_kinds import MANY
 from layertap.fault.reference_trace import Key, ModuleCall, ReferenceTrace, ReplayResult
-from layertap.fault.replay_taps import CallStack
 from layertap.fault.repro import ReproWriter, Witness
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import Search
 from layertap.fault.tensor_cache import CachedTensor
 from layertap.fault.unjudged import judged_pages
+from layertap.judge.signs import least_of
 from layertap.result import Note
 
 LAZY = {"xla", "lazy"}

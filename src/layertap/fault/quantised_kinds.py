@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from layertap.capture.sharding import same_part
-from layertap.fault.cause import QUANTISED, plain_values
-from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.exchange import is_rounded
-from layertap.fault.judge import FINER
+from layertap.fault.module_differences import QUANTISED, plain_values
 from layertap.fault.pairing import Pairing
 from layertap.fault.quantised import moved_on_grid, quantisation_error, weights_in_effect
 from layertap.fault.result import ModuleRow
-from layertap.measure.floats import ROUNDOFF
+from layertap.judge.calibration import FINER
+from layertap.judge.roundoff import ROUNDOFF
+from layertap.measure.pair.deferred import contrast, on_one_device
 from layertap.result import Note
 
 MANY = 4

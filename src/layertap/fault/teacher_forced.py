@@ -10,28 +10,21 @@ from functools import partial
 from torch import nn
 
 from layertap.fault.cancelling import Free, Probe, Sorted, sort_out
-from layertap.fault.cause import Absent, below
-from layertap.fault.contrast import Contrast
+from layertap.fault.cause import Absent
 from layertap.fault.culprit import Scene, accuse, is_under
 from layertap.fault.exchange import exchanged, proven, suspected
-from layertap.fault.judge import (
-    LIMIT,
-    Judged,
-    by_module,
-    floors_of,
-    judge_beside,
-    judge_events,
-    least_of,
-    seen_at,
-    unlike_others,
-)
 from layertap.fault.model_runner import ModelRunner
+from layertap.fault.module_differences import below
+from layertap.fault.module_rows import Judged, by_module, floors_of, judge_beside, judge_events, seen_at, unlike_others
 from layertap.fault.quantised_kinds import quantised_modules, stand_out, systematic
 from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
-from layertap.fault.replay_taps import Lowered
+from layertap.fault.replay_measure import Lowered
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import APART, Search
 from layertap.fault.unjudged import judged_pages, suspects
+from layertap.judge.calibration import LIMIT_OF_MODULES
+from layertap.judge.signs import least_of
+from layertap.measure.pair.contrast import Contrast
 from layertap.result import Note
 
 NAMED = 6
@@ -77,7 +70,9 @@ class TeacherForcedSearch(Search):
         self._doubt_draws(floors)
         self.notes += [Note("fault.other_form", told=self.told(key)) for key in _once(forced.unforced)]
         faint = unlike_others(table, beside or {}) | self._proven(table, forced, floors, trace, lowered)
-        faulty, masks = self._makers([row for row in table if row.ratio > LIMIT or row.page in faint], forced)
+        faulty, masks = self._makers(
+            [row for row in table if row.ratio > LIMIT_OF_MODULES or row.page in faint], forced
+        )
         faulty = self._consequential(faulty, judged)
         if faulty and low is not self.ours:  # inputs nudged everywhere move more than the dtype alone does
             drift = self.play(low, modules, trace, force=False)
@@ -90,9 +85,9 @@ class TeacherForcedSearch(Search):
         self.notes += [Note("fault.without_effect", cause=one.cause, text=one.text) for one in idle]
         if not forced.events:
             self.doubts.append(Note("fault.nothing_paired"))
-        if not faulty and not shared and total > LIMIT * max(rounding, least_of(self.dtype)):
+        if not faulty and not shared and total > LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)):
             rounding = max(rounding, *self._drifts(trace, low, modules))
-            if total > LIMIT * max(rounding, least_of(self.dtype)):
+            if total > LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)):
                 faulty = [row for row in table if _counted_otherwise(row, floors)]
         if self.doubts or not faulty:
             exact = total == 0 and all(one.event.found.exact for one in judged)
@@ -149,7 +144,7 @@ class TeacherForcedSearch(Search):
             above = row.page
             while above and row.found.shape and (above := above.rpartition(".")[0]) not in exits and above:
                 pass
-            if row.found.shape and above != row.page and exits.get(above, math.inf) <= LIMIT:
+            if row.found.shape and above != row.page and exits.get(above, math.inf) <= LIMIT_OF_MODULES:
                 idle.append(row)
         if idle:
             self.notes.append(Note("fault.other_size", listed=_listed(idle)))
@@ -242,7 +237,7 @@ class TeacherForcedSearch(Search):
         elif math.isnan(total) and not cause:
             verdict = "inconclusive"
             self.doubts.append(APART)
-        elif not cause and total > LIMIT * max(rounding, least_of(self.dtype)):
+        elif not cause and total > LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)):
             verdict = "inconclusive"
             times = Note("fault.times_rounding", total=total / rounding) if rounding else Note("fault.not_rounding")
             self.doubts.append(Note("fault.output_unexplained", times=times))

@@ -23,6 +23,8 @@ from layertap.formats import polygraphy
 from layertap.formats.npy import read_npy
 from layertap.formats.safe_load import ForeignFiles, Stamp, listed, load_pt, natural, record_of, regular
 from layertap.formats.values import NamedValue, entries
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store.run import Run
 
@@ -82,7 +84,7 @@ def take_file(
         foreign.problems.append(str(error))
         return
     if not found:
-        foreign.problems.append(f"{path}: holds no tensor")
+        foreign.problems.append(Note("formats.no_tensor", path=path))
     foreign.unread += [f"{path.name}: {text}" for text in left_out]
     for place, entry in enumerate(found):
         site = entry.site
@@ -93,7 +95,7 @@ def take_file(
         try:
             record = change(record_of(site, entry.tensor, asked=entry.asked, step=entry.step))
         except ValueError as error:
-            foreign.problems.append(f"{path}: {site} holds {error}")
+            foreign.problems.append(Note("formats.site_contains", path=path, site=site, error=error))
             foreign.unread.append(f"{path.name}: {site}")
             continue
         foreign.put(record, path, before, partial(loaded.tensor, path, before, name, pick, place))
@@ -141,7 +143,7 @@ def _load_pt(path: Path) -> Steps:
 
 
 def _load_npy(path: Path) -> Steps:
-    with reading(str(path), "not an array"), open_regular(path) as raw:
+    with reading(str(path), tr("formats.not_array")), open_regular(path) as raw:
         return [(0, read_npy(raw, str(path), regular(path)[1]))]
 
 
@@ -149,7 +151,7 @@ def _load_safetensors(path: Path) -> Steps:
     from safetensors.torch import load_file
 
     regular(path)
-    with reading(str(path), "not a safetensors file"):
+    with reading(str(path), tr("formats.not_safetensors")):
         return [(0, load_file(path))]
 
 
@@ -167,7 +169,7 @@ def read_runner(path: Path, runner: str) -> Run:
     """Reads one runner of Polygraphy's results, where a file holds several: `file.json#runner`."""
     names = polygraphy.runners(path)
     if runner not in names:
-        raise NotARun(f"{path}#{runner}: no such runner; the file holds {', '.join(names) or 'none'}")
+        raise NotARun(tr("formats.no_runner", path=path, runner=runner, value=", ".join(names) or "none"))
     foreign = ForeignFiles(path, layout="files", name=f"{path}#{runner}")
     take_file(foreign, path, "", pick=partial(polygraphy.only, runner))
     return foreign.run()

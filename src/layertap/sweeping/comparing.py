@@ -9,12 +9,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from layertap.compare.depth import depth
-from layertap.compare.floor import Floor, key_of
-from layertap.compare.measuring import Measured, measure_pair
+from layertap.compare.measuring import measure_pair
 from layertap.compare.result import Pair, Row
 from layertap.compare.rows import rows_of
-from layertap.measure.floats import ROUNDOFF
+from layertap.judge.depth import depth
+from layertap.judge.floor import Floor, key_of
+from layertap.judge.measured import Measured
+from layertap.judge.roundoff import ROUNDOFF
 from layertap.result import Verdict
 from layertap.site import Record
 from layertap.store import Run

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from layertap.compare.measuring import Measured
+from layertap.judge.measured import Measured
 from layertap.result import Note, Verdict
 from layertap.sweeping.comparing import Recorded, floors_from, groups_of, matrix_of, measure_all, recorded, rows_against
 from layertap.sweeping.definition import Definition, ModeDefinition
