@@ -39,6 +39,7 @@ from layertap.result import Note
 from layertap.select import Selection, select
 from layertap.site import ROLES, Receipt
 from layertap.store import MemoryWriter, Run, RunWriter
+from layertap.store.storage import is_url
 from layertap.store.writer import DURABILITIES
 
 log = logging.getLogger("layertap")
@@ -84,7 +85,7 @@ class Recorder(Taking):
         super().__init__(rank())
         self._model: nn.Module | None = model
         self._model_ref = weakref.ref(model)
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else path if is_url(path) else Path(path)
         named = Uncompiled(model)
         self.selection: Selection = select(named, sites, exclude=exclude, what=roles)
         """The plan: which sites are recorded. Print it."""
@@ -151,6 +152,10 @@ class Recorder(Taking):
         """What the run is written with; a recorder of another kind may choose the folder later."""
         if self.path is None:
             return MemoryWriter(info=self._info, rank=self.rank)
+        if isinstance(self.path, str):
+            from layertap.store.remote_writer import RemoteWriter
+
+            return RemoteWriter(self.path, info=self._info, rank=self.rank, exists=self._exists)
         # Absolute: the working directory may change while the model runs.
         return RunWriter(
             self.path.absolute(), info=self._info, rank=self.rank, exists=self._exists, durability=self._durability
@@ -276,7 +281,7 @@ class Recorder(Taking):
         if self._state == "new":
             raise BadArgument(tr(_NOT_YET))
         self.flush()
-        return Run(self._writer if isinstance(self._writer, MemoryWriter) else self._writer.path)
+        return Run(self._writer if isinstance(self._writer, MemoryWriter) else self._writer.source)
 
     @property
     def model(self) -> nn.Module:

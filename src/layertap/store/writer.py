@@ -134,6 +134,11 @@ class RunWriter:
             raise RunError(f"{self.path}: no run can be written here ({error.strerror or error})") from error
 
     @property
+    def source(self) -> str | Path:
+        """What `Run` opens to read what is written here."""
+        return self.path
+
+    @property
     def shard(self) -> str:
         """The name of the shard that is being written; what comes is in this one or in a later one."""
         return self._stem()
