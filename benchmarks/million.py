@@ -81,7 +81,9 @@ def main() -> int:
     print(f"{written} records of {sites} sites in {seen} steps, {size / written:.0f} bytes each")
     print(f"written: {rate:,.0f} a second ({seconds:.1f} s, of which {bare:.1f} s are the model's)")
     print(f"memory: {memory[1]:.0f} MiB after a tenth, {memory[-1]:.0f} MiB at the end")
-    print(f"opened, sites and steps: {opened:.2f} s; with the table of {rows} rows: {listed:.2f} s (torch is not needed)")
+    print(
+        f"opened, sites and steps: {opened:.2f} s; with the table of {rows} rows: {listed:.2f} s (torch is not needed)"
+    )
     return int(rate < A_SECOND or listed > LISTED or growth > GROWTH)
 
 

@@ -128,6 +128,26 @@ def test_dicts_of_tensors_and_arrays_in_memory() -> None:
     assert lt.diff({"a": VALUES[0], "b": object()}, {"a": VALUES[0]}).verdict == "inconclusive"
 
 
+def test_single_numbers_are_no_layers_but_do_not_differ_in_silence(tmp_path: Path) -> None:
+    ours, theirs = ({"x": VALUES[0], "loss": loss, "about": {"step": 3}} for loss in (0.25, 0.5))
+    torch.save(ours, tmp_path / "a.pt")
+    torch.save(theirs, tmp_path / "b.pt")
+    for one, other in ((ours, theirs), (tmp_path / "a.pt", tmp_path / "b.pt"), (ours, tmp_path / "b.pt")):
+        report = lt.diff(one, other)
+        assert (report.verdict, len(report.rows)) == ("identical", 1)
+        assert [note for note in report.notes if "loss 0.25 / 0.5" in note], report.notes
+    assert not any("single number" in note for note in lt.diff(ours, tmp_path / "a.pt").notes)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "meta", "dtype"])
+def test_values_that_cannot_be_measured_are_named(kind: str) -> None:
+    values = {"sparse": VALUES[0][0].to_sparse(), "meta": torch.ones(2, device="meta"), "dtype": np.array(["a"])}
+    with pytest.raises(BadArgument, match=r"the_value|no tensors"):
+        lt.diff({"the_value": values[kind]}, {"the_value": VALUES[0]})
+    report = lt.diff({"the_value": values[kind], "x": VALUES[0]}, {"the_value": VALUES[1], "x": VALUES[0]})
+    assert report.verdict == "inconclusive"
+
+
 def test_a_nest_that_multiplies_is_refused(tmp_path: Path) -> None:
     value: Any = [VALUES[0]] * 2 + ["x"]
     for _ in range(6):

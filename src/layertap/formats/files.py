@@ -22,7 +22,7 @@ from layertap.files import open_regular, reading
 from layertap.formats import polygraphy
 from layertap.formats.npy import read_npy
 from layertap.formats.safe_load import ForeignFiles, Stamp, listed, load_pt, natural, record_of, regular
-from layertap.formats.values import NamedValue, entries
+from layertap.formats.values import NamedValue, entries, numbers_in
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Record, Site
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"(?:^|[._])[0-9]+(?=$|[._])|(?<=[A-Za-z])[0-9]+$")
 _END = re.compile(r"embed|norm|head|logits|last_hidden_state|ln_f")
 
-Found = tuple[list[NamedValue], list[str]]
+Found = tuple[list[NamedValue], list[str], dict[str, int | float]]
 
 
 def is_tensor_file(name: str, folder: Path) -> bool:
@@ -79,13 +79,14 @@ def take_file(
     name = own if base is None else base
     try:
         before = regular(path)
-        found, left_out = loaded.entries(path, before, name, pick)
+        found, left_out, numbers = loaded.entries(path, before, name, pick)
     except CorruptRun as error:
         foreign.problems.append(str(error))
         return
     if not found:
         foreign.problems.append(Note("formats.no_tensor", path=path))
     foreign.unread += [f"{path.name}: {text}" for text in left_out]
+    foreign.numbers |= numbers
     for place, entry in enumerate(found):
         site = entry.site
         if site.path == "tensor" and not name:
@@ -106,11 +107,11 @@ class _Loaded:
 
     def __init__(self) -> None:
         self._key: tuple[Path, Stamp] | None = None
-        self._found: Found = ([], [])
+        self._found: Found = ([], [], {})
 
     def entries(self, path: Path, before: Stamp, name: str, pick: Callable[[Any], Any]) -> Found:
         if self._key != (path, before):
-            self._key, self._found = None, ([], [])  # never two files at a time
+            self._key, self._found = None, ([], [], {})  # never two files at a time
             self._found = _entries(path, name, pick)
             self._key = (path, before)
         return self._found
@@ -128,11 +129,14 @@ def _loaded(foreign: ForeignFiles) -> _Loaded:
 def _entries(path: Path, name: str, pick: Callable[[Any], Any]) -> Found:
     found: list[NamedValue] = []
     left_out: list[str] = []
+    numbers: dict[str, int | float] = {}
     for step, value in LOADERS[path.suffix.lower()](path):
-        here, out = entries(pick(value), name)
+        picked = pick(value)
+        here, out = entries(picked, name)
         found += [replace(entry, step=step) for entry in here]
         left_out += out
-    return found, left_out
+        numbers |= numbers_in(picked, name)
+    return found, left_out, numbers
 
 
 Steps = list[tuple[int, Any]]

@@ -58,6 +58,8 @@ class ForeignFiles:
         self.problems: list[str] = []
         self.unread: list[str] = []
         """What may hold tensors and was not read; files of the folder from which nothing came are added at the end."""
+        self.numbers: dict[str, int | float] = {}
+        """Single numbers beside the tensors, by their names."""
         self.used: set[Path] = set()
         """Files that were read for what they say of others."""
         self.loaded: Any = None
@@ -94,7 +96,7 @@ class ForeignFiles:
         if silent:
             some = ", ".join(silent[:8]) + (tr("formats.more", value=len(silent) - 8) if len(silent) > 8 else "")
             self.problems.append(Note("formats.not_read", path=self.path, some=some))
-        about = {**info, "layout": self.layout, "source": str(self.path), "unread": unread}
+        about = {**info, "layout": self.layout, "source": str(self.path), "unread": unread, "numbers": self.numbers}
         writer = MemoryWriter(info=about, name=self.name)
         writer.problems += self.problems
         rows = self.rows if order is None else sorted(self.rows, key=lambda row: (row[0].step, order(row[0])))

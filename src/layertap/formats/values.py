@@ -58,7 +58,7 @@ def read_values(value: Any, *, name: str | None = None) -> Run:
     if not found:
         some = f" ({', '.join(left_out[:5])})" if left_out else ""
         raise BadArgument(tr("formats.no_tensors_in", name=name, name2=type(value).__name__, some=some))
-    writer = MemoryWriter(info={"layout": "values", "unread": left_out}, name=name)
+    writer = MemoryWriter(info={"layout": "values", "unread": left_out, "numbers": numbers_in(value)}, name=name)
     for order, entry in enumerate(found):
         try:
             record = record_of(entry.site, entry.tensor, asked=entry.asked, order=order)
@@ -67,6 +67,8 @@ def read_values(value: Any, *, name: str | None = None) -> Run:
             continue
         writer.add(record_kept(record), raw_bytes(entry.tensor))
     writer.close()
+    if not writer.records:
+        raise BadArgument(tr("formats.none_measured", name=name, some=", ".join(writer.info["unread"][:5])))
     return Run(writer)
 
 
@@ -83,6 +85,26 @@ def entries(value: Any, base: str = "") -> tuple[list[NamedValue], list[str]]:
         taken.add(name)
         found.append(NamedValue(site, tensor))
     return found, search.left_out
+
+
+def numbers_in(value: Any, base: str = "", depth: int = 0) -> dict[str, int | float]:
+    """The single numbers in nested dicts by their names: no layers, but what they say may differ between two sides.
+
+    >>> numbers_in({"loss": 0.5, "about": {"step": 3, "done": True}, "text": "x"})
+    {'loss': 0.5, 'about.step': 3}
+    """
+    found: dict[str, int | float] = {}
+    if not isinstance(value, Mapping) or depth == DEPTH:
+        return found
+    for key, item in value.items():
+        name = f"{base}.{key}" if base else str(key)
+        if type(item) in (int, float):
+            found[name] = item
+        elif isinstance(item, Mapping):
+            found |= numbers_in(item, name, depth + 1)
+        if len(found) > PLACES:
+            break
+    return found
 
 
 @dataclass(slots=True)

@@ -7,7 +7,9 @@ twice. Of a tensor file only the header is copied, when the first of its tensors
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,8 +30,8 @@ class Mirror:
 
     def __init__(self, url: str) -> None:
         self.storage = Storage(url)
-        self._room = tempfile.TemporaryDirectory(prefix="layertap-read-")
-        self.folder = Path(self._room.name)
+        self.folder = Path(tempfile.mkdtemp(prefix="layertap-read-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         for name in ("records", "tensors"):
             (self.folder / name).mkdir()
         self._tensors: Mapping[str, int] = {}

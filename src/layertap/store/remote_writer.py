@@ -67,7 +67,7 @@ class RemoteWriter(RunWriter):
         if self._waiting:
             rows = sum(self._waiting.values())
             self.records -= rows
-            self._note(rows, Note("store.left_here", shards=len(self._waiting), url=self.source, folder=self.path))
+            self._note(rows, Note("storage.left_here", shards=len(self._waiting), url=self.source, folder=self.path))
 
     def close(self, receipt: Receipt | None = None, **more_info: Any) -> None:
         super().close(receipt, **more_info)
@@ -90,7 +90,7 @@ class RemoteWriter(RunWriter):
                     self.storage.put_new(tensors, f"tensors/{tensors.name}")
                 self.storage.put_new(rows, f"records/{rows.name}")
             except (RunError, OSError) as error:
-                log.warning("layertap: %s", tr("store.put_later", stem=stem, url=self.source, why=error))
+                log.warning("layertap: %s", tr("storage.put_later", stem=stem, url=self.source, why=error))
                 return
             del self._waiting[stem]
             for file in (tensors, rows):

@@ -40,7 +40,7 @@ def is_url(path: object) -> bool:
 def on_this_machine(path: str | os.PathLike[str], what: str) -> Path:
     """The path, which `what` needs on a file system; a BadArgument for a URL."""
     if is_url(path):
-        raise BadArgument(tr("store.local_only", path=path, what=what))
+        raise BadArgument(tr("storage.local_only", path=path, what=what))
     return Path(path)
 
 
@@ -53,8 +53,8 @@ class Storage:
         self.url = url.partition("?")[0].rstrip("/")
         scheme = url.partition("://")[0]
         if scheme not in SCHEMES:
-            raise BadArgument(tr("store.scheme", url=self.url, schemes=", ".join(SCHEMES)))
-        with self._telling("store.unreachable"):
+            raise BadArgument(tr("storage.scheme", url=self.url, schemes=", ".join(SCHEMES)))
+        with self._telling("storage.unreachable"):
             self._files, root = fs.FileSystem.from_uri(url)
         self._root = root.rstrip("/")
 
@@ -63,13 +63,13 @@ class Storage:
         from pyarrow import fs
 
         below = f"{self._root}/{folder}".rstrip("/")
-        with self._telling("store.unreachable"):
+        with self._telling("storage.unreachable"):
             found = self._files.get_file_info(fs.FileSelector(below, allow_not_found=True))
         return {item.base_name: item.size for item in found if item.type == fs.FileType.File}
 
     def put(self, file: Path, name: str) -> None:
         """Puts a file, in place of an older object of that name; it is there when this returns."""
-        with self._telling("store.not_put", name=name):
+        with self._telling("storage.not_put", name=name):
             data = file.read_bytes() if file.stat().st_size < _WHOLE else None
             with self._files.open_output_stream(f"{self._root}/{name}", compression=None) as stream:
                 if data is not None:
@@ -81,37 +81,40 @@ class Storage:
             # A stream that met an error may still have been closed as if it were whole.
             there = self._files.get_file_info(f"{self._root}/{name}").size
             if there != file.stat().st_size:
-                raise OSError(tr("store.short", there=there, expected=file.stat().st_size))
+                raise OSError(tr("storage.short", there=there, expected=file.stat().st_size))
 
     def put_new(self, file: Path, name: str) -> None:
         """Puts a file that nobody else may have put: an object of that name and another size is an error."""
         folder, _, base = name.rpartition("/")
         there = self.sizes(folder).get(base)
         if there is not None and there != file.stat().st_size:
-            raise RunError(tr("store.taken", name=f"{self.url}/{name}"))
+            raise RunError(tr("storage.taken", name=f"{self.url}/{name}"))
         self.put(file, name)
 
     def get(self, name: str, file: Path) -> None:
         """Copies an object into a file, which is there whole or not at all."""
         temporary = file.with_name(f".{file.name}.part")
-        with self._telling("store.not_read", name=name):
-            with self._files.open_input_stream(f"{self._root}/{name}", compression=None) as source:
-                with temporary.open("wb") as target:
-                    while block := source.read(_BLOCK):
-                        target.write(block)
+        with self._telling("storage.not_read", name=name):
+            source = self._files.open_input_stream(f"{self._root}/{name}", compression=None)
+            with source, temporary.open("wb") as target:
+                while block := source.read(_BLOCK):
+                    target.write(block)
             os.replace(temporary, file)
 
     def read(self, name: str, begin: int, end: int) -> Bytes:
         """Some bytes of an object; fewer where it ends before."""
         raw = np.empty(end - begin, np.uint8)
-        with self._telling("store.not_read", name=name), self._files.open_input_file(f"{self._root}/{name}") as source:
+        with (
+            self._telling("storage.not_read", name=name),
+            self._files.open_input_file(f"{self._root}/{name}") as source,
+        ):
             source.seek(begin)
             count = source.readinto(raw.data) if len(raw) else 0
         return raw[:count]
 
     def delete(self, name: str) -> None:
         """Deletes an object."""
-        with self._telling("store.not_deleted", name=name):
+        with self._telling("storage.not_deleted", name=name):
             self._files.delete_file(f"{self._root}/{name}")
 
     @contextmanager

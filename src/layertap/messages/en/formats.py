@@ -84,6 +84,7 @@ MESSAGES = {
     "formats.not_msprobe": "not msprobe's: expected JSON with 'data'",
     "formats.not_npz": "not an .npz",
     "formats.not_numbers": "not numbers",
+    "formats.none_measured": "{name}: none of the tensors can be measured: {some}",
     "formats.not_read": "{path}: not read: {some}",
     "formats.not_regular": "{path}: not a regular file",
     "formats.not_safetensors": "not a safetensors file",

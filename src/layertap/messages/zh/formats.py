@@ -76,6 +76,7 @@ MESSAGES = {
     "formats.not_msprobe": "不是 msprobe 的文件：应为含 'data' 的 JSON",
     "formats.not_npz": "不是 .npz",
     "formats.not_numbers": "不是数值",
+    "formats.none_measured": "{name}：没有一个张量可以测量：{some}",
     "formats.not_read": "{path}：未读取：{some}",
     "formats.not_regular": "{path}：不是普通文件",
     "formats.not_safetensors": "不是 safetensors 文件",
