@@ -85,7 +85,8 @@ class Recorder(Taking):
         super().__init__(rank())
         self._model: nn.Module | None = model
         self._model_ref = weakref.ref(model)
-        self.path = None if path is None else path if is_url(path) else Path(path)
+        self._url = str(path) if is_url(path) else ""
+        self.path = None if path is None or self._url else Path(path)
         named = Uncompiled(model)
         self.selection: Selection = select(named, sites, exclude=exclude, what=roles)
         """The plan: which sites are recorded. Print it."""
@@ -137,7 +138,7 @@ class Recorder(Taking):
             region.check()
         self._writer = self.open_writer()
         between = self.between(self._writer)
-        self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None)
+        self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None and not self._url)
         self._pid = os.getpid()
         self._began = time.perf_counter()
         self._checked_before = checking_of(self.model)
@@ -150,12 +151,12 @@ class Recorder(Taking):
 
     def open_writer(self) -> Any:
         """What the run is written with; a recorder of another kind may choose the folder later."""
-        if self.path is None:
-            return MemoryWriter(info=self._info, rank=self.rank)
-        if isinstance(self.path, str):
+        if self._url:
             from layertap.store.remote_writer import RemoteWriter
 
-            return RemoteWriter(self.path, info=self._info, rank=self.rank, exists=self._exists)
+            return RemoteWriter(self._url, info=self._info, rank=self.rank, exists=self._exists)
+        if self.path is None:
+            return MemoryWriter(info=self._info, rank=self.rank)
         # Absolute: the working directory may change while the model runs.
         return RunWriter(
             self.path.absolute(), info=self._info, rank=self.rank, exists=self._exists, durability=self._durability
