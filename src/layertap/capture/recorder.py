@@ -282,7 +282,7 @@ class Recorder(Taking):
         if self._state == "new":
             raise BadArgument(tr(_NOT_YET))
         self.flush()
-        return Run(self._writer if isinstance(self._writer, MemoryWriter) else self._writer.source)
+        return Run(self._writer if isinstance(self._writer, MemoryWriter) else self._url or self._writer.path)
 
     @property
     def model(self) -> nn.Module:

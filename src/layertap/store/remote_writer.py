@@ -45,11 +45,6 @@ class RemoteWriter(RunWriter):
             shutil.rmtree(self._scratch, ignore_errors=True)
             raise
 
-    @property
-    def source(self) -> str:
-        """Where the run can be read."""
-        return self.storage.url
-
     def commit(self) -> None:
         shard, number = self._open, self._number
         records = shard.records
@@ -67,7 +62,7 @@ class RemoteWriter(RunWriter):
         if self._waiting:
             rows = sum(self._waiting.values())
             self.records -= rows
-            self._note(rows, Note("storage.left_here", shards=len(self._waiting), url=self.source, folder=self.path))
+            self._note(rows, Note("storage.left_here", shards=len(self._waiting), url=self.storage.url, folder=self.path))
 
     def close(self, receipt: Receipt | None = None, **more_info: Any) -> None:
         super().close(receipt, **more_info)
@@ -90,7 +85,7 @@ class RemoteWriter(RunWriter):
                     self.storage.put_new(tensors, f"tensors/{tensors.name}")
                 self.storage.put_new(rows, f"records/{rows.name}")
             except (RunError, OSError) as error:
-                log.warning("layertap: %s", tr("storage.put_later", stem=stem, url=self.source, why=error))
+                log.warning("layertap: %s", tr("storage.put_later", stem=stem, url=self.storage.url, why=error))
                 return
             del self._waiting[stem]
             for file in (tensors, rows):
@@ -115,7 +110,7 @@ class RemoteWriter(RunWriter):
             if mine.name in found[""]:
                 self.storage.get(mine.name, mine)
         elif files or shards:
-            raise RunExists(tr("store.exists", folder=self.source))
+            raise RunExists(tr("store.exists", folder=self.storage.url))
 
 
 def _ours(number: str, rank: int, world_size: int | None) -> bool:

@@ -136,11 +136,6 @@ class RunWriter:
             raise RunError(tr("store.path_unwritable", path=self.path, strerror=error.strerror or error)) from error
 
     @property
-    def source(self) -> str | Path:
-        """What `Run` opens to read what is written here."""
-        return self.path
-
-    @property
     def shard(self) -> str:
         """The name of the shard that is being written; what comes is in this one or in a later one."""
         return self._stem()
