@@ -78,7 +78,7 @@ def test_the_error_names_file_site_and_step_and_the_way_out(
     folder: Path, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:
-        monkeypatch.setattr("layertap.measure.pair_native.available", lambda: False)
+        monkeypatch.setattr("layertap.measure.pair.native.available", lambda: False)
     file = tensor_file(folder)
     content = bytearray(file.read_bytes())
     content[-1] ^= 0x80  # the last value of "cut", which a reduction kept

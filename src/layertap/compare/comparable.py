@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from layertap.compare.align.inputs import Input, InputPair, input_pairs, known
 from layertap.compare.padding import Trim, find_trim
 from layertap.compare.result import Alignment, Pair
-from layertap.measure.floats import FORMATS, ROUNDOFF
+from layertap.judge.roundoff import ROUNDOFF
+from layertap.measure.floats import FORMATS
 from layertap.measure.sketch import relative_l2
 from layertap.result import Note
 from layertap.site import Record
@@ -56,6 +57,7 @@ def comparable(reference: Run, candidate: Run, alignment: Alignment) -> Comparab
     for side, run in (("reference", reference), ("candidate", candidate)):
         reasons += _stale(side, run)
         notes += _claims(side, run)
+    notes += _numbers(reference, candidate)
     notes += alignment.unpaired
     notes += [cut.why for cut in alignment.trims if cut != trim]
     missing = _unread(reference, candidate)
@@ -104,6 +106,18 @@ def _unread(*runs: Run) -> list[str]:
             )
             told.append(Note("comparable.unread", folder=run.name, count=len(names), names=some))
     return told
+
+
+def _numbers(reference: Run, candidate: Run) -> list[str]:
+    """Single numbers that lie beside the tensors and differ: a loss is no layer, but it must not differ in silence."""
+    ours, theirs = reference.info.get("numbers"), candidate.info.get("numbers")
+    if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
+        return []
+    differ = [name for name, value in ours.items() if name in theirs and theirs[name] != value]
+    if not differ:
+        return []
+    some = ", ".join(f"{name} {_short(ours[name])} / {_short(theirs[name])}" for name in differ[:5])
+    return [Note("comparable.numbers", count=len(differ), some=some)]
 
 
 def _stale(side: str, run: Run) -> list[str]:

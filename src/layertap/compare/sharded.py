@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from layertap.compare.shapes import Shape, compact, text
+from layertap.judge.shapes import Shape, compact, text
 from layertap.result import Note
 from layertap.site import Record
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from layertap.compare.floor import modelled_floor, roundoff_of
-from layertap.compare.judge import judge
 from layertap.compare.measuring import measure_pair
 from layertap.compare.result import Pair
 from layertap.errors import CorruptRun
+from layertap.judge.floor import modelled_floor
+from layertap.judge.pair import judge
+from layertap.judge.roundoff import roundoff_of
 from layertap.messages import tr
 from layertap.result import EXIT_CODES, Note, Result, Verdict
 from layertap.site import Record, Site
@@ -141,7 +142,7 @@ def _partings(
 def _parting(reference: Run, candidate: Run, a: Record, b: Record, roundoff: float) -> tuple[Parting, Verdict]:
     pair = Pair(reference=a, candidate=b, rung="exact")
     measured = measure_pair(reference, candidate, pair)
-    judged = judge(pair, measured, modelled_floor(pair, roundoff))
+    judged = judge(pair.reference, pair.candidate, measured, modelled_floor(pair.reference, roundoff))
     found = Parting(
         step=a.step,
         epoch=a.epoch,

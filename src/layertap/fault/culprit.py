@@ -10,19 +10,20 @@ from typing import Any
 
 from torch import nn
 
+from layertap.fault.call_stack import CallStack
 from layertap.fault.cancelling import Probe
-from layertap.fault.cause import Absent, Clues, below, explain
+from layertap.fault.cause import Absent, Clues, explain
 from layertap.fault.drill import Departure, OpLog, depart
-from layertap.fault.judge import least_of
 from layertap.fault.model_runner import ModelRunner
+from layertap.fault.module_differences import below
 from layertap.fault.quantised_kinds import MANY
 from layertap.fault.reference_trace import Key, ModuleCall, ReferenceTrace, ReplayResult
-from layertap.fault.replay_taps import CallStack
 from layertap.fault.repro import ReproWriter, Witness
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import Search
 from layertap.fault.tensor_cache import CachedTensor
 from layertap.fault.unjudged import judged_pages
+from layertap.judge.signs import least_of
 from layertap.result import Note
 
 LAZY = {"xla", "lazy"}
@@ -52,6 +53,8 @@ class Scene:
     reasons: Mapping[str, Note]
     """By page, why a module is at fault that is within its floor."""
     probe: Probe | None
+    left_out: Mapping[str, Note]
+    """By page, modules that are the reference's where what they work with is rearranged; with evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def accuse(faulty: list[ModuleRow], scene: Scene) -> Finding:
         for row in faulty[CLOSELY:]
     ]
     first = faulty[0]
-    nothing = first.found.shape or first.found.absent
+    nothing = first.found.shape or first.found.absent or first.page in scene.left_out
     return replace(
         found[0],
         evidence=(*found[0].evidence, *_among_its_kind(faulty, scene.table)),
@@ -155,7 +158,11 @@ def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
         weights=scene.weights.get(row.page),
         by_its_weights=row.place in scene.standard,
     )
-    cause, evidence = explain(clues, ours, theirs)
+    if row.page in scene.left_out:
+        cause = "weights" if theirs is not None and next(theirs.parameters(), None) is not None else "structure"
+        evidence: tuple[str, ...] = (scene.left_out[row.page],)
+    else:
+        cause, evidence = explain(clues, ours, theirs)
     evidence = (*evidence, *(reason for page, reason in scene.reasons.items() if page == row.page))
     lost = any(one.lost for one in clues.absent)
     inner = below(ours, theirs, row.page, judged_pages(scene.forced)) if ours and theirs and not lost else None

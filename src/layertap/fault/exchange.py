@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.fault.contrast import Contrast, contrast, on_one_device
-from layertap.fault.judge import LIMIT
 from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.result import ModuleRow
+from layertap.judge.calibration import LIMIT_OF_MODULES
+from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.deferred import contrast, on_one_device
 from layertap.result import Note
 
 SEEN = 0.25
@@ -89,7 +90,7 @@ def suspected(
     found = []
     for row in rows:
         ours, theirs = pairing.reference.get(row.page), pairing.candidate.get(row.page)
-        if row.ratio > LIMIT or ours is None or theirs is None or not _one_class(ours, theirs):
+        if row.ratio > LIMIT_OF_MODULES or ours is None or theirs is None or not _one_class(ours, theirs):
             continue
         seen = [(_effect(event, floors, least), event) for event in owned.get(row.page, ())]
         if not seen:
@@ -198,5 +199,6 @@ def _settings_apart(ours: nn.Module, theirs: nn.Module) -> Iterator[tuple[nn.Mod
     right = vars(ours)
     for name, value in vars(theirs).items():
         wanted = right.get(name)
-        if isinstance(value, float) and isinstance(wanted, float) and value != wanted and not name.startswith("_"):
+        numbers = {type(value), type(wanted)} in ({float}, {float, type(None)})  # a cap or a scale may be left out
+        if numbers and name in right and value != wanted and not name.startswith("_"):
             yield theirs, name, wanted

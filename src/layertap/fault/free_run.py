@@ -20,17 +20,19 @@ from layertap.artefact import artefact_of
 from layertap.capture import record
 from layertap.capture.compiled import is_compiled
 from layertap.capture.info import computes_of
-from layertap.compare.floor import PER_LAYER
 from layertap.errors import NothingCaptured
-from layertap.fault.cause import weights_apart
-from layertap.fault.contrast import Contrast, contrast
-from layertap.fault.judge import LIMIT, floors_of, least_of, ratio_of
+from layertap.fault.module_differences import weights_apart
+from layertap.fault.module_rows import floors_of
 from layertap.fault.pairing import Pairing, clean_path
 from layertap.fault.reference_trace import Event, Key, ReferenceTrace, ReplayResult
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.search import APART, Search
-from layertap.measure.floats import ROUNDOFF
+from layertap.judge.calibration import LIMIT_OF_MODULES, PER_LAYER
+from layertap.judge.roundoff import ROUNDOFF
+from layertap.judge.signs import least_of, ratio_of
+from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.deferred import contrast
 from layertap.result import Note, Verdict
 
 
@@ -57,13 +59,13 @@ class FreeRunSearch(Search):
         total, rounding = self.total(trace, seen), max(self.total(trace, drift) for drift in drifts)
         self.doubt_watching(rounding)
         table = judge_totals(seen, floors_of([*widened, *drifts]), self.pairing, self.dtype, rounding)
-        faulty = [row for row in table if row.ratio > LIMIT]
+        faulty = [row for row in table if row.ratio > LIMIT_OF_MODULES]
         self.notes.append(Note("fault.compiled"))
         if not seen.events:
             self.notes.append(Note("fault.nothing_inside"))
         if self.doubts:
             return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
-        if total <= LIMIT * max(rounding, least_of(self.dtype)) and not faulty:
+        if total <= LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)) and not faulty:
             exact = total == 0 and all(event.found.exact for event in seen.events)
             return self._told("identical" if exact else "noise", table, total, rounding)
         site = faulty[0].path if faulty else ""
@@ -78,8 +80,8 @@ class FreeRunSearch(Search):
                 # What is cut off at the ends of a range has a direction, which rounding of floats has not.
                 line = Contrast(error=reach / 4, row=2 * reach, column=2 * reach, slope=reach / 4, offset=reach / 4)
                 beyond = judge_totals(seen, {event.key: line for event in seen.events}, self.pairing, said, reach)
-            faulty = [row for row in beyond if row.ratio > LIMIT]
-            if not faulty and total <= LIMIT * max(reach, least_of(said)):
+            faulty = [row for row in beyond if row.ratio > LIMIT_OF_MODULES]
+            if not faulty and total <= LIMIT_OF_MODULES * max(reach, least_of(said)):
                 why = (told, Note("fault.no_larger", dtype=self.dtype))
                 if not dtype.is_floating_point:  # a file of integers does not hide it
                     return self._told("noise", beyond, total, reach, cause="quantization", evidence=why[:1])
@@ -141,7 +143,7 @@ class FreeRunSearch(Search):
                 continue
             rows, reach, measured = self._in_dtype(dtype, seen, trace)
             alike = [row.total / row.floor for row in rows if row.floor > 0 and row.total > 0]
-            within = all(row.ratio <= LIMIT for row in rows) and total <= LIMIT * reach
+            within = all(row.ratio <= LIMIT_OF_MODULES for row in rows) and total <= LIMIT_OF_MODULES * reach
             if measured and within and alike and statistics.median(alike) > 0.2:
                 return str(dtype).removeprefix("torch.")
         return ""
@@ -191,6 +193,6 @@ def judge_totals(
             call=event.key[1],
             found=event.found,
         )
-        if page not in rows or (ratio > LIMIT >= rows[page].ratio):
+        if page not in rows or (ratio > LIMIT_OF_MODULES >= rows[page].ratio):
             rows[page] = row
     return list(rows.values())

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from layertap.fault.contrast import Contrast
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
-from layertap.fault.value_layouts import ValueLayouts, closed, masklike
+from layertap.fault.value_layouts import ValueLayouts, masklike
+from layertap.measure.dense import closed
+from layertap.measure.pair.contrast import Contrast
 
 Key = tuple[str, int, str, str]
 """Where a tensor was: the module's page, which call of it, which end, and the leaf there.

@@ -15,10 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.fault.call_stack import CallStack
+from layertap.fault.force_tap import ForceTap
 from layertap.fault.model_runner import ModelRunner
+from layertap.fault.record_tap import RecordTap
 from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
-from layertap.fault.replay_taps import CallStack, ForceTap, Lowered, Nudge, RecordTap, Replay
+from layertap.fault.replay_measure import Lowered, Replay
 from layertap.fault.tensor_cache import TensorCache
+from layertap.fault.tensor_swap import Nudge
 
 
 def write_down(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from layertap.errors import LayertapError
-from layertap.fault.contrast import Contrast
+from layertap.measure.pair.contrast import Contrast
 from layertap.messages import tr
 from layertap.result import EXIT_CODES, Result, Verdict
 

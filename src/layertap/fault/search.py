@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from layertap.fault.judge import least_of
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.outputs import output_error, same, size_of
 from layertap.fault.pairing import Pairing
@@ -19,9 +18,12 @@ from layertap.fault.replay import parameter_names, play, write_down
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.tensor_cache import TensorCache
+from layertap.judge.signs import least_of
 from layertap.result import Note
 
 Progress = Callable[[str], None]
+MOST_FORWARDS = 10
+"""No side is run more often than this, at any depth and with any number of faults."""
 APART = Note("fault.outputs_apart")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from layertap.fault.cause import config_apart, weights_apart
+from layertap.fault.module_differences import config_apart, weights_apart
 from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.result import ModuleRow

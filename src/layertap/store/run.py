@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, NoTensor, SiteNotFound
 from layertap.measure.fingerprint import fingerprint
-from layertap.messages import printable
-from layertap.result import render
+from layertap.messages import printable, tr
+from layertap.result import Note, render
 from layertap.site import Receipt, Record, Site
 from layertap.store.dtype import Bytes, size_of, stored_as
 from layertap.store.index import Index, Rows, as_arrow
@@ -91,7 +91,7 @@ class Run:
         for session in self.sessions:
             told += _problems_of(session)
         if self._memory is None and self._whole and not self._problems and (wrote := self._receipted()) > self.count:
-            told.append(f"{self.name}: {wrote} records were written, {self.count} are here: files of records/ are gone")
+            told.append(Note("store.records_gone", name=self.name, wrote=wrote, count=self.count))
         return (*told, *self._problems, *self._without_tensors)
 
     @cached_property
@@ -103,13 +103,11 @@ class Run:
                 name = f"{shard.stem}.safetensors"
                 try:
                     if is_empty(tensor_path(self.path, name)):
-                        told.append(
-                            f"{self.path}/tensors/{name}: empty; the tensors of {shard.rows} record(s) are lost"
-                        )
+                        told.append(Note("store.tensors_empty", path=self.path, name=name, rows=shard.rows))
                 except CorruptRun as error:
                     if shard.merged_into() is not None:
                         continue
-                    told.append(f"{error}; the tensors of {shard.rows} record(s) are lost")
+                    told.append(Note("store.tensors_lost", error=error, rows=shard.rows))
         return tuple(told)
 
     def _receipted(self) -> int:
@@ -128,7 +126,7 @@ class Run:
         try:
             return Receipt.from_dict(data)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise CorruptRun(f"{self.name}: the receipt in run.json is not one") from None
+            raise CorruptRun(tr("store.receipt_damaged", name=self.name)) from None
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
@@ -155,7 +153,9 @@ class Run:
         names = list(SCHEMA.names if columns is None else columns)
         for name in names:
             if name not in SCHEMA.names:
-                raise BadArgument(f"no column {name!r}{_nearest(name, SCHEMA.names)}; all: {', '.join(SCHEMA.names)}")
+                raise BadArgument(
+                    tr("store.no_column", name=name, name2=_nearest(name, SCHEMA.names), names=", ".join(SCHEMA.names))
+                )
         schema = pa.schema([SCHEMA.field(name) for name in names], metadata=SCHEMA.metadata)
         tables = [table.cast(schema) for table in self.tables(names)]
         return pa.concat_tables(tables) if tables else schema.empty_table()
@@ -201,7 +201,13 @@ class Run:
         if not len(rows):
             names = [str(known) for known in (*self.sites, *self.index.sites)]
             raise SiteNotFound(
-                f"{self.name}: no site {str(site)!r}{_nearest(str(site), names)}. It has {len(self.sites)} sites"
+                tr(
+                    "store.no_site",
+                    name=self.name,
+                    site=str(site),
+                    value=_nearest(str(site), names),
+                    count=len(self.sites),
+                )
             )
         return SiteRecords(self, Site.parse(_canonical(site)), rows)
 
@@ -221,17 +227,23 @@ class Run:
     def __str__(self) -> str:
         steps = self.index.steps()
         span = (
-            "no steps" if not len(steps) else f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]}-{steps[-1]}"
+            tr("store.no_steps")
+            if not len(steps)
+            else tr("store.one_step", steps=steps[0])
+            if len(steps) == 1
+            else tr("store.steps", steps=steps[0], steps2=steps[-1])
         )
-        state = f"partial ({len(self.problems)} problem(s), see .problems)" if self.partial else "complete"
-        return printable(f"{self.name}: {len(self.sites)} sites, {self.count} records, {span}, {state}")
+        state = tr("store.partial", count=len(self.problems)) if self.partial else "complete"
+        return printable(
+            tr("store.run_text", name=self.name, count=len(self.sites), count2=self.count, span=span, state=state)
+        )
 
     def _repr_html_(self) -> str:
         html: str = render(self, "notebook")
         return html
 
     def __repr__(self) -> str:
-        return printable(f"<Run {self.name}: {self.count} records>")
+        return printable(tr("store.run_repr", name=self.name, count=self.count))
 
     def record_at(self, row: int) -> Record:
         """One record by its row in `index`."""
@@ -339,17 +351,20 @@ class Run:
         expected = self.checksum(record)
         if expected is not None and found != expected:
             raise CorruptRun(
-                f"{self.name}/tensors/{record.file}: the tensor of {record.site} at step {record.step} is damaged: its "
-                f"bytes have fingerprint {found:016x}, recorded was {expected:016x}. Restore the file, or open the run "
-                f"with Run(path, verify=False) to read it as it is"
+                tr(
+                    "store.tensor_damaged",
+                    name=self.name,
+                    file=record.file,
+                    site=record.site,
+                    step=record.step,
+                    found=found,
+                    expected=expected,
+                )
             )
 
     def _kept_bytes(self, record: Record, mapped: bool) -> Bytes:
         if record.kept == "stats" or not record.file:
-            raise NoTensor(
-                f"{record.site}: only statistics were kept at step {record.step}; "
-                f"record again with keep='tensor', or with keep={{{str(record.site)!r}: 'tensor'}}"
-            )
+            raise NoTensor(tr("store.stats_only", site=record.site, step=record.step, site2=str(record.site)))
         if self._memory is not None:
             return self._memory.tensor_bytes(record.key)
         assert self.path is not None
@@ -367,7 +382,7 @@ class Run:
                 self._headers.popitem(last=False)
         entry = header.get(record.key)
         if entry is None:
-            raise CorruptRun(f"{name}: no tensor {record.key!r}, which is that of {record.site} at step {record.step}")
+            raise CorruptRun(tr("store.no_tensor", name=name, key=record.key, site=record.site, step=record.step))
         nbytes = entry.end - entry.begin
         expected = size_of(record.kept_dtype, record.kept_shape)
         stored = stored_as(record.kept_dtype, record.kept_shape, nbytes)
@@ -377,8 +392,17 @@ class Run:
             or min(record.kept_shape, default=0) < 0
         ):
             raise CorruptRun(
-                f"{name}: tensor {record.key!r} is {entry.dtype} {list(entry.shape)}, "
-                f"the record of {record.site} at step {record.step} says {record.kept_dtype} {list(record.kept_shape)}"
+                tr(
+                    "store.tensor_differs",
+                    name=name,
+                    key=record.key,
+                    dtype=entry.dtype,
+                    shape=list(entry.shape),
+                    site=record.site,
+                    step=record.step,
+                    kept_dtype=record.kept_dtype,
+                    kept_shape=list(record.kept_shape),
+                )
             )
         return read_bytes(path, name, entry.begin, entry.end, mapped=mapped)
 
@@ -401,9 +425,13 @@ class Run:
         paths = run_files(folder)
         if not paths and not names:
             there = (
-                "holds no run.json" if folder.is_dir() else "is not a folder" if folder.exists() else "does not exist"
+                tr("store.no_run_json")
+                if folder.is_dir()
+                else tr("store.not_folder")
+                if folder.exists()
+                else tr("store.missing")
             )
-            raise NotARun(f"{folder}: {there}; a run is the folder that was given to layertap.record")
+            raise NotARun(tr("store.not_run", folder=folder, there=there))
         files: dict[int, dict[str, Any]] = {}
         for rank, path in paths.items():
             try:
@@ -413,9 +441,9 @@ class Run:
                 # are readable. With neither there is nothing to open.
                 if not files and (isinstance(error, NewerFormat) or not names):
                     raise
-                self._problems.append(f"{error}; the records are readable")
+                self._problems.append(Note("store.readable", error=error))
         if not paths:
-            self._problems.append(f"{folder}/run.json: missing; the records are readable, what made them is not known")
+            self._problems.append(Note("store.run_json_missing", folder=folder))
         self._shards += self._open_shards(folder, names, since)
         return files
 
@@ -445,19 +473,17 @@ class Run:
 
 
 def _problems_of(session: dict[str, Any]) -> list[str]:
-    name = f"session {session.get('session')} of rank {session.get('rank')}"
+    name = tr("store.session_of_rank", session=session.get("session"), session2=session.get("rank"))
     receipt, problems, told = session.get("receipt"), session.get("problems"), []
     if not isinstance(receipt, dict):
         receipt = {}
     if receipt.get("error"):
-        told.append(f"{name} met an error: {receipt['error']}; what came after it may be missing")
+        told.append(Note("store.session_error", name=name, receipt=receipt["error"]))
     elif session.get("status") != "complete":
-        told.append(
-            f"{name} was never closed: it is still recording, or its process died; its last records may be missing"
-        )
+        told.append(Note("store.session_open", name=name))
     problems = [str(problem) for problem in problems] if isinstance(problems, list) else []
     if receipt.get("lost") and not problems:
-        problems.append(f"{name}: {receipt['lost']} record(s) could not be written")
+        problems.append(Note("store.session_lost", name=name, receipt=receipt["lost"]))
     return [*told, *problems]
 
 
@@ -486,4 +512,4 @@ def _canonical(site: Site | str) -> str:
 
 def _nearest(name: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, list(dict.fromkeys(names)), n=5, cutoff=0.5)
-    return f"; nearest: {', '.join(near)}" if near else ""
+    return tr("store.nearest", near=", ".join(near)) if near else ""

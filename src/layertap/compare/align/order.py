@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from layertap.compare.align.board import Board
-from layertap.compare.shapes import common_shape, leveled
+from layertap.judge.shapes import common_shape, leveled
 from layertap.result import Note
 
 FEW = 3

@@ -26,6 +26,7 @@ MESSAGES = {
     "comparable.means_differ": "{called} 不同（均值 {mean:.6g} 和 {mean2:.6g}）",
     "comparable.not_comparable": "{called} 无法比较：两侧没有都保存它的值",
     "comparable.nothing_captured": "{name}：没有捕获任何内容{more}",
+    "comparable.numbers": "张量之外有 {count} 个单独的数值不同，未作判断：{some}；要判断它们，请以张量给出",
     "comparable.of_both": "两侧",
     "comparable.of_call": "第 {call} 次调用的 {name}",
     "comparable.of_side": "{side}侧",

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.measure.float8 import float8_values
-from layertap.measure.pair_plain import Task, Totals
+from layertap.measure.pair.plain import Task, Totals
 from layertap.messages import tr
 
-LIBRARY = Path(__file__).with_name("_pair.dylib" if sys.platform == "darwin" else "_pair.so")
+LIBRARY = Path(__file__).parents[1] / ("_pair.dylib" if sys.platform == "darwin" else "_pair.so")
 THREADED = 1 << 18
 """Below so many elements there is one chunk, or too little in a second one to wake a helper for it."""
 

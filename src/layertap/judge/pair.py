@@ -5,29 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from layertap.compare.floor import SPREAD, Floor
-from layertap.compare.measuring import Measured
-from layertap.compare.result import Pair
-from layertap.compare.shapes import Shape, lengths, leveled
-from layertap.compare.shapes import text as text_of
-from layertap.measure.difference import Concentration, Difference
+from layertap.judge.calibration import CERTAIN, LIMIT_OF_RUNS, QUIET_BEFORE, SHARE, SPREAD, TIPPED
+from layertap.judge.floor import Floor
+from layertap.judge.measured import Measured
+from layertap.judge.shapes import Shape, lengths, leveled
+from layertap.judge.shapes import text as text_of
+from layertap.measure.pair.difference import Concentration, Difference
 from layertap.result import Note, Verdict, joined
 from layertap.site import Record
-
-LIMIT = 3.0
-"""Two runs of the same arithmetic in other orders differ by about this much at most in their error."""
-CERTAIN = {"measured": LIMIT, "modelled": 30.0, "similar": 10.0}
-"""A modelled floor may be off by an order of magnitude: between LIMIT and this, only a measured floor can decide. Rows
-and columns are compared with the others of the same tensor (`similar`), which is surer, but a router that chooses
-otherwise moves one too."""
-QUIET_BEFORE = 3
-"""After so many sites, all within LIMIT of the modelled floor, the model of the floor is right for this network: an
-error that jumps from there to CERTAIN["similar"] at a single site is not rounding. (Rounding that grows faster than
-modelled grows gradually, and is inconclusive on its way.)"""
-TIPPED = 0.1
-"""Where rounding came before, no more than this part of a router's choices is tipped by it."""
-SHARE = 0.25
-"""A row or column that stands out must also matter: carry this much of the squared error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +35,9 @@ class Tolerance:
         return f"rtol={self.rtol:g}, atol={self.atol:g}"
 
 
-def judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | None = None) -> Judgement:
-    """Judges one pair; where only a part of a tensor was recorded, that part."""
-    found = _judge(pair, measured, floor, tolerance)
+def judge(a: Record, b: Record, measured: Measured, floor: Floor, tolerance: Tolerance | None = None) -> Judgement:
+    """Judges one pair, the reference first; where only a part of a tensor was recorded, that part."""
+    found = _judge(a, b, measured, floor, tolerance)
     if not measured.part:
         return found
     if measured.difference is None:
@@ -60,9 +45,8 @@ def judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | N
     return replace(found, why=joined(found.why, measured.part))
 
 
-def _judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | None) -> Judgement:
+def _judge(a: Record, b: Record, measured: Measured, floor: Floor, tolerance: Tolerance | None) -> Judgement:
     """Order matters: what is certain comes first."""
-    a, b = pair.reference, pair.candidate
     found = measured.difference
     if measured.identical:
         nan = a.statistics.nan
@@ -76,7 +60,7 @@ def _judge(pair: Pair, measured: Measured, floor: Floor, tolerance: Tolerance | 
         why = Note("judge.nonfinite_counts", nonfinite=_nonfinite(a), nonfinite2=_nonfinite(b))
         return Judgement(verdict="fault", why=why, ratio=math.inf)
     if "float" not in a.dtype and "complex" not in a.dtype:
-        return _whole_numbers(pair, found, floor)
+        return _whole_numbers(a, b, found, floor)
     if tolerance is not None:
         return _by_tolerance(found, tolerance)
     if math.isnan(measured.error):
@@ -90,19 +74,19 @@ def judge_estimate(error: float, floor: Floor) -> Judgement:
     return _by_ratio(Measured(error=error, how="sketch"), floor)
 
 
-def _whole_numbers(pair: Pair, found: Difference | None, floor: Floor) -> Judgement:
+def _whole_numbers(a: Record, b: Record, found: Difference | None, floor: Floor) -> Judgement:
     if found is not None and found.max_abs == 0 and found.finite == found.count:
-        why = Note("judge.equal_values", one=pair.reference.dtype, other=pair.candidate.dtype)
+        why = Note("judge.equal_values", one=a.dtype, other=b.dtype)
         return Judgement(verdict="noise", why=why, ratio=0.0)
     share = "" if found is None else Note("judge.share_of_places", value=1 - found.close)
     if found is not None and floor.rounded_before and floor.kind == "modelled" and 1 - found.close <= TIPPED:
         why = Note(
             "judge.choice_by_rounding",
-            dtype=pair.reference.dtype,
+            dtype=a.dtype,
             share=share,
         )
         return Judgement(verdict="inconclusive", why=why, ratio=math.nan)
-    why = Note("judge.integers_differ", dtype=pair.reference.dtype, share=share)
+    why = Note("judge.integers_differ", dtype=a.dtype, share=share)
     return Judgement(verdict="fault", why=why, ratio=math.inf)
 
 
@@ -136,7 +120,7 @@ def _by_ratio(measured: Measured, floor: Floor) -> Judgement:
     if beside != "similar":
         text = Note("judge.over_floor", ratio=times, kind=Note(f"judge.{beside}"))
     text = joined(text, where) if where else text
-    if ratio > LIMIT and floor.tipped_here:
+    if ratio > LIMIT_OF_RUNS and floor.tipped_here:
         why = Note("judge.choice_differs", why=text)
         return Judgement(verdict="inconclusive", why=why, ratio=ratio)
     if ratio > certain[beside]:
@@ -144,7 +128,7 @@ def _by_ratio(measured: Measured, floor: Floor) -> Judgement:
             quiet = Note("judge.quiet_before", count=floor.quiet_before)
             text = joined(text, quiet)
         return Judgement(verdict="fault", why=text, ratio=ratio)
-    if ratio > LIMIT:
+    if ratio > LIMIT_OF_RUNS:
         return Judgement(verdict="inconclusive", why=joined(text, Note("judge.needs_floor")), ratio=ratio)
     if measured.how == "statistics":
         return Judgement(verdict="inconclusive", why=Note("judge.statistics_only"), ratio=ratio)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
-from layertap.measure.pair_fold import BEST, FOLDS, PAIR_SLAB_BYTES, SAMPLES
-from layertap.measure.pair_fused import FIELDS, MOST
-from layertap.measure.pair_kernel import folds_of, launch_pair, supported_pair
+from layertap.measure.pair.fold import BEST, FOLDS, PAIR_SLAB_BYTES, SAMPLES
+from layertap.measure.pair.fused import FIELDS, MOST
+from layertap.measure.pair.kernel import folds_of, launch_pair, supported_pair
 
 Numbers = tuple[float, ...]
 """Squared error, squared reference, error · reference, sum of errors, values finite on one side only, then the worst

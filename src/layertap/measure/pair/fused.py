@@ -1,9 +1,9 @@
-"""The pair kernel's fast path: what one program does with its tiles of two tensors; pair_kernel.py launches it.
+"""The pair kernel's fast path: what one program does with its tiles of two tensors; kernel.py launches it.
 
 A tile is ROWS rows of a segment of columns, in blocks of 128 bytes a row: eight threads share a row, each has 16 bytes
 of every block, so the sums over a row need three exchanges, and those over columns none before the end. Tiles to come
 are fetched through shared memory meanwhile. After a chunk of tiles one flag tells whether all was finite and of
-ordinary size; if not, pair_exact.py reads it again.
+ordinary size; if not, exact.py reads it again.
 
 Instructions are what bfloat16 is short of: memory brings a pair in the time of some twenty. So the matrix unit, else
 idle, takes words apart and adds them up (pair_words.py), and two ulps are counted at a time.
@@ -12,7 +12,7 @@ idle, takes words apart and adds them up (pair_words.py), and two ulps are count
 from __future__ import annotations
 
 from layertap.measure.bits import FOUND, half, jit, value_of
-from layertap.measure.pair_words import added, diagonal, four, on_diagonal, spread, squared, ulps
+from layertap.measure.pair.words import added, diagonal, four, on_diagonal, spread, squared, ulps
 
 if FOUND:
     import triton.language as tl
@@ -250,7 +250,7 @@ def compare_pair(  # type: ignore[no-untyped-def]
 
     field = slab + pid
     for empty in tl.static_range(18):
-        tl.store(field + empty * _N, 0.0)  # NaN and Inf are pair_exact.py's to count
+        tl.store(field + empty * _N, 0.0)  # NaN and Inf are exact.py's to count
     i = line * 0 + eight * 0
     o = i.to(tl.float32)
     m_abs, m_rel, m_ulp = o, i, i

@@ -1,4 +1,4 @@
-"""One tensor of the candidate against the reference's: how far, in which way, and where.
+"""Pairs of tensors of any device, measured now and read later.
 
 A measurement is begun where the tensor is at hand and read when the run is over, all of them at once: on a GPU, reading
 a number waits for everything before it.
@@ -12,61 +12,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from layertap.fault.value_layouts import closed, plain
-from layertap.measure import pair_many
+from layertap.measure.dense import closed, dense
+from layertap.measure.pair import many
+from layertap.measure.pair.contrast import Contrast
 
 BLOCK = 1 << 22
 """Elements at a time, in float64."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contrast:
-    """The numbers of one pair; relative to the reference, in float64."""
-
-    error: float = 0.0
-    """Relative L2 error."""
-    slope: float = 0.0
-    """The part of the error that is a multiple of the reference: 0.25 where the output is 1.25 × too large."""
-    offset: float = 0.0
-    """The mean error, in units of the reference's root mean square."""
-    row: float = 0.0
-    row_index: int = -1
-    column: float = 0.0
-    column_index: int = -1
-    """The worst row and column: their own relative error (against the average row's size at least)."""
-    calm: float = 0.0
-    """The relative error of what is left without the few rows or columns that force nearly all of the energy."""
-    grid: bool = False
-    """Whether the candidate's values have no more bits than an eight-bit float."""
-    mismatched: float = 0.0
-    """For integers: the share of places that differ."""
-    truth: bool = False
-    """Whether they are true or false: a mask, which no rounding flips."""
-    nonfinite: int = 0
-    """Places that are NaN or Inf on one side only."""
-    count: int = 0
-    shape: bool = False
-    """Whether the two have as many axes but not the same shape."""
-    absent: bool = False
-    """Whether one side has nothing there: a gradient that never comes."""
-    exact: bool = False
-    """Whether the two are equal, bit for bit but for their dtype."""
-
-    def worst(self, other: Contrast) -> Contrast:
-        """Each number the larger of the two: a floor under both."""
-        return replace(
-            self,
-            error=max(self.error, other.error),
-            slope=max(abs(self.slope), abs(other.slope)),
-            offset=max(abs(self.offset), abs(other.offset)),
-            row=max(self.row, other.row),
-            column=max(self.column, other.column),
-            calm=max(self.calm, other.calm),
-            grid=self.grid or other.grid,
-            mismatched=max(self.mismatched, other.mismatched),
-            nonfinite=max(self.nonfinite, other.nonfinite),
-            shape=self.shape or other.shape,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +45,7 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
     form = form_of(reference, candidate)
     if form is None or form.shape or not reference.numel():
         return form
-    ours, theirs = plain(reference.detach()), plain(candidate.detach())
+    ours, theirs = dense(reference.detach()), dense(candidate.detach())
     if ours is None or theirs is None or ours.shape != theirs.shape:
         return None
     reference, candidate = on_one_device(ours, theirs)
@@ -105,8 +56,8 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
         return Pending(apart, reference.numel(), truth=reference.dtype == torch.bool)
     if candidate.is_cuda:
         reference, candidate = reference.contiguous(), candidate.contiguous()
-        if pair_many.fits(reference, candidate) and not _may_close(candidate):
-            slab = pair_many.begin_pair(reference, candidate)
+        if many.fits(reference, candidate) and not _may_close(candidate):
+            slab = many.begin_pair(reference, candidate)
             calm = _calm(*_lines_of(reference.float(), candidate.float() - reference.float()))
             calm = torch.stack([calm, _on_grid(candidate)])
             return Pending(slab, reference.numel(), tuple(reference.shape), calm=calm)
@@ -144,7 +95,7 @@ def settle(begun: Sequence[Pending]) -> list[Contrast]:
     found: list[Contrast | None] = [None] * len(begun)
     kernel = [i for i, one in enumerate(begun) if one.shape is not None]
     slabs, shapes = [begun[i].numbers for i in kernel], [begun[i].shape or () for i in kernel]
-    for i, numbers in zip(kernel, pair_many.read_pairs(slabs, shapes), strict=True):
+    for i, numbers in zip(kernel, many.read_pairs(slabs, shapes), strict=True):
         found[i] = _read([*numbers], begun[i].count)
     for device in {one.numbers.device for one in begun if one.shape is None}:
         here = [i for i, one in enumerate(begun) if one.shape is None and one.numbers.device == device]

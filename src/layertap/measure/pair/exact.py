@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layertap.measure.bits import FOUND, jit, value_of
-from layertap.measure.pair_fused import MOST, add_to, items_of, place_of, top, whole
+from layertap.measure.pair.fused import MOST, add_to, items_of, place_of, top, whole
 
 if FOUND:
     import triton.language as tl

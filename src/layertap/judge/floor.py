@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from layertap.compare.align import align
-from layertap.compare.depth import depth
-from layertap.compare.measuring import measure_pair
-from layertap.compare.result import Pair
-from layertap.measure.floats import ROUNDOFF
+from layertap.judge.calibration import PER_LAYER, SPREAD
+from layertap.judge.depth import depth
 from layertap.result import Verdict
 from layertap.site import Record
-from layertap.store import Run
-
-PER_LAYER = 3.0
-"""Unit roundoffs that one layer adds to the error, seen as 1.2 to 3.6 in eight families of models in bf16 and fp16."""
-
-
-SPREAD = 4.0
-"""How far the worst row or column of honest rounding is above the typical one; seen as 1.4 to 3, rarely 6."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,38 +42,15 @@ def key_of(record: Record) -> FloorKey:
     return str(record.site), record.step, record.rank
 
 
-def measured_floors(reference: Run, floors: Sequence[Run]) -> dict[FloorKey, Floor]:
-    """Lays each floor run beside the reference; where there are several, the largest error counts."""
-    found: dict[FloorKey, Floor] = {}
-    for run in floors:
-        alignment = align(reference, run)
-        for pair in alignment.pairs:
-            measured = measure_pair(reference, run, pair, alignment.trims)
-            if math.isnan(measured.error):
-                continue
-            here = measured.difference
-            row = here.row.relative if here and here.row else measured.error
-            column = here.column.relative if here and here.column else measured.error
-            key = key_of(pair.reference)
-            old = found.get(key)
-            found[key] = Floor(
-                error=max(measured.error, old.error if old else 0.0),
-                row=max(row, old.row if old else 0.0),
-                column=max(column, old.column if old else 0.0),
-                kind="measured",
-            )
-    return found
-
-
-def modelled_floor(pair: Pair, roundoff: float, before: Prefix | None = None) -> Floor:
+def modelled_floor(record: Record, roundoff: float, before: Prefix | None = None) -> Floor:
     """From the coarsest arithmetic used and the depth: independent roundings add up as the root of their number.
 
     Layers that are bit-identical have added nothing; `before` says how far that is so.
     """
-    layers = depth(pair.reference)
+    layers = depth(record)
     if before is None:
         return _modelled(layers, roundoff, 0, rounded=False, tipped=False, here=False)
-    return floor_at(layers, pair.reference.site.path, roundoff, before)
+    return floor_at(layers, record.site.path, roundoff, before)
 
 
 def floor_at(layers: int, path: str, roundoff: float, before: Prefix) -> Floor:
@@ -150,23 +115,3 @@ class Prefix:
     def covers(self, path: str) -> bool:
         """Whether a site lies in a module whose choice was tipped."""
         return any(path == module or path.startswith(f"{module}.") for module in self.tipped)
-
-
-def roundoff_of(*runs: Run, computing: Sequence[Run] = ()) -> float:
-    """The unit roundoff of the coarsest dtype in any of the runs, of tensors or of parameters.
-
-    Not the dtype at the site: a residual stream or a router kept in float32 still carries what bfloat16 layers wrote.
-    Of the runs in `computing`, what their runtimes say that they compute in counts as well.
-    """
-    dtypes = set()
-    for run in runs:
-        dtypes |= set(run.table(["dtype"]).column("dtype").unique().to_pylist())
-        dtypes |= set(run.info.get("parameter_dtypes") or ())
-    for run in computing:
-        dtypes |= set(computes_in(run))
-    return max((ROUNDOFF[dtype] for dtype in dtypes if dtype in ROUNDOFF), default=ROUNDOFF["float32"])
-
-
-def computes_in(run: Run) -> tuple[str, ...]:
-    """The dtypes, coarser than its tensors', in which the runtime of a run said that it computes."""
-    return tuple(run.info.get("computes_in") or ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layertap.measure.bits import FOUND, jit
-from layertap.measure.pair_fused import FIELDS, MOST
+from layertap.measure.pair.fused import FIELDS, MOST
 
 if FOUND:
     import triton.language as tl

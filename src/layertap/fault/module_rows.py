@@ -7,25 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from layertap.fault.contrast import Contrast
 from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import Event, Key, ReplayResult
 from layertap.fault.result import ModuleRow
-from layertap.measure.floats import ROUNDOFF
+from layertap.judge.calibration import LIMIT_AMONG_EQUALS, LIMIT_OF_MODULES, SEVERAL_MODULES, SHARE_OF_EQUALS
+from layertap.judge.signs import least_of, ratio_of
+from layertap.measure.pair.contrast import Contrast
 from layertap.result import Note
-
-LIMIT = 6.0
-"""A module whose error is this many times its floor is faulty; clean pairs in other precisions stay below 3."""
-LIMIT_AMONG_EQUALS = 2.2
-"""The same where nearly all other modules are equal bit for bit: one that honestly runs another kernel (attention
-written out, a sum in halves, a fused norm) stays below 1.8 in six families and two precisions, scores cast to eight
-bits are above 2.6."""
-EQUAL, SEVERAL = 0.9, 8
-"""The share of modules that have to be equal, and of how many at least."""
-FINER = 4.0
-"""So much more an error counts where the values have the bits of an eight-bit float, and the reference's have more."""
-TIES = 0.05
-"""A router or an argmax flips where two values are nearly equal; up to this share of places, that is rounding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +33,6 @@ def floors_of(runs: Iterable[ReplayResult]) -> dict[Key, Contrast]:
         for event in replayed.events:
             floors[event.key] = event.found.worst(floors.get(event.key, Contrast()))
     return floors
-
-
-def least_of(dtype: str) -> float:
-    """About one rounding of a dtype: below it nothing is a fault, however small the measured floor is by luck."""
-    roundoff = ROUNDOFF.get(dtype, ROUNDOFF["float32"])
-    return roundoff if roundoff > 1e-6 else 2 * roundoff  # sums in float32 and float64 go in other orders
 
 
 def judge_events(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: str) -> list[Judged]:
@@ -84,48 +66,19 @@ def judge_beside(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: 
 def unlike_others(table: Sequence[ModuleRow], beside: Mapping[str, ModuleRow]) -> dict[str, Note]:
     """By page, modules that are off among others that compute the very bits of the lowered reference; with evidence.
 
-    Then both sides run the same arithmetic, and the room for other kernels that `LIMIT` leaves is not needed.
+    Then both sides run the same arithmetic, and `LIMIT_OF_MODULES`, which leaves room for other kernels, is too wide.
     """
     equal = sum(row.found.exact for row in beside.values())
-    if len(beside) < SEVERAL or equal < EQUAL * len(beside):
+    if len(beside) < SEVERAL_MODULES or equal < SHARE_OF_EQUALS * len(beside):
         return {}
     text = Note("fault.among_equals", equal=equal, total=len(beside))
     return {
         row.page: text
         for row in table
         if row.page in beside
-        and LIMIT >= row.ratio > LIMIT_AMONG_EQUALS
+        and LIMIT_OF_MODULES >= row.ratio > LIMIT_AMONG_EQUALS
         and beside[row.page].ratio > LIMIT_AMONG_EQUALS
     }
-
-
-def ratio_of(found: Contrast, floor: Contrast, least: float) -> tuple[float, str]:
-    """How many times the floor an error is, and in which sense it is that."""
-    if found.exact:
-        return 0.0, "exact"
-    if found.absent:
-        return math.inf, "absent"
-    if found.shape:
-        return (0.0 if floor.shape else math.inf), "shape"  # a router that flips by rounding sends fewer tokens
-    if found.nonfinite:
-        return math.inf, "nonfinite"  # the reference is finite there: no rounding does that, only a range too small
-    if found.mismatched:
-        ties = 0.0 if found.truth else TIES
-        return found.mismatched / max(floor.mismatched, ties, 1e-300), "mismatched"
-    # Rounding has no direction: a slope or an offset shows long before the norm does. Chance alone gives a slope of
-    # error / sqrt(n), and real rounding up to a few times what the floor shows.
-    chance = max(found.error, floor.error, least) / math.sqrt(max(found.count, 1))
-    signs = {
-        "error": found.error / max(floor.error, least),
-        "row": found.row / max(floor.row, 2 * least),
-        "column": found.column / max(floor.column, 2 * least),
-        "calm": found.calm / max(floor.calm, 2 * least),
-        "grid": FINER * found.error / max(floor.error, least) if found.grid and not floor.grid else 0.0,
-        "slope": abs(found.slope) / max(2 * abs(floor.slope), 2 * chance, least / 4),
-        "offset": abs(found.offset) / max(2 * abs(floor.offset), 2 * chance, least / 4),
-    }
-    sign = max(signs, key=lambda name: signs[name])
-    return signs[sign], sign
 
 
 def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) -> list[ModuleRow]:
@@ -148,7 +101,7 @@ def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) ->
     leaves_at = Counter(one.event.key[:3] for one in judged)
     rows = []
     for page, ones in owned.items():
-        above = [(order, one) for order, one in ones if one.ratio > LIMIT]
+        above = [(order, one) for order, one in ones if one.ratio > LIMIT_OF_MODULES]
         order, worst = above[0] if above else max(ones, key=lambda pair: pair[1].ratio)
         key = worst.event.key
         rows.append(

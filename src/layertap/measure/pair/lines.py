@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from layertap.measure.difference import Agreement, Concentration
 from layertap.measure.floats import FORMATS
-from layertap.measure.pair_plain import Floats, Task, values
+from layertap.measure.pair.difference import Agreement, Concentration
+from layertap.measure.pair.plain import Floats, Task, values
 
 LINES = 1 << 18
 """Beyond so many rows or columns, neighbours are weighed together, and the worst group is then looked into."""

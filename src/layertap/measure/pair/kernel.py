@@ -3,9 +3,9 @@
     found = compare_cuda(reference, candidate)         # waits for the result
     launch_pair(reference, candidate, slab)            # enqueues; `decode_pair` reads the slab once it is on the host
 
-Three kernels: pair_fused.py reads the data, takes all values to be finite and of ordinary size, and adds up in float32,
-tile by tile, up to 2048 numbers; pair_exact.py reads the chunks in which that did not hold again, in float64;
-pair_fold.py looks for the row and the column that stand out, in the norms that these left of each.
+Three kernels: fused.py reads the data, takes all values to be finite and of ordinary size, and adds up in float32,
+tile by tile, up to 2048 numbers; exact.py reads the chunks in which that did not hold again, in float64;
+fold.py looks for the row and the column that stand out, in the norms that these left of each.
 
 Percentiles and medians of single pairs are NaN: they would need a histogram. Ulps of bfloat16 are exact up to 256, then
 to 8 bits. Rows are told apart from 64 columns on, columns up to 8192; typical errors are medians of up to 4096 of them.
@@ -24,11 +24,11 @@ import torch
 
 from layertap.errors import BadArgument
 from layertap.measure.bits import FOUND
-from layertap.measure.difference import Concentration, Difference
 from layertap.measure.floats import FORMATS
-from layertap.measure.pair_exact import mend_pair
-from layertap.measure.pair_fold import BEST, FOLDS, LINE, PAIR_SLAB_BYTES, SAMPLE, SAMPLES, fold_lines
-from layertap.measure.pair_fused import FIELDS, MOST, compare_pair
+from layertap.measure.pair.difference import Concentration, Difference
+from layertap.measure.pair.exact import mend_pair
+from layertap.measure.pair.fold import BEST, FOLDS, LINE, PAIR_SLAB_BYTES, SAMPLE, SAMPLES, fold_lines
+from layertap.measure.pair.fused import FIELDS, MOST, compare_pair
 from layertap.messages import tr
 
 _KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}

@@ -1,9 +1,9 @@
 """Compares two tensors: every metric from one pass over both, blockwise, accumulated in float64, without torch.
 
 compare(reference, candidate) -> Difference
-pair.c, pair_native.py   the pass, compiled
-pair_plain.py            the same with numpy, where no compiler was at hand
-pair_lines.py            what its sums say about single rows and columns
+pair.c, native.py   the pass, compiled
+plain.py            the same with numpy, where no compiler was at hand
+lines.py            what its sums say about single rows and columns
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.errors import BadArgument
-from layertap.measure import pair_native, pair_plain
-from layertap.measure.difference import Agreement, Difference
 from layertap.measure.floats import FORMATS
-from layertap.measure.pair_lines import LINES, agreement, worst_column, worst_row
-from layertap.measure.pair_plain import BINS, Task, Totals
+from layertap.measure.pair import native, plain
+from layertap.measure.pair.difference import Agreement, Difference
+from layertap.measure.pair.lines import LINES, agreement, worst_column, worst_row
+from layertap.measure.pair.plain import BINS, Task, Totals
 from layertap.messages import tr
 
 _COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
@@ -152,7 +152,7 @@ def _histogram() -> npt.NDArray[np.uint64]:
 def _measure(task: Task) -> Totals:
     if not task.rows * task.columns:
         return Totals()
-    return pair_native.measure(task) if pair_native.available() else pair_plain.measure(task)
+    return native.measure(task) if native.available() else plain.measure(task)
 
 
 def _better_scale(task: Task, totals: Totals) -> float:
