@@ -62,7 +62,9 @@ class RemoteWriter(RunWriter):
         if self._waiting:
             rows = sum(self._waiting.values())
             self.records -= rows
-            self._note(rows, Note("storage.left_here", shards=len(self._waiting), url=self.storage.url, folder=self.path))
+            self._note(
+                rows, Note("storage.left_here", shards=len(self._waiting), url=self.storage.url, folder=self.path)
+            )
 
     def close(self, receipt: Receipt | None = None, **more_info: Any) -> None:
         super().close(receipt, **more_info)
