@@ -11,6 +11,7 @@ from layertap.measure.fingerprint import fingerprint
 from layertap.messages import tr
 from layertap.site import Record
 from layertap.store.dtype import Bytes, size_of, stored_as
+from layertap.store.mirror import Mirror
 from layertap.store.schema import SCHEMA
 from layertap.store.shards import Shard, decode, tensor_path
 from layertap.store.tensorfile import TensorEntry, read_bytes, read_header
@@ -21,19 +22,22 @@ _CACHED_HEADERS = 16
 class KeptTensors:
     """The tensors of a run's folder."""
 
-    def __init__(self, folder: Path, shards: Sequence[Shard]) -> None:
-        self._folder, self._shards = folder, shards
+    def __init__(self, folder: Path, shards: Sequence[Shard], mirror: Mirror | None = None) -> None:
+        self._folder, self._shards, self._mirror = folder, shards, mirror
+        self._name = str(folder) if mirror is None else mirror.url
         self._headers: OrderedDict[str, dict[str, TensorEntry]] = OrderedDict()
 
     def bytes_of(self, record: Record, *, verify: bool, mapped: bool) -> Bytes:
         raw = self._read(record, mapped)
         if verify and checksum(record) is not None:
-            check(str(self._folder), record, fingerprint(raw, record.kept_dtype))
+            check(self._name, record, fingerprint(raw, record.kept_dtype))
         return raw
 
     def _read(self, record: Record, mapped: bool) -> Bytes:
         keyed(record)
-        name = f"{self._folder}/tensors/{record.file}"
+        name = f"{self._name}/tensors/{record.file}"
+        if self._mirror is not None:
+            self._mirror.tensor_file(record.file)
         try:
             path = tensor_path(self._folder, record.file)
         except CorruptRun:
@@ -69,6 +73,8 @@ class KeptTensors:
                     kept_shape=list(record.kept_shape),
                 )
             )
+        if self._mirror is not None:
+            return self._mirror.read(record.file, entry.begin, entry.end)
         return read_bytes(path, name, entry.begin, entry.end, mapped=mapped)
 
     def _moved(self, record: Record) -> Record | None:

@@ -21,10 +21,15 @@ class OpenedFolder:
     problems: list[str]
 
 
-def open_folder(folder: Path, since: str = "") -> OpenedFolder:
-    """Opens a run's folder; with `since` only that shard and what its writer wrote after it."""
+def open_folder(folder: Path, since: str = "", url: str = "") -> OpenedFolder:
+    """Opens a run's folder; with `since` only that shard and what its writer wrote after it.
+
+    `url` is where it lies in object storage, if it does.
+    """
     names = list_shards(folder)
     paths = run_files(folder)
+    if not paths and not names and url:
+        raise NotARun(tr("storage.no_objects", url=url))
     if not paths and not names:
         there = (
             tr("store.no_run_json")

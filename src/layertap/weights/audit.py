@@ -67,13 +67,9 @@ class _Auditing:
         self._identical()
         self._tied()
         self._by_value()
-<<<<<<< HEAD
-        search = RelationSearch(self.sides, self.found)
-=======
         for name, relation in computed_weights(self.model, self.other).items():
             self.found.setdefault(name, relation)
-        search = Search(self.sides, self.found)
->>>>>>> main
+        search = RelationSearch(self.sides, self.found)
         search.run()
         for name, reason in straight_squares(self.model, self.other, self.found).items():
             self.found[name] = Relation("changed", self.found[name].others, "not transposed", reason)
