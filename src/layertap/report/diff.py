@@ -133,7 +133,15 @@ def headline(report: Report) -> list[tuple[str, str]]:
 
 def _table(report: Report, verbose: bool) -> Lines:
     steps = has_steps(report)
-    table = Lines([COLUMNS[0], *([STEP] if steps else ()), *COLUMNS[1:], *(MORE_COLUMNS if verbose else ()), Column(title=SCALE, left=True, spare=4)])
+    table = Lines(
+        [
+            COLUMNS[0],
+            *([STEP] if steps else ()),
+            *COLUMNS[1:],
+            *(MORE_COLUMNS if verbose else ()),
+            Column(title=SCALE, left=True, spare=4),
+        ]
+    )
     place = scale(value for name in ("error", "floor") for value in column(report.rows, name))
     for rows in _folded(report.rows, whole=verbose):
         if len(rows) > 1:

@@ -65,7 +65,9 @@ def _details(rows: Sequence[Row], name: Callable[[Row], str]) -> list[Block]:
     if not measured:
         return []
     titles = ("site", "max", "mean", "p99", "relative", "cosine", "sqnr", "ulp", "nonfinite", "close", "why")
-    listed = [TableRow(cells=[name(row), *_metrics(row)], state=row.verdict, title=row.why) for row in measured[:DETAILED]]
+    listed = [
+        TableRow(cells=[name(row), *_metrics(row)], state=row.verdict, title=row.why) for row in measured[:DETAILED]
+    ]
     table = Table(
         titles=[tr(f"page.metric.{title}") for title in titles],
         rows=listed,
