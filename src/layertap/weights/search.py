@@ -25,7 +25,7 @@ from layertap.weights.entries import Entry
 from layertap.weights.hashes import Hashes
 from layertap.weights.hints import out_of_order
 from layertap.weights.layout import axes_permuted, conventions, refines, square
-from layertap.weights.quantised import merged_lora
+from layertap.weights.quantised import MergedPart, merged_lora
 from layertap.weights.same import same_bits
 from layertap.weights.sides import Relation, Sides
 
