@@ -84,7 +84,7 @@ def test_the_shard_of_another_rank(axis):
     assert lt.audit(state, saved).verdict == "identical"
     state["layers.3.v_proj.weight"] = saved["layers.3.v_proj.weight"].chunk(2, axis)[0].contiguous()
     assert changed(lt.audit(state, saved)) == {
-        "layers.3.v_proj.weight": "the shard of rank 0 of 2, where 19 tensors are of rank 1"
+        "layers.3.v_proj.weight": "the shard of rank 0 of 2, while 19 tensors are of rank 1"
     }
 
 
@@ -123,7 +123,7 @@ def test_digits_that_were_cut_off():
     cut = (weight.view(torch.int32) >> 16 << 16).view(torch.float32).bfloat16()
     (row,) = lt.audit({"w": cut}, {"w": weight}).rows
     assert (row.status, row.rule) == ("cast", "cast")
-    assert "digits cut off" in row.detail
+    assert "truncated" in row.detail
 
 
 def test_an_overflow_says_what_did_not_fit():

@@ -161,10 +161,10 @@ def test_any_other_model_by_site(tmp_path):
         ("mlp[n//0:]", r"'n//0:' is not a layer or a range; n is the number of layers \(3\)"),
         ("mlp[7]", r"there is no layer 7, the model has 3"),
         ("mlp[__import__('os')]", "is not a layer or a range"),
-        ({"model.layers.9.mlp": "skip"}, r"is no branch of the model; it has model.layers.\[0-2\].self_attn"),
-        ({"model.layers.1.mlp": "remove"}, "the only thing that a plan does is 'skip'"),
+        ({"model.layers.9.mlp": "skip"}, r"is not a branch of the model; it has model.layers.\[0-2\].self_attn"),
+        ({"model.layers.1.mlp": "remove"}, "is not an action of a plan; expected 'skip'"),
         ("mlp[3:]", "the plan skips nothing"),
-        (3, "a plan is text or a mapping of paths to 'skip', got int"),
+        (3, "a plan must be a string or a mapping of paths to 'skip', got int"),
     ],
 )
 def test_a_plan_that_means_nothing_says_why(plan, message):
@@ -202,5 +202,5 @@ def test_what_is_not_added_as_it_is_is_refused():
             return 0.5 * super().forward(hidden_states, **kwargs)
 
     model.model.layers[1].__class__ = Scaled
-    with pytest.raises(BadArgument, match=r"model.layers.1 adds something else than what"):
+    with pytest.raises(BadArgument, match=r"model.layers.1 does not add what"):
         lt.prune(model, "mlp[1]", inputs=inputs)

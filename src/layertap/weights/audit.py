@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from layertap.measure import measure
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.weights.classes import class_notes, fresh_buffer
 from layertap.weights.consistency import inconsistent
 from layertap.weights.describe import short, shown, tied_names
@@ -68,7 +70,7 @@ class _Audit:
         self.found.update(inconsistent(self.model, self.found, search.made))
         for name, entry in self.model.entries.items():
             if entry.meta:
-                self.found[name] = Relation("meta", self.hints.get(name, ()), "", "it has no values: never loaded")
+                self.found[name] = Relation("meta", self.hints.get(name, ()), "", Note("audit.meta"))
         self._finite()
         rows = [self._row(name) for name in self.model.entries if name in self.found]
         used = {name for relation in self.found.values() for name in relation.others}
@@ -95,9 +97,9 @@ class _Audit:
                 continue
             here = self.sides.measured(entry).fingerprint
             if again.shape == entry.shape and measure(again.to(entry.dtype)).fingerprint == here:
-                self.found[name] = Relation("exact", (), "computed", "as its module computes it anew")
+                self.found[name] = Relation("exact", (), "computed", Note("audit.computed"))
             else:
-                self.found[name] = Relation("changed", (), "computed", "not what its module computes anew")
+                self.found[name] = Relation("changed", (), "computed", Note("audit.not_computed"))
 
     def _identical(self) -> None:
         """Partners by name that hold the same bits."""
@@ -120,7 +122,9 @@ class _Audit:
     def _settle(self, entry: Entry, source: Entry) -> None:
         rule = "same" if entry.name == source.name else "renamed"
         if entry.shape != source.shape:
-            self.found[entry.name] = Relation("converted", (source.name,), "reshaped", f"{source.shape} there")
+            self.found[entry.name] = Relation(
+                "converted", (source.name,), "reshaped", Note("audit.shape_there", shape=source.shape)
+            )
         else:
             self.found[entry.name] = Relation("exact", (source.name,), rule)
 
@@ -135,7 +139,7 @@ class _Audit:
                 if name not in self.found and not self.hints.get(name):
                     partners = [n for n in names if n != name and (n in self.found or self.hints.get(n))]
                     if partners:
-                        self.found[name] = Relation("exact", (), "tied", f"one tensor with {partners[0]}")
+                        self.found[name] = Relation("exact", (), "tied", Note("audit.one_tensor", partners=partners[0]))
         self._untied(by_storage)
 
     def _untied(self, by_storage: dict[object, list[str]]) -> None:
@@ -146,10 +150,10 @@ class _Audit:
             if a is None or b is None or one in tied or a.meta or b.meta:
                 continue
             if not self.sides.equal(a, b):
-                status = Relation("untied", self.hints.get(one, ()), "untied", f"differs from {two}, its tied partner")
+                status = Relation("untied", self.hints.get(one, ()), "untied", Note("audit.untied", two=two))
                 self.found[one] = status
             elif one not in self.found and not self.hints.get(one):
-                self.found[one] = Relation("exact", (), "tied", f"the same values as {two}")
+                self.found[one] = Relation("exact", (), "tied", Note("audit.same_values", two=two))
 
     def _by_value(self) -> None:
         """Partners by name and shape: a cast, a quantised or merged form; several at a time."""
@@ -179,16 +183,16 @@ class _Audit:
             return None
         apart = self.sides.differences(entry, source)
         kinds = f"{short(source.dtype)} → {short(entry.dtype)}"
-        lost = f"loses {apart.error:.2g} of its length" if apart.unequal else "loses nothing"
+        lost = Note("audit.loses", error=apart.error) if apart.unequal else Note("audit.lossless")
         if entry.dtype != source.dtype and (apart.lossless or apart.lossless_back):
-            return Relation("cast", (source.name,), "cast", f"{kinds}, {lost}")
+            return Relation("cast", (source.name,), "cast", Note("audit.cast", kinds=kinds, lost=lost))
         if apart.through in ("bfloat16", "float16"):
             way = f"{short(source.dtype)} → {apart.through} → {short(entry.dtype)}"
-            return Relation("cast", (source.name,), "cast", f"{way}, {lost}")
+            return Relation("cast", (source.name,), "cast", Note("audit.cast_through", way=way, lost=lost))
         if apart.through:
-            return Relation("changed", (source.name,), "cast", f"through {apart.through} and back, {lost}")
+            return Relation("changed", (source.name,), "cast", Note("audit.through", through=apart.through, lost=lost))
         if apart.cut:
-            return Relation("cast", (source.name,), "cast", f"{kinds}, digits cut off and not rounded, {lost}")
+            return Relation("cast", (source.name,), "cast", Note("audit.cut", kinds=kinds, lost=lost))
         return None
 
     def _finite(self) -> None:
@@ -220,16 +224,20 @@ class _Audit:
 
     def _nonfinite(self, entry: Entry, relation: Relation) -> str:
         here = self.sides.measured(entry).statistics
-        text = f"{here.nonfinite} of {here.count} values are NaN or infinite"
+        text = Note("audit.nonfinite", nonfinite=here.nonfinite, count=here.count)
         there = [self.other.entries[name] for name in relation.others if name in self.other.entries]
         known = [self.sides.measured(source).statistics for source in there if source.readable]
         if not known:
             return text
         count = sum(one.nonfinite for one in known)
         if count:
-            return f"{text}, {'on both sides' if count == here.nonfinite else f'{count} on the other side'}"
+            return Note(
+                "audit.nonfinite_both",
+                text=text,
+                value=tr("audit.both_sides") if count == here.nonfinite else tr("audit.on_other", count=count),
+            )
         largest = max(max(abs(one.min), abs(one.max)) for one in known)
-        return f"{text}; the other side has none, its largest value is {largest:.4g} ({short(entry.dtype)} here)"
+        return Note("audit.nonfinite_here", text=text, largest=largest, dtype=short(entry.dtype))
 
     def _unexpected(self, name: str) -> AuditRow:
         entry = self.other.entries[name]
@@ -238,7 +246,7 @@ class _Audit:
             name="",
             other=name,
             status="unexpected",
-            detail="the class says that it does without it" if quiet else "nothing in the model was made of it",
+            detail=Note("audit.ignored") if quiet else Note("audit.unused"),
             shape=entry.shape,
             dtype=short(entry.dtype),
             explained=quiet,

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 ATTENTION, MLP, MODULE = "attention", "mlp", "module"
 _ATTENTION = re.compile(r"(self_?)?attn|attention|self_attention|mixer", re.IGNORECASE)
@@ -47,10 +48,7 @@ def find_branches(model: nn.Module) -> list[Branch]:
     for layer, (path, block) in enumerate(_blocks(model)):
         found += _of_block(layer, path, block)
     if not found:
-        raise BadArgument(
-            f"{type(model).__name__} has no repeated blocks with attention or feed-forward parts that layertap knows; "
-            'name the modules themselves: plan={"encoder.3.branch": "skip"}'
-        )
+        raise BadArgument(tr("plan.no_blocks", name=type(model).__name__))
     return found
 
 
@@ -93,10 +91,7 @@ def default_inputs(model: nn.Module) -> Mapping[str, Any]:
     config = getattr(model, "config", None)
     vocabulary = getattr(config, "vocab_size", None)
     if not isinstance(vocabulary, int):
-        raise BadArgument(
-            f"{type(model).__name__} has no vocabulary from which inputs could be made; give inputs=, with which its "
-            "branches are confirmed by a run"
-        )
+        raise BadArgument(tr("plan.no_vocabulary", name=type(model).__name__))
     ids = (torch.arange(8) * 7 + 3) % vocabulary
     device = next(iter(model.parameters())).device
     return {"input_ids": ids[None].to(device), "use_cache": False}
@@ -150,9 +145,7 @@ def confirm(model: nn.Module, branches: list[Branch], inputs: Any) -> dict[str, 
     for branch in named:
         output, start = _tensor(seen.get(branch.path)), given.get(branch.path)
         if output is None or start is None or output.shape != start.shape:
-            raise BadArgument(
-                f"{branch.path} does not return a tensor of the shape that it is given: nothing can stand in for it"
-            )
+            raise BadArgument(tr("plan.no_stand_in", path=branch.path))
     return {branch.path: _confirmed(branch, seen) for branch in (*whole, *named)}
 
 
@@ -161,25 +154,18 @@ def _adds_up(block: str, branches: list[Branch], seen: dict[str, Any], given: di
     own = [branch for branch in branches if branch.block == block]
     silent = [branch.path for branch in own if branch.path not in seen]
     if block not in seen or silent:
-        raise BadArgument(
-            f"{(silent or [block])[0]} did not run with these inputs, so it cannot be confirmed as a branch"
-        )
+        raise BadArgument(tr("plan.not_run", value=(silent or [block])[0]))
     output = _tensor(seen[block])
     start = given.get(block)
     if output is None or start is None or output.shape != start.shape:
-        raise BadArgument(
-            f"{block} does not return a tensor of the shape that it is given; name the modules themselves"
-        )
+        raise BadArgument(tr("plan.block_shape", block=block))
     parts = [part for branch in own if (part := _tensor(seen[branch.path])) is not None]
     total = torch.stack([part.double().reshape(output.shape) for part in parts]).sum(0)
     added = output.double() - start.double()
     # Rounding of the sum is relative to what is summed, which may be much larger than what is added.
     scale = added.norm() + torch.finfo(output.dtype).eps * 8 * output.double().norm() / CLOSE
     if float((added - total).norm()) > CLOSE * float(scale):
-        raise BadArgument(
-            f"{block} adds something else than what {' and '.join(branch.path for branch in own)} return (scaled "
-            "residuals, or norms behind the branches); name the modules whose outputs are added themselves"
-        )
+        raise BadArgument(tr("plan.block_adds", block=block, value=" and ".join(branch.path for branch in own)))
 
 
 def _confirmed(branch: Branch, seen: dict[str, Any]) -> Confirmed:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.result import Note
 from layertap.select.collapse import collapse
 from layertap.weights.branches import kind_of_child
 from layertap.weights.entries import Weights
@@ -20,13 +21,13 @@ def class_notes(model: Weights, other: Weights) -> tuple[list[str], list[str]]:
     built = type(model.model).__name__ if model.model is not None else ""
     named = other.config.get("architectures") or []
     if built and named and built not in named:
-        text = f"a {built} was built; the checkpoint was written by {', '.join(map(str, named))}"
+        text = Note("audit.class_built", built=built, value=", ".join(map(str, named)))
         (notes if _related(model.model, named) else faults).append(text)
     mapped = other.config.get("auto_map")
     if built and mapped and not type(model.model).__module__.startswith("transformers_modules"):
         own = mapped.get("AutoModelForCausalLM") or next(iter(mapped.values()))
         where = type(model.model).__module__
-        faults.append(f"the checkpoint brings its own class (auto_map: {own}), and the {built} of {where} was built")
+        faults.append(Note("audit.class_auto_map", own=own, built=built, where=where))
     lost = _pruning_lost(model.model, other.config)
     if lost:
         faults.append(lost)
@@ -52,10 +53,7 @@ def _pruning_lost(model: Any, config: dict[str, Any]) -> str:
     built = [path for path, module in model.named_modules() if path in plan and any(True for _ in module.parameters())]
     if not built:
         return ""
-    return (
-        f"the checkpoint was saved without {', '.join(collapse(built))}, and this {type(model).__name__} was built "
-        "with them: load it with layertap.weights.load_pruned"
-    )
+    return Note("audit.class_pruned", value=", ".join(collapse(built)), name=type(model).__name__)
 
 
 def _ignored_skips(model: Any, config: dict[str, Any]) -> str:
@@ -72,9 +70,11 @@ def _ignored_skips(model: Any, config: dict[str, Any]) -> str:
                 kept += [f"{path}.{skip}" for skip in held]
     if not kept:
         return ""
-    return (
-        f"the configuration asks to skip {', '.join(kept[:4])}{', …' if len(kept) > 4 else ''} (per_layer_config), and "
-        f"{type(model).__name__} built and runs them: it ignores that setting; layertap.weights.load_pruned keeps it"
+    return Note(
+        "audit.class_ignores",
+        value=", ".join(kept[:4]),
+        value2=", …" if len(kept) > 4 else "",
+        name=type(model).__name__,
     )
 
 

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from layertap.result import Note
 from layertap.weights.compose import Composition
 from layertap.weights.entries import Weights
 from layertap.weights.hints import kind_of, packed
@@ -39,7 +40,7 @@ def inconsistent(
         for name, way in ways.items():
             if way != usual and name not in wrong:
                 own, theirs = _told(found[name]), _told(found[first])
-                detail = f"{own}, unlike {counted[0][1]} others of its kind ({theirs}; {first})"
+                detail = Note("audit.unlike", own=own, value=counted[0][1], theirs=theirs, first=first)
                 wrong[name] = replace(found[name], status="changed", detail=detail)
     return wrong
 
@@ -60,10 +61,10 @@ def _way(relation: Relation, made: Composition | None, used: Counter[str]) -> tu
 
 def _told(relation: Relation) -> str:
     if relation.rule in _PLAIN:
-        return "as it is there"
+        return Note("audit.as_there")
     if relation.rule in ("concatenated", "interleaved", "stacked"):
         parts = dict.fromkeys(_part(kind_of(name)) for name in relation.others)
-        return f"{relation.rule} from {', '.join(parts)}"
+        return Note("audit.made_from", rule=relation.rule, parts=", ".join(parts))
     return ": ".join(part for part in (relation.rule, relation.detail) if part)
 
 
@@ -84,7 +85,7 @@ def _of_ranks(
         (rank, count), *others = Counter(held.values()).most_common()
         for name, own in held.items() if others else ():
             if own != rank:
-                detail = f"the shard of rank {own} of {world}, where {count} tensors are of rank {rank}"
+                detail = Note("audit.other_rank", own=own, world=world, count=count, rank=rank)
                 wrong[name] = replace(found[name], status="changed", detail=detail)
     return wrong
 
@@ -100,7 +101,7 @@ def _packed_in_order(model: Weights, found: Mapping[str, Relation]) -> dict[str,
         for fused in name.split("."):
             for order in orders.get(fused, ()):
                 if sorted(parts) == sorted(order) and parts != list(order):
-                    detail = f"its parts come in the order {', '.join(parts)}; {fused} is read as {', '.join(order)}"
+                    detail = Note("audit.parts_order", parts=", ".join(parts), fused=fused, order=", ".join(order))
                     wrong[name] = replace(relation, status="changed", detail=detail)
     return wrong
 

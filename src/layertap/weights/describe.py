@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.select.collapse import collapse
 from layertap.weights.compose import Composition
 from layertap.weights.differences import Differences
@@ -23,21 +25,21 @@ def rule_of(entry: Entry, made: Composition, other: Weights) -> tuple[str, str]:
     if len(owners) == 1 and len(runs) == 1:
         run = runs[0]
         if not run.whole:
-            part = f"{run.start} to {run.start + run.length - 1} of {run.total}"
-            return ("shard", f"{'columns' if run.across else 'rows'} {part}")
+            part = tr("audit.part", start=run.start, end=run.start + run.length - 1, total=run.total)
+            return "shard", Note("audit.columns" if run.across else "audit.rows", part=part)
         if made.transposed:
             return "transposed", ""
         same = other.entries[owners[0]].shape == entry.shape
         return ("same" if owners[0] == entry.name else "renamed", "") if same else ("reshaped", "")
-    turned = ", transposed" if made.transposed else ""
+    turned = tr("audit.and_transposed") if made.transposed else ""
     whole = all(run.whole for run in runs)
     if whole and len(entry.shape) > 2:
-        return "stacked", f"{len(owners)} tensors{turned}"
+        return "stacked", Note("audit.tensors", count=len(owners), turned=turned)
     if whole:
-        return "concatenated", f"{len(owners)} tensors{turned}"
+        return "concatenated", Note("audit.tensors", count=len(owners), turned=turned)
     if len(owners) == 1:
-        return "rows permuted", f"{len(runs)} runs of rows in another order"
-    return "interleaved", f"{len(runs)} runs of {len(owners)} tensors{turned}"
+        return "rows permuted", Note("audit.runs_of_rows", count=len(runs))
+    return "interleaved", Note("audit.runs_of_tensors", count=len(runs), count2=len(owners), turned=turned)
 
 
 def common_dtype(left: Iterable[Entry], right: Iterable[Entry]) -> torch.dtype | None:
@@ -64,40 +66,44 @@ def reordered(here: Any, there: Any, config: dict[str, Any]) -> tuple[bool, str]
         for size in sorted(s for s in sizes if isinstance(s, int) and s > 2 and not s % 2 and not len(here) % s):
             rows: Any = np.arange(len(here)).reshape(-1, size // 2, 2).transpose(0, 2, 1).reshape(-1)
             if np.array_equal(here, there[rows]) or np.array_equal(here[rows], there):
-                return True, f"interleaved against halves, heads of {size} (rope layouts)"
+                return True, Note("audit.rope", size=size)
     moved = np.flatnonzero(here != there)
-    return False, f"{len(moved)} of {len(here)} rows in another place (first: {int(moved[0])})"
+    return False, Note("audit.rows_moved", count=len(moved), count2=len(here), value=int(moved[0]))
 
 
 def changed(apart: Differences, own: Hashes, there: Hashes, here: Any) -> tuple[str, str]:
     """(Rule, evidence) for values that no rule explains."""
     if here.zero == here.count:
-        return "", "all zeros"
+        return "", Note("audit.zeros")
     if apart.unexplained < 1e-3 and abs(apart.slope - 1) > 1e-2:
-        return "scaled", f"multiplied by {apart.slope:.4g}"
-    text = [f"relative error {apart.error:.3g}"]
+        return "scaled", Note("audit.scaled", slope=apart.slope)
+    text = [Note("audit.relative_error", error=apart.error)]
     rows: Any = np.flatnonzero(own.rows != there.rows) if len(own.rows) == len(there.rows) else []
     if 0 < len(rows) < len(own.rows):
         span = (
-            f"first: {rows[0]}" if len(rows) < rows[-1] - rows[0] + 1 or len(rows) == 1 else f"{rows[0]} to {rows[-1]}"
+            tr("audit.first_row", rows=rows[0])
+            if len(rows) < rows[-1] - rows[0] + 1 or len(rows) == 1
+            else tr("audit.rows_span", rows=rows[0], rows2=rows[-1])
         )
-        text.append(f"{len(rows)} of {len(own.rows)} rows differ ({span})")
-    return ("unrelated" if apart.error > OTHER and len(rows) == len(own.rows) else ""), ", ".join(text)
+        text.append(Note("audit.rows_differ", count=len(rows), count2=len(own.rows), span=span))
+    return ("unrelated" if apart.error > OTHER and len(rows) == len(own.rows) else ""), text[0] if len(
+        text
+    ) == 1 else Note("audit.and", first=text[0], second=text[1])
 
 
 def initialised(model: Any, entry: Entry, here: Any) -> str:
     """What a tensor that nobody loaded looks like."""
     std = getattr(getattr(model, "config", None), "initializer_range", None)
     if isinstance(std, float) and here.count > 64 and abs(here.std / std - 1) < 0.2 and abs(here.mean) < 0.1 * std:
-        return f"looks newly initialised: normal, std {here.std:.3g}, as the class's initializer_range {std:g}"
+        return Note("audit.init_normal", std=here.std, std2=std)
     bound = 1 / (entry.shape[-1] ** 0.5) if len(entry.shape) > 1 else 0.0
     if bound and here.count > 64 and abs(here.abs_max / bound - 1) < 0.1 and abs(here.std * 3**0.5 / bound - 1) < 0.1:
-        return f"looks newly initialised: uniform within {bound:.3g}, as nn.Linear does"
-    return f"mean {here.mean:.3g}, std {here.std:.3g}"
+        return Note("audit.init_uniform", bound=bound)
+    return Note("audit.mean_std", mean=here.mean, std=here.std)
 
 
 def constant(value: float) -> str:
-    return f"all values are {value:g}, as a fresh tensor has them"
+    return Note("audit.constant", value=value)
 
 
 def masking(entry: Entry, here: Any) -> bool:

@@ -13,6 +13,7 @@ from itertools import permutations
 
 import torch
 
+from layertap.result import Note
 from layertap.weights.compose import Composition
 from layertap.weights.entries import Entry, Weights
 from layertap.weights.hints import kind_of
@@ -58,13 +59,13 @@ def conventions(
 def straight_squares(model: Weights, other: Weights, found: Mapping[str, Relation]) -> dict[str, str]:
     """Square matrices that are as they were, where all others of their kind are transposed; with the reason."""
     shown = conventions(model, other, found, {})
-    wrong = {}
+    wrong: dict[str, str] = {}
     for name, relation in found.items():
         entry = model.entries[name]
         plain = relation.status in ("exact", "cast") and relation.rule in ("same", "renamed", "cast")
         open_ = plain and square(entry.shape) and entry.parameter and entry.readable
         if open_ and shown(entry) == "turned" and not _symmetric(entry):
-            wrong[name] = "not transposed, and every matrix of its kind that is not square is"
+            wrong[name] = Note("audit.not_transposed")
     return wrong
 
 
@@ -117,5 +118,5 @@ def axes_permuted(entry: Entry, source: Entry) -> str:
     here, there = entry.read(), source.read()
     for order in permutations(range(len(entry.shape))):
         if list(order) != sorted(order) and torch.equal(there.permute(order), here):
-            return f"axes {order} of {source.shape}"
+            return Note("audit.axes", order=order, shape=source.shape)
     return ""

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.weights.result import AuditRow
 
 _INTEGER = 0x5A
@@ -43,8 +45,8 @@ def never_written(rows: Iterable[AuditRow], model: Any, marked: Iterable[str]) -
         count = unwritten(held[name]) if name in held else 0
         if count:
             total = held[name].numel()
-            part = "it" if count == total else f"{count} of its {total} values"
-            left[name] = f"nothing wrote {part}: neither the checkpoint nor the class's initialiser"
+            part = "it" if count == total else tr("audit.some_values", count=count, total=total)
+            left[name] = Note("audit.nothing_wrote", part=part)
     found = []
     for row in rows:
         detail = left.pop(row.name, "")

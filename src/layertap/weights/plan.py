@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.select.collapse import collapse
 from layertap.weights.branches import ATTENTION, MLP, MODULE, Branch
 
@@ -39,7 +40,7 @@ class Plan:
         return dict.fromkeys(self.paths, "skip")
 
     def __str__(self) -> str:
-        return f"skip {', '.join(collapse(self.paths)) or 'nothing'}"
+        return tr("plan.skip", value=", ".join(collapse(self.paths)) or "nothing")
 
 
 def named_modules(plan: Any, model: Any) -> list[Branch]:
@@ -69,9 +70,9 @@ def read_plan(plan: Any, branches: Sequence[Branch]) -> Plan:
     elif isinstance(plan, Mapping):
         chosen = set(_of_mapping(plan, branches))
     else:
-        raise BadArgument(f"a plan is text or a mapping of paths to 'skip', got {type(plan).__name__}")
+        raise BadArgument(tr("plan.kind", name=type(plan).__name__))
     if not chosen:
-        raise BadArgument("the plan skips nothing")
+        raise BadArgument(tr("plan.nothing"))
     return Plan(branches=tuple(branch for branch in branches if branch.path in chosen))
 
 
@@ -80,9 +81,7 @@ def _of_text(text: str, branches: Sequence[Branch]) -> Iterator[str]:
     for term in text.replace(",", " ").split() if "[" not in text else re.findall(r"[^\s,\[]+(?:\[[^\]]*\])?", text):
         match = _TERM.fullmatch(term)
         if match is None or match["kind"] not in _KINDS:
-            raise BadArgument(
-                f"{term!r} is not part of a plan; expected {', '.join(_KINDS)} with layers in brackets: mlp[n//2:]"
-            )
+            raise BadArgument(tr("plan.term", term=term, kinds=", ".join(_KINDS)))
         wanted = _layers(match["which"], layers, term)
         for branch in branches:
             if branch.kind in _KINDS[match["kind"]] and branch.layer in wanted:
@@ -99,12 +98,10 @@ def _layers(text: str | None, count: int, term: str) -> set[int]:
         try:
             numbers = [_number(end, count) if end.strip() else None for end in ends]
         except (ValueError, SyntaxError, ZeroDivisionError):
-            raise BadArgument(
-                f"{term!r}: {part!r} is not a layer or a range; n is the number of layers ({count})"
-            ) from None
+            raise BadArgument(tr("plan.range", term=term, part=part, count=count)) from None
         if len(ends) == 1 and numbers[0] is not None:
             if not -count <= numbers[0] < count:
-                raise BadArgument(f"{term!r}: there is no layer {numbers[0]}, the model has {count}")
+                raise BadArgument(tr("plan.no_layer", term=term, numbers=numbers[0], count=count))
             found.add(numbers[0] % count)
         else:
             found |= set(range(count)[slice(*numbers)])
@@ -129,7 +126,7 @@ def _number(text: str, count: int) -> int:
 def _of_mapping(plan: Mapping[Any, Any], branches: Sequence[Branch]) -> Iterator[str]:
     for pattern, wish in plan.items():
         if wish != "skip":
-            raise BadArgument(f"{pattern}: {wish!r} is not known; the only thing that a plan does is 'skip'")
+            raise BadArgument(tr("plan.action", pattern=pattern, wish=wish))
         hits = [
             branch.path
             for branch in branches
@@ -137,5 +134,5 @@ def _of_mapping(plan: Mapping[Any, Any], branches: Sequence[Branch]) -> Iterator
         ]
         if not hits:
             near = ", ".join(collapse(branch.path for branch in branches))
-            raise BadArgument(f"{pattern!r} is no branch of the model; it has {near}")
+            raise BadArgument(tr("plan.no_branch", pattern=pattern, near=near))
         yield from hits

@@ -13,6 +13,7 @@ from torch import nn
 from layertap.durable import replacing
 from layertap.errors import BadArgument, MissingExtra, WeightsWrong
 from layertap.files import parse_json, read_bytes
+from layertap.messages import tr
 from layertap.weights.branches import call, confirm, default_inputs
 from layertap.weights.plan import Plan, read_plan
 from layertap.weights.pruning import Pruning, branches_for, outputs, remember, skips_of, without
@@ -33,7 +34,7 @@ def save_pruned(model: nn.Module | Pruning, folder: str | os.PathLike[str], *, i
     bypassed = {name for name, module in model.named_modules() if is_bypassed(module)}
     removed = {name for name, module in model.named_modules() if isinstance(module, SkippedBranch)}
     if not bypassed and not removed:
-        raise BadArgument(f"this {type(model).__name__} is not pruned; prune it first: small = lt.prune(model, plan)")
+        raise BadArgument(tr("plan.not_pruned", name=type(model).__name__))
     marked = bypassed | removed
     branches = [b for b in branches_for(model, dict.fromkeys(marked, "skip")) if b.path in marked]
     plan = Plan(branches=tuple(branches))
@@ -66,9 +67,9 @@ def load_pruned(folder: str | os.PathLike[str], model: nn.Module | None = None, 
         held = parse_json(read_bytes(path / PLAN_FILE))
         plan = {str(name): str(wish) for name, wish in held["plan"].items()}
     except FileNotFoundError:
-        raise BadArgument(f"{path} has no {PLAN_FILE}: it was not written by save_pruned") from None
+        raise BadArgument(tr("plan.no_file", path=path, plan_file=PLAN_FILE)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadArgument(f"{path / PLAN_FILE} is damaged: {error}") from None
+        raise BadArgument(tr("plan.damaged", value=path / PLAN_FILE, error=error)) from None
     if model is None:
         return _of_transformers(path, str(held.get("class", "")), plan, inputs)
     return _of_skeleton(path, model, plan, inputs)
@@ -78,17 +79,17 @@ def _of_transformers(path: Path, name: str, plan: dict[str, str], inputs: Any) -
     try:
         import transformers
     except ImportError as error:
-        raise MissingExtra("loading this model needs transformers: pip install 'layertap[hf]'") from error
+        raise MissingExtra(tr("plan.transformers")) from error
     cls = getattr(transformers, name, None)
     if cls is None:
-        raise BadArgument(f"transformers has no {name}; give a whole model of the class: load_pruned(folder, model)")
+        raise BadArgument(tr("plan.no_class", name=name))
     full, loading = cls.from_pretrained(path, local_files_only=True, dtype="auto", output_loading_info=True)
     full.eval()
     pruned = _pruned(full, plan, inputs)
     gone = set(full.state_dict()) - set(pruned.state_dict())
     lost = sorted(set(loading["missing_keys"]) - gone) + sorted(loading["unexpected_keys"])
     if lost:
-        raise WeightsWrong(f"{path}: {len(lost)} tensors beyond the plan are missing or unexpected (first: {lost[0]})")
+        raise WeightsWrong(tr("plan.tensors", path=path, count=len(lost), lost=lost[0]))
     return pruned
 
 
@@ -122,7 +123,7 @@ def _compare(model: nn.Module, again: nn.Module, inputs: Any, path: Path) -> Non
     finally:
         model.train(mode)
     if len(one) != len(two) or not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
-        raise WeightsWrong(f"{path}: the model that was loaded again computes something else than the one saved")
+        raise WeightsWrong(tr("plan.reload_differs", path=path))
 
 
 def _write(path: Path, text: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from layertap.errors import BadArgument, WeightsWrong
+from layertap.messages import tr
 from layertap.weights.branches import ATTENTION, Branch, Confirmed, call, confirm, default_inputs, find_branches
 from layertap.weights.plan import Plan, named_modules, read_plan
 from layertap.weights.skip import Skip, SkippedBranch, bypass, is_bypassed, restore
@@ -44,7 +45,7 @@ class Pruning:
         self.undo()
 
     def __str__(self) -> str:
-        return f"{type(self.model).__name__}: {self.plan}; the weights are still there"
+        return tr("plan.bypassed", name=type(self.model).__name__, plan=self.plan)
 
 
 def prune(model: nn.Module, plan: Any, *, how: Literal["bypass", "physical"] = "bypass", inputs: Any = None) -> Any:
@@ -55,11 +56,11 @@ def prune(model: nn.Module, plan: Any, *, how: Literal["bypass", "physical"] = "
     models of transformers need no `inputs`. That both ways give the same bits is checked.
     """
     if how not in ("bypass", "physical"):
-        raise BadArgument(f"how={how!r}: choose 'bypass' or 'physical'")
+        raise BadArgument(tr("plan.how", how=how))
     chosen = read_plan(plan, branches_for(model, plan))
     done = [path for path in chosen.paths if already(model.get_submodule(path))]
     if done:
-        raise BadArgument(f"{done[0]} is skipped already; undo that first, or leave it out of the plan")
+        raise BadArgument(tr("plan.already", done=done[0]))
     given = inputs if inputs is not None else default_inputs(model)
     confirmed = confirm(model, list(chosen.branches), given)
     skips = skips_of(model, chosen, confirmed)
@@ -142,9 +143,7 @@ def _same(full: nn.Module, small: nn.Module, inputs: Any, plan: Plan) -> None:
         full.train(mode)
         small.train(mode)
     if len(one) != len(two) or not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
-        raise WeightsWrong(
-            f"the model that goes round its branches and the one without them differ ({plan}); not pruned"
-        )
+        raise WeightsWrong(tr("plan.check_differs", plan=plan))
 
 
 def outputs(value: Any) -> list[torch.Tensor]:

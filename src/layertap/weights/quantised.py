@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from layertap.result import Note
 from layertap.weights.differences import together
 from layertap.weights.entries import Entry
 
@@ -45,11 +46,11 @@ def dequantised(model: Entry, source: Entry, entries: Mapping[str, Entry]) -> tu
         for way, product in (("×", wanted * spread), ("÷", wanted / spread)):
             error = _error(here, product)
             if error <= ROUNDED * torch.finfo(model.dtype).eps:
-                return used, f"values {way} scales of shape {tuple(scale.shape)}, error {error:.2g}"
+                return used, Note("audit.scales", way=way, shape=tuple(scale.shape), error=error)
             # The other way round: what the values were rounded from.
             room = STEP * spread.abs() * torch.maximum(wanted.abs() / 8, torch.ones(())) if way == "×" else None
             if room is not None and bool(((here - product).abs() <= room).all()):
-                return used, f"rounded to values {way} scales of shape {tuple(scale.shape)}, error {error:.2g}"
+                return used, Note("audit.rounded_scales", way=way, shape=tuple(scale.shape), error=error)
     return None
 
 
@@ -67,7 +68,7 @@ def rounded(model: Entry, source: Entry) -> str:
     if worst > STEP / levels * 1.5:
         return ""
     kind = " and ".join(dict.fromkeys(part for part in (source.quantised, model.quantised) if part))
-    return f"as {kind} rounds it, relative error {(total / size) ** 0.5 if size else 0.0:.2g}"
+    return Note("audit.rounded_as", kind=kind, value=(total / size) ** 0.5 if size else 0.0)
 
 
 _BITS = {"q8": 8, "int8": 8, "float8": 4, "q6": 6, "q5": 5, "q4": 4, "iq4": 4, "int4": 4, "q3": 3, "iq3": 3, "q2": 2}
@@ -110,7 +111,7 @@ def merged_lora(model: Entry, base: Entry, entries: Mapping[str, Entry]) -> tupl
         by = float(((here - there) * product).sum() / product.square().sum())
         error = _error(here, there + by * product)
         if error <= ROUNDED * torch.finfo(model.dtype).eps:
-            return (one, two), f"base + {by:.4g} × B·A, error {error:.2g}"
+            return (one, two), Note("audit.lora", by=by, error=error)
     return None
 
 

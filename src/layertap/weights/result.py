@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from layertap.result import Result
+from layertap.result import Result, rebuild, with_codes
 
 AuditVerdict = Literal["identical", "noise", "fault", "inconclusive"]
 
@@ -107,15 +107,14 @@ class Audit(Result):
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         data = asdict(self)
-        data["rows"] = [asdict(row) for row in self.rows]
+        data["rows"] = [with_codes(asdict(row), row, "detail") for row in self.rows]
+        with_codes(data, self, "notes", "faults")
         return {"verdict": self.verdict, "by_status": self.by_status, **data}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Audit:
         """What `to_dict` wrote."""
-        rows = tuple(AuditRow(**{**row, "shape": tuple(row["shape"])}) for row in data["rows"])
-        known = {name: data[name] for name in ("model", "other", "bytes", "seconds")}
-        return cls(rows=rows, notes=tuple(data["notes"]), faults=tuple(data["faults"]), **known)
+        return rebuild(cls, data)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         Path(path).write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from layertap.result import Note
 from layertap.weights.compose import Composition, RowIndex
 from layertap.weights.describe import (
     OTHER,
@@ -78,7 +79,7 @@ class Search:
             return True
         twins = self.sides.twins(entry)
         if twins and not self._uniform(entry):
-            told = f"holds the values of {shown(tuple(twin.name for twin in twins))}"
+            told = Note("audit.values_of", owners=shown(tuple(twin.name for twin in twins)))
             self.found[entry.name] = Relation("changed", hints, "same", told)
             return True
         apart = self.sides.differences(entry, source)
@@ -124,7 +125,7 @@ class Search:
 
         twins = self.sides.twins(entry)
         if twins:
-            told = f"holds the values of {shown(tuple(twin.name for twin in twins))}"
+            told = Note("audit.values_of", owners=shown(tuple(twin.name for twin in twins)))
             return Relation("changed", (source.name,), "same", told)
         here, there = self.sides.measured(entry), self.sides.measured(source)
         return Relation(*sketched(entry, source, here, there))
@@ -140,9 +141,9 @@ class Search:
         rule, detail = rule_of(entry, made, self.sides.other)
         owners = made.owners
         if hints and not set(owners) <= set(hints):
-            return Relation("changed", hints, rule, f"holds the values of {shown(owners)}")
+            return Relation("changed", hints, rule, Note("audit.values_of", owners=shown(owners)))
         if rule == "reshaped" and not refines(entry.shape, self.sides.other.entries[owners[0]].shape):
-            told = f"{self.sides.other.entries[owners[0]].shape} there, {entry.shape} here: the same values in one row"
+            told = Note("audit.reshaped", shape=self.sides.other.entries[owners[0]].shape, shape2=entry.shape)
             return Relation("shape", owners, rule, told)
         if rule == "rows permuted":
             order = reordered(own.rows, parts[owners[0]].rows, self.config)
@@ -150,9 +151,9 @@ class Search:
             return Relation(known, owners, rule, order[1] if order else detail)
         odd = out_of_order(owners) or ("" if made.in_order else owners[0])
         if odd:
-            return Relation("changed", owners, rule, f"its parts come in another order: first {odd}")
+            return Relation("changed", owners, rule, Note("audit.other_order", odd=odd))
         if made.transposed and square(entry.shape) and not turned:
-            why = "transposed, and nothing that is not square shows that this is how the two sides differ"
+            why = Note("audit.transposed_alone")
             return Relation("changed", owners, "transposed", why)
         sources = [self.sides.other.entries[name] for name in owners]
         cast = any(source.dtype != entry.dtype for source in sources)
@@ -161,13 +162,19 @@ class Search:
         if rule in ("same", "renamed"):
             return Relation("cast", owners, rule, f"{short(sources[0].dtype)} → {short(entry.dtype)}")
         kinds = f"{short(sources[0].dtype)} → {short(entry.dtype)}" if cast else ""
-        return Relation("converted", owners, rule, ", ".join(part for part in (detail, kinds) if part), lossy=cast)
+        return Relation(
+            "converted",
+            owners,
+            rule,
+            Note("audit.and", first=detail, second=kinds) if detail and kinds else detail or kinds,
+            lossy=cast,
+        )
 
     def _unexplained(self, entry: Entry, own: Hashes, parts: dict[str, Hashes]) -> Relation:
         hints = self.hints.get(entry.name, ())
         here = self.sides.measured(entry).statistics
         if here.nonfinite and not masking(entry, here):
-            return Relation("nonfinite", hints, "", f"{here.nonfinite} of {here.count} values are NaN or infinite")
+            return Relation("nonfinite", hints, "", Note("audit.nonfinite", nonfinite=here.nonfinite, count=here.count))
         if not hints:
             if here.count > 1 and here.min == here.max:
                 return Relation("constant" if not entry.parameter else "missing", (), "", constant(here.min))
@@ -181,7 +188,7 @@ class Search:
                 rule, detail = changed(apart, own, there, here)
                 return Relation("changed", hints, rule, detail)
             share = RowIndex({name: parts[name] for name in hints}, across=False).share(own)
-            told = f"{share:.0%} of its rows are found among the parts it should be made of"
+            told = Note("audit.rows_found", share=share)
             return Relation("changed", hints, "", told)
         return self._against(entry, sources[0], own, parts)
 
@@ -194,7 +201,7 @@ class Search:
         if axes:
             return Relation("converted" if entry.shape != source.shape else "changed", hints, "axes permuted", axes)
         if source.shape != entry.shape:
-            told = f"{tuple(source.shape)} there, {tuple(entry.shape)} here"
+            told = Note("audit.shapes", shape=tuple(source.shape), shape2=tuple(entry.shape))
             return Relation("shape", hints, "", told)
         order = reordered(own.rows, parts[source.name].rows, self.config)
         if order is not None:
@@ -204,7 +211,7 @@ class Search:
         )
         there = self.sides.measured(source).statistics.nonfinite
         if there:
-            return Relation("changed", hints, how[0], f"{how[1]}, {there} values there are NaN or infinite")
+            return Relation("changed", hints, how[0], Note("audit.nonfinite_there", how=how[1], there=there))
         return Relation("changed", hints, *how)
 
 

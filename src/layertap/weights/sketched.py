@@ -6,6 +6,7 @@ import torch
 
 from layertap.measure import Measurement, measure, merge
 from layertap.measure.sketch import cosine, relative_l2
+from layertap.result import Note
 from layertap.weights.describe import short
 from layertap.weights.entries import Entry
 
@@ -44,8 +45,10 @@ def sketched(
         if own.get(short(known.dtype)) == known.known.measured.fingerprint:
             return "cast", (source.name,), "cast", kinds
     if here.statistics.nonfinite or there.statistics.nonfinite:
-        told = f"{here.statistics.nonfinite} values are NaN or infinite here, {there.statistics.nonfinite} there"
+        told = Note(
+            "audit.nonfinite_counts", nonfinite=here.statistics.nonfinite, nonfinite2=there.statistics.nonfinite
+        )
         return "changed", (source.name,), "", told
     error = relative_l2(there.sketch, here.sketch, there.statistics.l2)
-    told = f"relative error about {error:.2g}, cosine about {cosine(here.sketch, there.sketch):.3g}, by their sketches"
+    told = Note("audit.sketched", error=error, sketch=cosine(here.sketch, there.sketch))
     return "changed", (source.name,), "", told

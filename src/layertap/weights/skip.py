@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.messages import tr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
@@ -30,7 +32,7 @@ class Skip:
             (v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and v.is_floating_point()), None
         )
         if given is None:
-            raise ValueError("a skipped branch was called without a tensor")
+            raise ValueError(tr("plan.no_tensor"))
         if self.passes:
             return given
         if self.layer is not None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from layertap.errors import BadArgument
 from layertap.files import parse_json, read_bytes
+from layertap.messages import tr
 from layertap.weights.checkpoints import checkpoint_entries
 from layertap.weights.entries import BLOCK, Entry, Weights
 from layertap.weights.fingerprints import Fingerprints, as_weights, read_fingerprints
@@ -26,8 +27,10 @@ def open_weights(source: Any) -> Weights:
     if isinstance(source, Mapping):
         found = {name: tensor for name, tensor in source.items() if isinstance(tensor, torch.Tensor)}
         if not found:
-            raise BadArgument("the mapping holds no tensors; expected a state dict: name → tensor")
-        return Weights(name="state dict", entries={name: of_tensor(name, tensor) for name, tensor in found.items()})
+            raise BadArgument(tr("checkpoint.no_tensors"))
+        return Weights(
+            name=tr("checkpoint.state_dict"), entries={name: of_tensor(name, tensor) for name, tensor in found.items()}
+        )
     if isinstance(source, Fingerprints):
         return as_weights(source)
     if isinstance(source, (str, os.PathLike)):
@@ -35,9 +38,7 @@ def open_weights(source: Any) -> Weights:
         if path.suffix == ".json" and not path.name.endswith(".index.json") and path.is_file():
             return as_weights(read_fingerprints(path))
         return Weights(name=str(path), entries=checkpoint_entries(path), config=_config(path))
-    raise BadArgument(
-        f"audit takes a model, a state dict, or the path of a checkpoint on either side, got {type(source).__name__}"
-    )
+    raise BadArgument(tr("checkpoint.sides", name=type(source).__name__))
 
 
 def _model(model: nn.Module) -> Weights:
