@@ -10,6 +10,7 @@ Everything here is traced: constants, tuples, lists and dictionaries, no generat
 """
 
 from __future__ import annotations
+from layertap.messages import tr
 
 import dataclasses
 import functools
@@ -283,4 +284,4 @@ def _kernel_reads(dtype: str, device: str) -> bool:
 def _reason(value: Any) -> str:
     if value is None:
         return "None"
-    return type(value).__name__ if isinstance(value, _PLAIN) else f"{type(value).__name__} without tensors"
+    return type(value).__name__ if isinstance(value, _PLAIN) else tr('record.without_tensors', name=type(value).__name__)

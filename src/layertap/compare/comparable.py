@@ -400,5 +400,5 @@ def _folder(run: Run) -> Path | None:
 
 
 def _called(item: Input) -> str:
-    name = f"`{item.name}`" if item.name and not item.name.isdigit() else f"input {item.name or 0}"
+    name = f"`{item.name}`" if item.name and not item.name.isdigit() else tr("comparable.input", name=item.name or 0)
     return Note("comparable.of_call", name=name, call=item.call) if item.call else name

@@ -20,7 +20,6 @@ from layertap.result import with_codes
 
 STYLES = {"identical": "green", "noise": "green", "fault": "bold red", "inconclusive": "yellow"}
 BAR = 16
-SCALE = "error, log scale"
 COLUMNS = (
     Column(title="site", left=True),
     *(Column(title=title) for title in ("verdict", "error")),
@@ -131,7 +130,7 @@ def headline(report: Report) -> list[tuple[str, str]]:
 
 
 def _table(report: Report, verbose: bool) -> Lines:
-    table = Lines([*COLUMNS, *(MORE_COLUMNS if verbose else ()), Column(title=SCALE, left=True, spare=4)])
+    table = Lines([*COLUMNS, *(MORE_COLUMNS if verbose else ()), Column(title=tr("report.scale"), left=True, spare=4)])
     place = scale(value for name in ("error", "floor") for value in column(report.rows, name))
     for rows in _folded(report.rows, whole=verbose):
         if len(rows) > 1:

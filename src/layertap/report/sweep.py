@@ -59,9 +59,9 @@ def sweep_view(sweep: Sweep, *, verbose: bool = False) -> Group:
         lines.append(Text(tr("sweep.failed", mode=mode.name, error=mode.error), style="bold red"))
         if mode.log:
             lines.append(Text(tr("sweep.log", path=mode.log), style="dim"))
-    lines += [Text(f"note: {note}", style="yellow") for note in sweep.notes]
+    lines += [Text(tr('report.note', note=note), style="yellow") for note in sweep.notes]
     lines += [
-        Text(f"note: {mode.name}: {note}", style="yellow") for mode in sweep.modes.values() for note in mode.notes
+        Text(tr('report.note_of', name=mode.name, note=note), style="yellow") for mode in sweep.modes.values() for note in mode.notes
     ]
     lines += [Text(""), modes_table(sweep), Text(tr("sweep.legend"), style="dim")]
     lines += depth_lines(sweep, verbose=verbose)

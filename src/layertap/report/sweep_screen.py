@@ -1,6 +1,7 @@
 """The first layer's input and output in every mode, as a screen: ten values and four statistics, six decimals each."""
 
 from __future__ import annotations
+from layertap.messages import tr
 
 from collections.abc import Iterator
 
@@ -35,8 +36,8 @@ def _block(role: str, record: Record) -> Iterator[str]:
     found = record.statistics
     leaf = f".{record.site.leaf}" if record.site.leaf else ""
     yield ""
-    yield f"{role.upper()}{leaf} (Shape: {list(record.shape)}):"
-    yield f"  First 10 values: {[f'{value:.6f}' for value in found.first]}"
-    yield f"  Mean: {found.mean:.6f}"
-    yield f"  Std:  {found.std:.6f}"
-    yield f"  Range: [{found.min:.6f}, {found.max:.6f}]"
+    yield tr('sweep.role_shape', role=role.upper(), leaf=leaf, shape=list(record.shape))
+    yield tr('sweep.first_values', value=[f'{value:.6f}' for value in found.first])
+    yield tr('sweep.mean', mean=found.mean)
+    yield tr('sweep.std', std=found.std)
+    yield tr('sweep.range', min=found.min, max=found.max)

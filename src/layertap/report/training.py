@@ -1,6 +1,7 @@
 """Two trainings in words: whether they part, at which step and site, and by how much."""
 
 from __future__ import annotations
+from layertap.result import Note
 
 import math
 from dataclasses import asdict
@@ -30,7 +31,7 @@ def place_text(parting: Parting) -> str:
     if parting.epoch is not None:
         parts.insert(1, tr("training_diff.epoch_batch", epoch=parting.epoch, batch=parting.batch))
     if parting.rank:
-        parts.append(f"rank {parting.rank}")
+        parts.append(Note('training_diff.rank', rank=parting.rank))
     if parting.phase != "train":
         parts.append(parting.phase)
     if not math.isnan(parting.error):

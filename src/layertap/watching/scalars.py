@@ -1,6 +1,7 @@
 """A training of days as numbers while it runs: a line of progress, `scalars.jsonl` in the run, TensorBoard."""
 
 from __future__ import annotations
+from layertap.result import Note
 
 import json
 import logging
@@ -46,7 +47,7 @@ def scalars_text(scalars: dict[str, Any]) -> str:
     parts = []
     for name, value in scalars.items():
         if name == "seconds":
-            parts.append(f"{value:.3g} s a step")
+            parts.append(Note('watch.seconds_a_step', value=value))
         elif name != "batch":
             text = str(value) if isinstance(value, int) else f"{value:.6g}"
             parts.append(f"{name.replace('_', ' ')} {text}")

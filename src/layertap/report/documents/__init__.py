@@ -9,6 +9,7 @@ sweep        many modes
 """
 
 from __future__ import annotations
+from layertap.messages import tr
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -41,4 +42,4 @@ def document_of(result: Any, extra: Sequence[Block] = ()) -> Document:
             made = getattr(import_module(f"{__name__}.{module}"), name)
             document: Document = made(result, extra) if extra else made(result)
             return document
-    raise BadArgument(f"a {type(result).__name__} has no report; there are reports of {', '.join(DOCUMENTS)}")
+    raise BadArgument(tr('report.no_report', name=type(result).__name__, documents=', '.join(DOCUMENTS)))
