@@ -39,7 +39,7 @@ def _exempt(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
     """In an assertion, an annotation, a cast, a program error, or what is logged for those who debug layertap."""
     inner, outer = node, parents.get(node)
     while outer is not None and not isinstance(outer, (ast.Module, ast.FunctionDef, ast.ClassDef)):
-        if isinstance(outer, ast.Assert) or isinstance(outer, ast.AnnAssign) and inner is outer.annotation:
+        if isinstance(outer, ast.Assert) or (isinstance(outer, ast.AnnAssign) and inner is outer.annotation):
             return True
         if isinstance(outer, ast.Call):
             name = outer.func.attr if isinstance(outer.func, ast.Attribute) else getattr(outer.func, "id", "")

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from layertap import cli, errors
 from layertap.compare import diff
+from layertap.messages import printable, tr
 from layertap.report.page import html_of
 from layertap.site import Receipt, Site, SiteReceipt
 from layertap.store import Run, RunWriter
-from layertap.messages import printable, tr
 from store.making import kept, receipt, record
 
 HOSTILE = [

@@ -54,7 +54,8 @@ def test_d7_the_weights_did_not_arrive(story, trained, inputs):
 def test_d5_d7_the_cache_was_not_told(story, trained, inputs):
     found = doctor(trained, story.forgetful(trained), inputs)
     assert found.answer == "cache"
-    assert found.sentence.code == "doctor.cache_wrong" and "the cache has 0 of 32 tokens" in found.sentence
+    assert found.sentence.code == "doctor.cache_wrong"
+    assert "the cache has 0 of 32 tokens" in found.sentence
     assert found.cuts == ("model.layers.0.self_attn",)
 
 

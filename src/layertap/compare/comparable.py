@@ -24,6 +24,7 @@ from layertap.compare.result import Alignment, Pair
 from layertap.judge.roundoff import ROUNDOFF
 from layertap.measure.floats import FORMATS
 from layertap.measure.sketch import relative_l2
+from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Record
 from layertap.store import Run

@@ -19,9 +19,10 @@ from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.measure.pair.contrast import Contrast
+from layertap.result import Note
 
 PROBES = 5
-"""So many runs of the candidate may be spent on it."""
+"""So many runs of the candidate are spent on it at most."""
 VAST = 1e3
 """An error that is this many times what rounding does at its place cannot be hidden by rounding further on."""
 WORSE, BETTER = 1.5, 0.7
@@ -49,6 +50,8 @@ class Sorted:
     """Rearranged, as it seems, in a model whose output is wrong."""
     probe: Probe | None = None
     """Of the first fault."""
+    left_out: dict[str, Note] = field(default_factory=dict)
+    """By page, modules that were not rearranged with their neighbours."""
 
 
 class Free:
@@ -148,6 +151,7 @@ def sort_out(
     rounding: float,
     probe: Callable[[Ends], Probe],
     hollow: Callable[[ModuleRow], bool],
+    probes: int = PROBES,
 ) -> Sorted:
     """Tells faults from what cancels, in order of execution; what comes after the first fault is not probed.
 
@@ -157,7 +161,7 @@ def sort_out(
     right = not math.isnan(total) and total <= LIMIT_OF_MODULES * rounding
     kinds: set[tuple[str, str]] = set()
     undoing = {_kind(row) for row in faulty if free.undoes(row)}
-    probes = PROBES
+    probes = min(probes, PROBES)
     for row in faulty:
         kind = _kind(row)
         if row.place[2] not in ("exit", "entry"):
@@ -171,12 +175,17 @@ def sort_out(
             told.cancelled.append(row)
         elif told.faults:
             told.faults.append(row)
-        elif not probes:
+        elif probes <= 0:
             (told.cancelled if right and kinds else told.unclear).append(row)
         else:
             probes -= 1
             tried = probe(ends_of(row))
             verdict = _verdict(row, free, tried, total, rounding, right)
+            if verdict == "unclear" and row.place[2] == "entry" and row.page and probes:
+                # Right values among wrong ones may be worse than all wrong: put back what the module makes of them.
+                probes -= 1
+                tried = probe(frozenset({(row.page, "exit"), (row.page, "grad_input")}))
+                verdict = "fault" if tried.total < BETTER * total else verdict
             if verdict == "cancelled":
                 kinds.add(kind)
                 told.cancelled.append(row)
@@ -221,4 +230,12 @@ def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: f
 
 def _kind(row: ModuleRow) -> tuple[str, str]:
     """Modules of one role have one name but for their numbers."""
-    return re.sub(r"\d+", "*", row.place[0]), row.place[2]
+    return role_of(row.place[0]), row.place[2]
+
+
+def role_of(page: str) -> str:
+    """
+    >>> role_of("layers.10.mlp")
+    'layers.*.mlp'
+    """
+    return re.sub(r"\d+", "*", page)

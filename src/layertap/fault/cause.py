@@ -11,7 +11,7 @@ from torch import nn
 
 from layertap.fault.drill import Departure
 from layertap.fault.error_forms import certain_form, error_form, faint_form, whole_numbers
-from layertap.fault.module_differences import Explanation, config_apart, weights_apart
+from layertap.fault.module_differences import Explanation, config_apart, mode_apart, weights_apart
 from layertap.fault.operators import by_operator
 from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.result import ModuleRow
@@ -145,6 +145,8 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
     departure = clues.departure
     if told is None and departure is not None:
         told = by_operator(departure, sure=True)
+    if told is None and departure is not None and ours is not None and theirs is not None:
+        told = mode_apart(theirs, ours)
     told = (
         told
         or _cache(row, trace)

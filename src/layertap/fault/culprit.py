@@ -53,6 +53,8 @@ class Scene:
     reasons: Mapping[str, Note]
     """By page, why a module is at fault that is within its floor."""
     probe: Probe | None
+    left_out: Mapping[str, Note]
+    """By page, modules that are the reference's where what they work with is rearranged; with evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def accuse(faulty: list[ModuleRow], scene: Scene) -> Finding:
         for row in faulty[CLOSELY:]
     ]
     first = faulty[0]
-    nothing = first.found.shape or first.found.absent
+    nothing = first.found.shape or first.found.absent or first.page in scene.left_out
     return replace(
         found[0],
         evidence=(*found[0].evidence, *_among_its_kind(faulty, scene.table)),
@@ -156,7 +158,11 @@ def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
         weights=scene.weights.get(row.page),
         by_its_weights=row.place in scene.standard,
     )
-    cause, evidence = explain(clues, ours, theirs)
+    if row.page in scene.left_out:
+        cause = "weights" if theirs is not None and next(theirs.parameters(), None) is not None else "structure"
+        evidence: tuple[str, ...] = (scene.left_out[row.page],)
+    else:
+        cause, evidence = explain(clues, ours, theirs)
     evidence = (*evidence, *(reason for page, reason in scene.reasons.items() if page == row.page))
     lost = any(one.lost for one in clues.absent)
     inner = below(ours, theirs, row.page, judged_pages(scene.forced)) if ours and theirs and not lost else None

@@ -33,14 +33,18 @@ def error_form(
     r, c = (torch.nan_to_num(t.double(), 0.0, 0.0, 0.0) for t in (right, found))
     d = c - r
     size, error = d.norm().item(), (d.norm() / r.norm()).item()
-    noise = math.hypot(0.05 * size, 2 * floor * r.norm().item())
+    noise_of_floor = 2 * floor * r.norm().item()
+    noise = math.hypot(0.05 * size, noise_of_floor)
     for name, value in around.items():
         if value.shape == d.shape and value.is_floating_point():
             for sign, cause, code in ((1, "skipped", "cause.missing"), (-1, "structure", "cause.added_twice")):
                 if (d + sign * value.double()).norm().item() < noise < 0.5 * size:
                     return cause, (Note(code, name=name),)
     slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
-    if (c - slope * r).norm().item() < noise and abs(slope - 1) > 4 * floor / math.sqrt(r.numel()):
+    rest = (c - slope * r).norm().item()
+    if rest < min(noise, math.hypot(0.05 * c.norm().item(), noise_of_floor)) and abs(slope - 1) > 4 * floor / math.sqrt(
+        r.numel()
+    ):
         return ("sign" if slope < 0 else "scale"), (Note("cause.times", subject=subject, slope=slope),)
     mean = d.mean().item()
     if (d - mean).norm().item() < noise < 0.7 * size:

@@ -199,5 +199,6 @@ def _settings_apart(ours: nn.Module, theirs: nn.Module) -> Iterator[tuple[nn.Mod
     right = vars(ours)
     for name, value in vars(theirs).items():
         wanted = right.get(name)
-        if isinstance(value, float) and isinstance(wanted, float) and value != wanted and not name.startswith("_"):
+        numbers = {type(value), type(wanted)} in ({float}, {float, type(None)})  # a cap or a scale may be left out
+        if numbers and name in right and value != wanted and not name.startswith("_"):
             yield theirs, name, wanted

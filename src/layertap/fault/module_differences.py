@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from layertap.capture.sharding import same_part
-from layertap.fault.quantised import quantisation_error
+from layertap.fault.quantised import quantisation_error, weights_in_effect
 from layertap.judge.roundoff import ROUNDOFF
 from layertap.measure.pair.deferred import contrast, on_one_device
 from layertap.result import Note
@@ -29,10 +29,15 @@ def _tensors(module: nn.Module, path: str, called: set[str]) -> Iterator[tuple[s
 def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called: set[str]) -> Explanation | None:
     """Which of a module's own tensors differs, and how; None where none does, or a file keeps them to itself."""
     right = dict(_tensors(reference, path, called))
+    known, told = _effects_apart(reference, candidate)
+    if told is not None:
+        return told
     for name, tensor in _tensors(candidate, path, called):
         if tensor.is_meta:
             continue
         wanted = right.get(name)
+        if known and (wanted is None or tensor.ndim > 1):
+            continue  # packed, or laid out otherwise: what it multiplies with is the same
         if wanted is None:
             return "weights", (Note("cause.candidate_only", name=name),)
         if wanted.shape != tensor.shape:
@@ -53,6 +58,21 @@ def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called:
         how = _how(wanted, values, found.error)
         return "weights", (Note("cause.weight", name=name, how=how),)
     return None
+
+
+def _effects_apart(reference: nn.Module, candidate: nn.Module) -> tuple[bool, Explanation | None]:
+    """Of two classes of linear modules, whether it is known what both multiply with, and how that differs."""
+    linear = next((one for one in (reference, candidate) if isinstance(one, nn.Linear)), None)
+    if linear is None or type(reference) is type(candidate):
+        return False, None
+    wanted, values = weights_in_effect(reference, linear), weights_in_effect(candidate, linear)
+    if wanted is None or values is None:
+        return False, None
+    wanted, values = on_one_device(wanted.detach(), values.detach())
+    found = contrast(wanted.to(values.dtype), values)
+    if found is None or found.error <= ROUNDOFF["bfloat16"] or quantisation_error(wanted, values) is not None:
+        return True, None
+    return True, ("weights", (Note("cause.weight", name="weight", how=_how(wanted, values, found.error)),))
 
 
 QUANTISED = 0.02
@@ -129,9 +149,17 @@ def config_apart(reference: nn.Module, candidate: nn.Module) -> Explanation | No
         return "config", (Note("cause.class", name=type(candidate).__name__, name2=type(reference).__name__),)
     right = dict(_settings(reference))
     for name, value in _settings(candidate):
-        if name in right and right[name] != value:
+        if name in right and right[name] != value and name != "training":
             return "config", (Note("cause.setting", name=name, value=value, right=right[name]),)
     return None
+
+
+def mode_apart(reference: nn.Module, candidate: nn.Module) -> Explanation | None:
+    """Whether one of two modules of a class trains and the other does not: most do the same in either mode."""
+    if type(reference) is not type(candidate) or reference.training == candidate.training:
+        return None
+    how = Note("cause.setting", name="training", value=candidate.training, right=reference.training)
+    return "config", (how,)
 
 
 def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -55,10 +55,10 @@ def systematic(
             if len(seen) >= MANY:
                 typical = max(statistics.median(row.ratio for row in seen), 1.0)
                 stands |= {row.page: replace(row, ratio=row.ratio / typical) for row in seen}
-            continue
         finite = [row.ratio for row in quantised if math.isfinite(row.ratio)]
         median = statistics.median(finite) if finite and len(alike) >= MANY else 1.0
-        times |= {row.page: max(median, coarse[row.page].error / row.floor) for row in quantised}
+        own = 0.0 if beside is not None else math.inf  # the floors have the weights' error in them, or not
+        times |= {row.page: max(median, min(coarse[row.page].error / row.floor, own)) for row in quantised}
     adjusted = [
         replace(row, ratio=row.ratio / by, floor=row.floor * by) if (by := times.get(row.page, 1.0)) > 1 else row
         for row in rows

@@ -22,6 +22,8 @@ from layertap.judge.signs import least_of
 from layertap.result import Note
 
 Progress = Callable[[str], None]
+MOST_FORWARDS = 10
+"""No side is run more often than this, at any depth and with any number of faults."""
 APART = Note("fault.outputs_apart")
 
 

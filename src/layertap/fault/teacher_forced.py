@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 from torch import nn
 
-from layertap.fault.cancelling import Free, Probe, Sorted, sort_out
+from layertap.fault.cancelling import Ends, Free, Probe, Sorted, role_of, sort_out
 from layertap.fault.cause import Absent
 from layertap.fault.culprit import Scene, accuse, is_under
 from layertap.fault.exchange import exchanged, proven, suspected
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.module_differences import below
 from layertap.fault.module_rows import Judged, by_module, floors_of, judge_beside, judge_events, seen_at, unlike_others
+from layertap.fault.omitted import omitted
 from layertap.fault.quantised_kinds import quantised_modules, stand_out, systematic
 from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
 from layertap.fault.replay_measure import Lowered
 from layertap.fault.result import Finding, ModuleRow
-from layertap.fault.search import APART, Search
+from layertap.fault.search import APART, MOST_FORWARDS, Search
 from layertap.fault.unjudged import judged_pages, suspects
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.judge.signs import least_of
 from layertap.measure.pair.contrast import Contrast
 from layertap.result import Note
 
+CLOSER = 2
+"""Runs of each side that a closer look takes: one with the operators written down, one with values put back or, of the
+reference, in the candidate's dtype."""
 NAMED = 6
 """So many modules are named in one note."""
 
@@ -74,15 +78,14 @@ class TeacherForcedSearch(Search):
             [row for row in table if row.ratio > LIMIT_OF_MODULES or row.page in faint], forced
         )
         faulty = self._consequential(faulty, judged)
-        if faulty and low is not self.ours:  # inputs nudged everywhere move more than the dtype alone does
+        # Inputs nudged everywhere move more than the dtype alone does.
+        if faulty and low is not self.ours and self.spent + CLOSER < MOST_FORWARDS:
             drift = self.play(low, modules, trace, force=False)
-        told = self._sorted(faulty, trace, free, floors_of([drift]), total, self.total(trace, drift))
+        told = self._sorted(faulty, table, trace, free, floors, floors_of([drift]), total, self.total(trace, drift))
         faulty = told.faults
         if faulty and faulty[0].page not in {mask.page for mask in masks}:
             self._doubt_unjudged(faulty[0], trace, forced)
-        absent = [*masks, *self._absent(trace, forced)]
-        idle = [one for one in absent if not is_under(one.page, faulty)]
-        self.notes += [Note("fault.without_effect", cause=one.cause, text=one.text) for one in idle]
+        absent = [*masks, *self._without_idle(self._absent(trace, forced), faulty)]
         if not forced.events:
             self.doubts.append(Note("fault.nothing_paired"))
         if not faulty and not shared and total > LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)):
@@ -108,6 +111,7 @@ class TeacherForcedSearch(Search):
             weights=odd,
             reasons=faint,
             probe=told.probe,
+            left_out=told.left_out,
         )
         return accuse(faulty, scene)
 
@@ -134,7 +138,10 @@ class TeacherForcedSearch(Search):
         return proven(suspects, trial)
 
     def _consequential(self, faulty: list[ModuleRow], judged: list[Judged]) -> list[ModuleRow]:
-        """Without those that return another size, where what calls them comes out right all the same."""
+        """Without those that return another size, where what calls them comes out right all the same, and without
+        those around a module in which a gradient gets lost: there is none to be put in its place."""
+        lost = [row.page for row in faulty if row.found.absent]
+        faulty = [row for row in faulty if row.found.absent or not _sees_loss(row, lost)]
         exits: dict[str, float] = {}
         for one in judged:
             if one.event.key[2] == "exit":
@@ -165,8 +172,10 @@ class TeacherForcedSearch(Search):
     def _sorted(
         self,
         faulty: list[ModuleRow],
+        table: list[ModuleRow],
         trace: ReferenceTrace,
         free: ReplayResult,
+        floors: dict[Key, Contrast],
         drifts: dict[Key, Contrast],
         total: float,
         floor: float,
@@ -182,12 +191,33 @@ class TeacherForcedSearch(Search):
             module = self.pairing.candidate.get(row.page)
             return module is not None and next(module.parameters(), None) is None
 
-        told = sort_out(faulty, Free(trace, free, drifts, least), total, max(floor, least), probe, hollow)
+        probes = MOST_FORWARDS - CLOSER - self.theirs.forwards
+        told = sort_out(faulty, Free(trace, free, drifts, least), total, max(floor, least), probe, hollow, probes)
+        if told.faults and self.theirs.forwards + CLOSER < MOST_FORWARDS:
+            self._take_omitted(told, faulty, table, floors, probe)
         if told.cancelled:
             self.notes.append(Note("fault.cancelled", listed=_listed(told.cancelled)))
         if told.unclear and not told.faults:
             self.doubts.append(Note("fault.rearranged", listed=_listed(told.unclear)))
         return told
+
+    def _take_omitted(
+        self,
+        told: Sorted,
+        faulty: list[ModuleRow],
+        table: list[ModuleRow],
+        floors: dict[Key, Contrast],
+        probe: Callable[[Ends], Probe],
+    ) -> None:
+        """Accuses the module that was left out of a rearrangement in the place of those that were not."""
+        found = omitted(told.faults[0], faulty, table, floors, least_of(self.dtype), probe)
+        if found is None:
+            return
+        told.cancelled += [row for row in told.faults if row.page in found.cleared]
+        told.faults = [found.row, *(row for row in told.faults if row.page not in found.cleared)]
+        like = self.pairing.name(found.like)
+        told.left_out[found.row.page] = Note("cause.not_rearranged", like=like)
+        told.probe = None
 
     def _makers(self, faulty: list[ModuleRow], forced: ReplayResult) -> tuple[list[ModuleRow], list[Absent]]:
         """In the place of attention that was given another mask, those who made it; and what to say of them."""
@@ -202,9 +232,22 @@ class TeacherForcedSearch(Search):
             rows.setdefault(row.page, row)
         return list(rows.values()), list(told.values())
 
+    def _without_idle(self, absent: list[Absent], faulty: list[ModuleRow]) -> list[Absent]:
+        """Those inside modules at fault; the others have no effect, and say little elsewhere."""
+        idle = [one for one in absent if not is_under(one.page, faulty)]
+        roles: dict[str, list[Absent]] = {}
+        for one in idle:
+            roles.setdefault(role_of(one.page), []).append(one)
+        for alike in roles.values():
+            more = Note("fault.and_more", count=len(alike) - 1) if len(alike) > 1 else ""
+            self.notes.append(Note("fault.without_effect", cause=alike[0].cause, text=alike[0].text) + more)
+        return [replace(one, lost=one.lost and role_of(one.page) not in roles) for one in absent if one not in idle]
+
     def _drifts(self, trace: ReferenceTrace, low: ModelRunner, modules: dict[str, nn.Module]) -> Iterator[float]:
         """What rounding does to the output in two more runs: where a router flips, one does not show it."""
         for nudge in (None if low is not self.ours else partial(self.nudge, seed=1), partial(self.nudge, seed=2)):
+            if self.spent + CLOSER >= MOST_FORWARDS:
+                return
             yield self.total(trace, self.play(low, modules, trace, force=False, nudge=nudge))
 
     def _doubt_inputs(self, forced: ReplayResult, floors: dict[Key, Contrast]) -> None:
@@ -268,6 +311,12 @@ class TeacherForcedSearch(Search):
                 text = Note("fault.called_times", name=self.pairing.name(page), seen=seen, calls=calls)
                 found.append(Absent(page, "structure", text, lost=False))
         return found
+
+
+def _sees_loss(row: ModuleRow, lost: list[str]) -> bool:
+    """Whether the gradient of a module is off, and one got lost inside it."""
+    inside = f"{row.page}." if row.page else ""
+    return row.place[2].startswith("grad") and any(page != row.page and page.startswith(inside) for page in lost)
 
 
 def _counted_otherwise(row: ModuleRow, floors: dict[Key, Contrast]) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.errors import MissingExtra
-from layertap.messages import tr
 from layertap.measure import histogram
+from layertap.messages import tr
 from layertap.site import Record
 from layertap.store import Run
 from layertap.store.dtype import to_numpy

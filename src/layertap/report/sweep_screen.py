@@ -1,10 +1,10 @@
 """The first layer's input and output in every mode, as a screen: ten values and four statistics, six decimals each."""
 
 from __future__ import annotations
-from layertap.messages import tr
 
 from collections.abc import Iterator
 
+from layertap.messages import tr
 from layertap.site import Record
 from layertap.store import Run
 from layertap.sweeping.exports import first_layer
@@ -36,8 +36,8 @@ def _block(role: str, record: Record) -> Iterator[str]:
     found = record.statistics
     leaf = f".{record.site.leaf}" if record.site.leaf else ""
     yield ""
-    yield tr('sweep.role_shape', role=role.upper(), leaf=leaf, shape=list(record.shape))
-    yield tr('sweep.first_values', value=[f'{value:.6f}' for value in found.first])
-    yield tr('sweep.mean', mean=found.mean)
-    yield tr('sweep.std', std=found.std)
-    yield tr('sweep.range', min=found.min, max=found.max)
+    yield tr("sweep.role_shape", role=role.upper(), leaf=leaf, shape=list(record.shape))
+    yield tr("sweep.first_values", value=[f"{value:.6f}" for value in found.first])
+    yield tr("sweep.mean", mean=found.mean)
+    yield tr("sweep.std", std=found.std)
+    yield tr("sweep.range", min=found.min, max=found.max)

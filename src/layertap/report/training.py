@@ -1,7 +1,6 @@
 """Two trainings in words: whether they part, at which step and site, and by how much."""
 
 from __future__ import annotations
-from layertap.result import Note
 
 import math
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import Any
 from layertap.compare.training import Parting, TrainingReport
 from layertap.messages import printable, tr
 from layertap.report.values import jsonable, number
-from layertap.result import with_codes
+from layertap.result import Note, with_codes
 
 
 def training_text(report: TrainingReport) -> str:
@@ -31,7 +30,7 @@ def place_text(parting: Parting) -> str:
     if parting.epoch is not None:
         parts.insert(1, tr("training_diff.epoch_batch", epoch=parting.epoch, batch=parting.batch))
     if parting.rank:
-        parts.append(Note('training_diff.rank', rank=parting.rank))
+        parts.append(Note("training_diff.rank", rank=parting.rank))
     if parting.phase != "train":
         parts.append(parting.phase)
     if not math.isnan(parting.error):

@@ -115,7 +115,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     text = tr("pytest.written", count=_count(len(names)))
     text += f": {', '.join(names)}" if names else ""
     unchanged = set(session.unchanged) - set(session.written)
-    text += tr('pytest.unchanged', count=len(unchanged)) if unchanged else ""
+    text += tr("pytest.unchanged", count=len(unchanged)) if unchanged else ""
     terminalreporter.write_line(text)
 
 

@@ -26,10 +26,13 @@ from layertap.view.sides import Session
 STATIC = {
     "ladder.css": ("report", "text/css"),
     "ladder.js": ("report", "text/javascript"),
+    "page.css": ("report", "text/css"),
     "viewer.css": ("view", "text/css"),
     "viewer.js": ("view", "text/javascript"),
     "long.js": ("view", "text/javascript"),
     "maps.js": ("view", "text/javascript"),
+    "follow.js": ("view", "text/javascript"),
+    "grid.js": ("view", "text/javascript"),
     "scanner.js": ("view", "text/javascript"),
     "icon.svg": ("view", "image/svg+xml"),
 }
@@ -51,7 +54,12 @@ def make_app(session: Session, *, scanner: Any = None, token: str = "") -> Guard
     routes = [
         Route("/", found.main),
         Route("/diff.json", found.diff),
+        Route("/runs", found.runs_page),
         Route("/runs.json", found.runs),
+        Route("/training", found.training_page),
+        Route("/training.json", found.training),
+        Route("/results", found.results_page),
+        Route("/results.json", found.results),
         Route("/state.json", found.state),
         Route("/rows.json", found.rows),
         Route("/site.json", found.site_json),
@@ -89,9 +97,9 @@ def _answer(work: Endpoint) -> Callable[[_Pages, Request], Response]:
             return work(self, request, Query.of(request.query_params, len(self.session.sides)))
         except (BadArgument, SiteNotFound) as error:
             status = 404 if isinstance(error, SiteNotFound) else 400
-            return _problem(request, str(error), status)
+            return _problem(request, self.why(error), status)
         except LayertapError as error:
-            return _problem(request, str(error), 422)
+            return _problem(request, self.why(error), 422)
         except OSError as error:
             return _problem(request, printable(str(error)), 410)
 
@@ -108,10 +116,16 @@ class _Pages:
     def __init__(self, session: Session) -> None:
         self.session = session
 
+    def why(self, error: LayertapError) -> str:
+        """An error in words; that a run has gone explains all that cannot be read of it."""
+        gone = "; ".join(side.gone for side in self.session.sides if side.gone)
+        return gone or str(error)
+
     @_answer
     def main(self, request: Request, query: Query) -> Response:
         if not self.session.sides:
-            return RedirectResponse("/scanner" + (f"?{request.url.query}" if request.url.query else ""))
+            other = "/results" if self.session.results else "/scanner"
+            return RedirectResponse(other + (f"?{request.url.query}" if request.url.query else ""))
         return HTMLResponse(page.main_page(self.session, query))
 
     @_answer
@@ -145,8 +159,45 @@ class _Pages:
         return Json({"runs": [run_dict(side) for side in self.session.sides]})
 
     @_answer
+    def runs_page(self, request: Request, query: Query) -> Response:
+        from layertap.view.runs_page import runs_page
+
+        return HTMLResponse(runs_page(self.session, query))
+
+    @_answer
+    def training_page(self, request: Request, query: Query) -> Response:
+        from layertap.view.training import training_page
+
+        return HTMLResponse(training_page(self._with_runs(), query))
+
+    @_answer
+    def training(self, request: Request, query: Query) -> Response:
+        from layertap.view.training import training_dict
+
+        return Json(training_dict(self._with_runs(), query))
+
+    @_answer
+    def results_page(self, request: Request, query: Query) -> Response:
+        from layertap.view.results_page import results_page
+
+        return HTMLResponse(results_page(self.session, query))
+
+    @_answer
+    def results(self, request: Request, query: Query) -> Response:
+        from layertap.view.results_page import results_dict
+
+        return Json(results_dict(self.session, query))
+
+    def _with_runs(self) -> Session:
+        if not self.session.sides:
+            raise BadArgument(tr("view.no_runs"))
+        return self.session
+
+    @_answer
     def state(self, request: Request, query: Query) -> Response:
         """What a page asks every second while something goes on: whether it is to be loaded again."""
+        if query.given.get("page"):  # a page that compares nothing
+            return Json({"version": self.session.version, "live": self.session.live})
         numbers = [query.a] if query.b is None else [query.a, query.b]
         sides = [self.session.sides[number] for number in numbers if self.session.sides]
         found: dict[str, Any] = {

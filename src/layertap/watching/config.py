@@ -136,7 +136,12 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
         if name not in known:
             near = get_close_matches(name, known, n=1)
             raise BadArgument(
-                tr("watch.no_option", name=name, more=tr('watch.nearest', near=near[0]) if near else "", known=", ".join(known))
+                tr(
+                    "watch.no_option",
+                    name=name,
+                    more=tr("watch.nearest", near=near[0]) if near else "",
+                    known=", ".join(known),
+                )
             )
     for name in ("what", "phases", "ranks", "actions"):
         if name in given:
@@ -155,13 +160,13 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
 
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), tr('watch.text')),
+    "str": ((str,), tr("watch.text")),
     "int": ((int,), tr("watch.whole")),
     "bool": ((bool,), tr("watch.boolean")),
     "int | None": ((int, type(None)), tr("watch.whole")),
-    "int | str": ((int, str), tr('watch.size')),
-    "tuple[str, ...]": ((str,), tr('watch.names')),
-    "tuple[int, ...]": ((int,), tr('watch.wholes')),
+    "int | str": ((int, str), tr("watch.size")),
+    "tuple[str, ...]": ((str,), tr("watch.names")),
+    "tuple[int, ...]": ((int,), tr("watch.wholes")),
 }
 
 

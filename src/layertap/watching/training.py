@@ -1,7 +1,6 @@
 """One training of one model, from its first step to its receipt: one run."""
 
 from __future__ import annotations
-from layertap.result import Note
 
 import functools
 import os
@@ -23,6 +22,7 @@ from layertap.capture.tee import Tee
 from layertap.errors import LayertapError
 from layertap.files import parse_bytes
 from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Receipt, Record
 from layertap.watching.config import WatchConfig, read_config
 from layertap.watching.control import CHANGEABLE, COMMANDS, Control
@@ -38,6 +38,7 @@ from layertap.watching.scalars import Scalars
 from layertap.watching.steps import Steps
 from layertap.watching.trigger import AMP, LOSS, Step
 from layertap.watching.trigger_ring import RingWriter
+
 
 class Training:
     """What a watch does with the events of one training; every method is called in the loop's own thread."""

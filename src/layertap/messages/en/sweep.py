@@ -1,103 +1,113 @@
 """One input through many modes."""
 
 MESSAGES = {
-    'sweep.alone': '{count} modes, no two of them bit-identical: {modes}',
-    'sweep.answer': (
-        '{question}: {candidate} against {reference}: relative error {first_error} at {first_site}, at most {error}'
-        " at {site}; against the sweep's reference the worst error goes from {before} to {after}"
+    "sweep.first_values": "  First 10 values: {value}",
+    "sweep.groups": "{groups}",
+    "sweep.alone": "{count} modes, no two of them bit-identical: {modes}",
+    "sweep.mean": "  Mean: {mean:.6f}",
+    "sweep.none": "no mode has a run",
+    "sweep.group": "{group}: bit-identical",
+    "sweep.group_reference": (
+        "{group}: bit-identical; the reference is not what its name says, or these settings change nothing"
     ),
-    'sweep.answer_identical': '{question}: {candidate} is bit-identical to {reference}',
-    'sweep.answer_kl': '{answer}; mean KL {kl}',
-    'sweep.col_computes': 'computes in',
-    'sweep.col_delta': 'RMS Δp',
-    'sweep.col_first': 'first error',
-    'sweep.col_floor': 'floor',
-    'sweep.col_ideal': 'ideal dB',
-    'sweep.col_kl': 'mean KL',
-    'sweep.col_kl_50': 'median',
-    'sweep.col_kl_90': '90%',
-    'sweep.col_kl_95': '95%',
-    'sweep.col_kl_99': '99%',
-    'sweep.col_kl_999': '99.9%',
-    'sweep.col_kl_max': 'max',
-    'sweep.col_last': 'last error',
-    'sweep.col_mode': 'mode',
-    'sweep.col_ppl': 'PPL',
-    'sweep.col_ratio': 'worst ratio',
-    'sweep.col_ratio_ppl': 'PPL ratio',
-    'sweep.col_same': 'same top p',
-    'sweep.col_seconds': 'seconds',
-    'sweep.col_site': 'site',
-    'sweep.col_sqnr': 'SQNR dB',
-    'sweep.col_verdict': 'verdict',
-    'sweep.cost': '{seconds} s, at most {jobs} at once; {disk} on disk, the largest mode alone {one}',
-    'sweep.count_failed': '{count} without a run',
-    'sweep.count_fault': '{count} beyond it',
-    'sweep.count_identical': '{count} identical',
-    'sweep.count_inconclusive': '{count} not judged',
-    'sweep.count_noise': '{count} within what rounding or their bits explain',
-    'sweep.depth_title': 'relative error by depth, against {reference}',
-    'sweep.error': 'error',
-    'sweep.explain_batch': '{mode} is another batch of the same model',
-    'sweep.explain_command': '{mode} is a command, and has no model here',
-    'sweep.explain_error': 'the two could not be searched in one process ({why})',
-    'sweep.explain_float': '{mode} casts the model; both are searched on the input in its own dtype',
-    'sweep.explain_runs': '{why}: what was recorded of the two is compared instead',
-    'sweep.explain_unfaithful': (
-        'built beside the other in one process, {mode} does not give the output that it gave alone (it depends on '
-        'something that the two share)'
+    "sweep.group_not_its_name": "{group}: the reference is not what its name says",
+    "sweep.range": "  Range: [{min:.6f}, {max:.6f}]",
+    "sweep.role_shape": "{role}{leaf} (Shape: {shape}):",
+    "sweep.std": "  Std:  {std:.6f}",
+    "sweep.verdict": "{verdict}: {count} against {reference}: {counts}",
+    "sweep.count_identical": "{count} identical",
+    "sweep.count_noise": "{count} within what rounding or their bits explain",
+    "sweep.count_fault": "{count} beyond it",
+    "sweep.count_inconclusive": "{count} not judged",
+    "sweep.count_failed": "{count} without a run",
+    "sweep.failed": "{mode} has no run: {error}",
+    "sweep.all_failed": "{mode} have no run: {error}",
+    "sweep.only": "{mode} alone has a run, so there is nothing to hold it against",
+    "sweep.log": "what it printed: {path}",
+    "sweep.no_effect": "{mode} sets {settings}, and not one bit differs from {other}",
+    "sweep.not_its_name": "{mode} says {says}, but computes on {bits} bits: {shown}",
+    "sweep.other_float": "{mode} says {says}, but what was seen of it is {others}",
+    "sweep.reference_failed": "the reference {wanted} has no run; the modes are held against {instead}",
+    "sweep.reference_left_out": (
+        "the reference {wanted} was not chosen; the modes are held against {instead} (--reference chooses another)"
     ),
-    'sweep.failed': '{mode} has no run: {error}',
-    'sweep.first_values': '  First 10 values: {value}',
-    'sweep.group': '{group}: bit-identical',
-    'sweep.group_not_its_name': '{group}: the reference is not what its name says',
-    'sweep.group_reference': (
-        '{group}: bit-identical; the reference is not what its name says, or these settings change nothing'
-    ),
-    'sweep.groups': '{groups}',
-    'sweep.ignore': '{mode}: leave these as they are',
-    'sweep.json': 'all sites, metrics and evidence: --json, --html, or sweep.json in {folder}',
-    'sweep.kept': '{count} of {total} runs were there already (--fresh runs them again)',
-    'sweep.legend': (
-        "error: relative L2; floor: what rounding explains, or an ideal quantiser of the mode's bits; ideal dB: "
-        'the SQNR of that quantiser at the last site'
-    ),
-    'sweep.log': 'what it printed: {path}',
-    'sweep.mean': '  Mean: {mean:.6f}',
-    'sweep.mostly_float': "{modules} modules are quantised, {share} of the parameters' values: the rest is as it was",
-    'sweep.no_answer': 'not answered: {mode} has no run',
-    'sweep.no_effect': '{mode} sets {settings}, and not one bit differs from {other}',
-    'sweep.none': 'no mode has a run',
-    'sweep.not_its_name': '{mode} says {says}, but computes on {bits} bits: {shown}',
-    'sweep.not_ranked': 'the layers of {mode} could not be ranked: {why}',
-    'sweep.not_watched': 'its operators could not be watched ({why}); its dtypes are known by its values alone',
-    'sweep.other_input': (
+    "sweep.short": "the sample has {length} tokens, shorter than the {asked} that were asked for",
+    "sweep.other_input": (
         "its input is not the reference's ({leaf}: {given}, the reference's is {expected}); give input = … in the "
-        'definition, so that all modes are handed the same'
+        "definition, so that all modes are handed the same"
     ),
-    'sweep.other_sites': '{missing} sites of the reference are missing, {extra} are its alone; the first: {first}',
-    'sweep.other_weights': "its weights are not the reference's: their fingerprints differ",
-    'sweep.range': '  Range: [{min:.6f}, {max:.6f}]',
-    'sweep.ranked': '{mode}: layers by what their own error does to the output ({output} {total})',
-    'sweep.ranked_injected': '{row}; its error alone in the reference makes {confirmed}',
-    'sweep.ranked_module': '{row}; putting the reference back takes away {confirmed}',
-    'sweep.ranked_row': (
-        '{path}: {share} of it (own error {own}; weights {weights}, activations {activations}, cache {cache})'
+    "sweep.other_weights": (
+        "{changed} of {common} parameters that both have hold other values than the reference's; the first: {first}"
     ),
-    'sweep.reference': 'reference',
-    'sweep.reference_failed': 'the reference {wanted} has no run; the modes are held against {instead}',
-    'sweep.reference_left_out': (
-        'the reference {wanted} was not chosen; the modes are held against {instead} (--reference chooses another)'
+    "sweep.not_watched": "its operators could not be watched ({why}); its dtypes are known by its values alone",
+    "sweep.silent": "{count} sites gave no tensor; {first}",
+    "sweep.other_sites": "{missing} sites of the reference are missing, {extra} are its alone; the first: {first}",
+    "sweep.mostly_float": "{modules} modules are quantised, {share} of the parameters' values: the rest is as it was",
+    "sweep.no_answer": "not answered: {mode} has no run",
+    "sweep.answer_identical": "{question}: {candidate} is bit-identical to {reference}",
+    "sweep.answer": (
+        "{question}: {candidate} against {reference}: relative error {first_error} at {first_site}, at most {error} at "
+        "{site}; against the sweep's reference the worst error goes from {before} to {after}"
     ),
-    'sweep.role_shape': '{role}{leaf} (Shape: {shape}):',
-    'sweep.short': 'the sample has {length} tokens, shorter than the {asked} that were asked for',
-    'sweep.silent': '{count} sites gave no tensor; {first}',
-    'sweep.site_growth': '{site} ({times} × the usual step)',
-    'sweep.stands_out': '{mode}: the error grows most at {sites}',
-    'sweep.std': '  Std:  {std:.6f}',
-    'sweep.tokens_bound': (
-        'tokens beyond the {top} likeliest count as one: the divergence is a lower bound (covered: {covered})'
+    "sweep.answer_kl": "{answer}; mean KL {kl}",
+    "sweep.stands_out": "{mode}: the error grows most at {sites}",
+    "sweep.site_growth": "{site} ({times} × the usual step)",
+    "sweep.tokens_title": "what the model says, against {reference} ({positions} positions)",
+    "sweep.tokens_bound": (
+        "tokens beyond the {top} likeliest count as one: the divergence is a lower bound (covered: {covered})"
     ),
-    'sweep.tokens_title': 'what the model says, against {reference} ({positions} positions)',
-    'sweep.verdict': '{verdict}: {count} against {reference}: {counts}',
+    "sweep.depth_title": "relative error by depth, against {reference}",
+    "sweep.cost": "{seconds} s, at most {jobs} at once; {disk} on disk, the largest mode alone {one}",
+    "sweep.kept": "{count} of {total} runs were there already (--fresh runs them again)",
+    "sweep.json": "all sites, metrics and evidence: --json, --html, or sweep.json in {folder}",
+    "sweep.codes": "{dtype} on one side, taken as codes: times {scale}, plus {offset}, they fit best",
+    "sweep.not_codes": (
+        "{one} against {other}: the whole numbers are not the other side's values in any scale ({error} is left over)"
+    ),
+    "sweep.by_ideal": "{ratio} × the ideal {bits}-bit error",
+    "sweep.ranked": "{mode}: layers by what their own error does to the output ({output} {total})",
+    "sweep.ranked_row": (
+        "{path}: {share} of it (own error {own}; weights {weights}, activations {activations}, cache {cache})"
+    ),
+    "sweep.ranked_module": "{row}; putting the reference back takes away {confirmed}",
+    "sweep.ranked_injected": "{row}; its error alone in the reference makes {confirmed}",
+    "sweep.ignore": "{mode}: leave these as they are",
+    "sweep.not_ranked": "the layers of {mode} could not be ranked: {why}",
+    "sweep.col_mode": "mode",
+    "sweep.col_verdict": "verdict",
+    "sweep.col_computes": "computes in",
+    "sweep.col_first": "first error",
+    "sweep.col_last": "last error",
+    "sweep.col_floor": "floor",
+    "sweep.col_ratio": "worst ratio",
+    "sweep.col_sqnr": "SQNR dB",
+    "sweep.col_ideal": "ideal dB",
+    "sweep.col_kl": "mean KL",
+    "sweep.col_kl_max": "max",
+    "sweep.col_kl_999": "99.9%",
+    "sweep.col_kl_99": "99%",
+    "sweep.col_kl_95": "95%",
+    "sweep.col_kl_90": "90%",
+    "sweep.col_kl_50": "median",
+    "sweep.col_delta": "RMS Δp",
+    "sweep.col_same": "same top p",
+    "sweep.col_ppl": "PPL",
+    "sweep.col_ratio_ppl": "PPL ratio",
+    "sweep.col_seconds": "seconds",
+    "sweep.col_site": "site",
+    "sweep.reference": "reference",
+    "sweep.error": "error",
+    "sweep.legend": (
+        "error: relative L2; floor: what rounding explains, or an ideal quantiser of the mode's bits; ideal dB: "
+        "the SQNR of that quantiser at the last site"
+    ),
+    "sweep.explain_runs": "{why}: what was recorded of the two is compared instead",
+    "sweep.explain_unfaithful": (
+        "built beside the other in one process, {mode} does not give the output that it gave alone (it depends on "
+        "something that the two share)"
+    ),
+    "sweep.explain_command": "{mode} is a command, and has no model here",
+    "sweep.explain_batch": "{mode} is another batch of the same model",
+    "sweep.explain_error": "the two could not be searched in one process ({why})",
+    "sweep.explain_float": "{mode} casts the model; both are searched on the input in its own dtype",
 }

@@ -2,7 +2,7 @@
 
 MESSAGES = {
     "fault.among_equals": "{total} 个模块中有 {equal} 个与同一精度下的参考模型逐位相同，而此模块不同",
-    "fault.and_more": " 等另外 {more} 个",
+    "fault.and_more": " 等另外 {count} 个",
     "fault.autocast": "候选模型通过 autocast 以 {name} 计算：测量舍入时参考模型也如此",
     "fault.blind_tokens": "{blind} 个 token 不关注任何 key（如填充）：其数值不作判定",
     "fault.budget": (

@@ -1,34 +1,34 @@
 """Chinese: what layertap.report says."""
 
 MESSAGES = {
-    'report.all_rows': '全部 {total} 行：-v、--json、--html、report.rows',
-    'report.and_more': ' 等另外 {count} 个',
-    'report.closest': '最接近错误的位置：{site}，{why}',
-    'report.first': '首个偏离：{site}（{kind}），相对误差 {error}',
-    'report.first_without_kind': '首个偏离：{site}，相对误差 {error}',
-    'report.floor_measured': '把握：误差下限是实测的（参考模型以候选精度运行所得）',
-    'report.floor_modelled': '把握：误差下限由数据类型和深度估算；用 floor=RUN（参考模型以候选精度运行）可以实测',
-    'report.floor_tolerance': '把握：按给定的容差（{tolerance}）判定，而不是按舍入误差',
-    'report.growth': '到最后一个位置，误差为该处的 {growth} 倍',
-    'report.how_sure': '把握：{why}。{hint}',
-    'report.legend': (
-        'error：相对 L2 误差；floor：舍入可以解释的误差；ratio：error ÷ floor（整个张量或其最差的行或通道）；jump：'
-        '与上一行误差之比'
+    "report.all_rows": "全部 {total} 行：-v、--json、--html、report.rows",
+    "report.and_more": " 等另外 {count} 个",
+    "report.closest": "最接近错误的位置：{site}，{why}",
+    "report.first": "首个偏离：{site}（{kind}），相对误差 {error}",
+    "report.first_without_kind": "首个偏离：{site}，相对误差 {error}",
+    "report.floor_measured": "把握：误差下限是实测的（参考模型以候选精度运行所得）",
+    "report.floor_modelled": "把握：误差下限由数据类型和深度估算；用 floor=RUN（参考模型以候选精度运行）可以实测",
+    "report.floor_tolerance": "把握：按给定的容差（{tolerance}）判定，而不是按舍入误差",
+    "report.growth": "到最后一个位置，误差为该处的 {growth} 倍",
+    "report.how_sure": "把握：{why}。{hint}",
+    "report.legend": (
+        "error：相对 L2 误差；floor：舍入可以解释的误差；ratio：error ÷ floor（整个张量或其最差的行或通道"
+        "）；jump：与上一行误差之比"
     ),
-    'report.more_notes': '……另有 {count} 条说明（finding.notes）',
-    'report.more_rows': '……另有 {count} 行',
-    'report.no_report': '{name} 没有报告；可以生成报告的有 {documents}',
-    'report.note': '注意：{note}',
-    'report.note_of': '注意：{name}：{note}',
-    'report.offline_hint': (
-        '离线记录只能说明误差最先出现在哪里，不能说明是哪一层造成的；要确定来源，请对两个模型使用 lt.find_fault。'
+    "report.more_notes": "……另有 {count} 条说明（finding.notes）",
+    "report.more_rows": "……另有 {count} 行",
+    "report.no_report": "{name} 没有报告；可以生成报告的有 {documents}",
+    "report.note": "注意：{text}",
+    "report.note_line": "注意：{note}",
+    "report.note_of": "注意：{name}：{note}",
+    "report.offline_hint": (
+        "离线记录只能说明误差最先出现在哪里，不能说明是哪一层造成的；要确定来源，请对两个模型使用 lt.find_fault。"
     ),
-    'report.only_in': '只在{side}侧：{site}',
-    'report.only_not_noise': '只看非舍入的 {count} 行',
-    'report.plan': '步骤：{step}',
-    'report.scale': '误差（对数刻度）',
-    'report.the_model': '（整个模型）',
-    'report.to_first': '跳到首个偏离',
-    'report.verdict': '{verdict}：{candidate} 对比 {reference}：{reasons}',
-    'report.worst': '超出下限最多的位置：{named}',
+    "report.only_in": "只在{side}侧：{site}",
+    "report.only_not_noise": "只看非舍入的 {count} 行",
+    "report.plan": "步骤：{step}",
+    "report.the_model": "（整个模型）",
+    "report.to_first": "跳到首个偏离",
+    "report.verdict": "{verdict}：{candidate} 对比 {reference}：{reasons}",
+    "report.worst": "超出下限最多的位置：{named}",
 }
