@@ -84,7 +84,7 @@ def test_the_shard_of_another_rank(axis):
     assert lt.audit(state, saved).verdict == "identical"
     state["layers.3.v_proj.weight"] = saved["layers.3.v_proj.weight"].chunk(2, axis)[0].contiguous()
     assert changed(lt.audit(state, saved)) == {
-        "layers.3.v_proj.weight": "the shard of rank 0 of 2, while 19 tensors are of rank 1"
+        "layers.3.v_proj.weight": "the shard of rank 0 of 2, where 19 tensors are of rank 1"
     }
 
 
@@ -96,8 +96,14 @@ def test_rows_in_another_layout_in_one_layer_alone():
     found = lt.audit(state, saved)
     assert set(changed(found)) == {"layers.1.q_proj.weight"}
     for layer in range(4):
-        weight = saved[f"layers.{layer}.q_proj.weight"]
-        state[f"layers.{layer}.q_proj.weight"] = weight.view(4, 2, 4, 32).transpose(1, 2).reshape(32, 32)
+        name = f"layers.{layer}.q_proj.weight"
+        state[name] = saved[name].view(4, 2, 4, 32).transpose(1, 2).reshape(32, 32)
+    found = lt.audit(state, saved)  # of queries alone: keys have to lie as they do
+    assert changed(found).keys() == {f"layers.{layer}.q_proj.weight" for layer in range(4)}
+    assert "k_proj.weight, which has to lie alike (as it is there)" in changed(found)["layers.0.q_proj.weight"]
+    for layer in range(4):
+        name = f"layers.{layer}.k_proj.weight"
+        state[name] = saved[name].view(2, 2, 4, 32).transpose(1, 2).reshape(16, 32)
     assert lt.audit(state, saved).verdict == "identical"
 
 
@@ -123,7 +129,7 @@ def test_digits_that_were_cut_off():
     cut = (weight.view(torch.int32) >> 16 << 16).view(torch.float32).bfloat16()
     (row,) = lt.audit({"w": cut}, {"w": weight}).rows
     assert (row.status, row.rule) == ("cast", "cast")
-    assert "truncated" in row.detail
+    assert "digits cut off" in row.detail
 
 
 def test_an_overflow_says_what_did_not_fit():

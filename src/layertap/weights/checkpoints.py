@@ -38,13 +38,14 @@ _DTYPES = {
     **({"F8_E8M0": torch.float8_e8m0fnu} if hasattr(torch, "float8_e8m0fnu") else {}),
 }
 _TORCH = (".bin", ".pt", ".pth", ".ckpt")
+_SUFFIXES = ", ".join((*_TORCH, ".gguf"))
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
 def checkpoint_entries(path: Path) -> dict[str, Entry]:
     """The tensors of a checkpoint file or folder, by name."""
     if not path.exists():
-        raise BadArgument(tr("checkpoint.missing", path=path))
+        raise BadArgument(tr("checkpoint.nowhere", path=path))
     if not path.is_dir():
         if path.name.endswith(".index.json"):
             return _indexed(path)
@@ -57,8 +58,9 @@ def checkpoint_entries(path: Path) -> dict[str, Entry]:
 
         return distributed_entries(path)
     files = sorted(path.glob("*.safetensors")) or sorted(file for file in path.iterdir() if file.suffix in _TORCH)
+    files = files or sorted(path.glob("*.gguf"))
     if not files:
-        raise BadArgument(tr("checkpoint.none", path=path, torch=", ".join(_TORCH)))
+        raise BadArgument(tr("checkpoint.none", path=path, suffixes=_SUFFIXES))
     found: dict[str, Entry] = {}
     for file in files:
         for name, entry in _file(file).items():
@@ -75,16 +77,16 @@ def _indexed(index: Path) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for name in files:
         if not isinstance(name, str) or Path(name).name != name:
-            raise BadArgument(tr("checkpoint.outside", index=index, name=name))
-        with reading(tr("checkpoint.names", index=index, name=name[:80]), tr("checkpoint.not_name"), BadArgument):
+            raise BadArgument(tr("checkpoint.names_elsewhere", index=index, name=repr(name)))
+        with reading(f"{index}: {name[:80]!r}", tr("checkpoint.not_name"), BadArgument):
             there = (index.parent / name).is_file()  # a name may be longer than a system allows
         if not there:
-            raise BadArgument(tr("checkpoint.file_missing", index=index, name=name))
+            raise BadArgument(tr("checkpoint.incomplete", index=index, name=name))
         held = _file(index.parent / name)
         found.update({tensor: held[tensor] for tensor in held if placed.get(tensor) == name})
     lost = sorted(set(placed) - set(found))
     if lost:
-        raise BadArgument(tr("checkpoint.tensors_missing", index=index, count=len(lost), lost=lost[0]))
+        raise BadArgument(tr("checkpoint.lost", index=index, count=len(lost), first=lost[0]))
     return found
 
 
@@ -95,7 +97,11 @@ def _file(path: Path) -> dict[str, Entry]:
         from layertap.weights.torch_files import torch_entries
 
         return torch_entries(path)
-    raise BadArgument(tr("checkpoint.kind", path=path, torch=", ".join(_TORCH)))
+    if path.suffix == ".gguf":
+        from layertap.weights.gguf_files import gguf_entries
+
+        return gguf_entries(path)
+    raise BadArgument(tr("checkpoint.kind", path=path, suffixes=_SUFFIXES))
 
 
 def _safetensors(path: Path) -> dict[str, Entry]:
@@ -126,7 +132,7 @@ def file_blocks(path: Path, begin: int, end: int, dtype: torch.dtype) -> Iterato
             while got < size:
                 count = file.readinto(view[got:])
                 if not count:
-                    raise BadArgument(tr("checkpoint.ended", path=path, value=begin + got, end=end))
+                    raise BadArgument(tr("checkpoint.ended", path=path, at=begin + got, end=end))
                 got += count
             begin += size
             yield torch.frombuffer(held, dtype=dtype)

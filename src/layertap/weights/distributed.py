@@ -33,7 +33,7 @@ class _Reader(pickle.Unpickler):
         dtype = getattr(torch, name, None) if module == "torch" else None
         if isinstance(dtype, torch.dtype) or name in _CLASSES.get(module, ()):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(tr("checkpoint.unsafe_name", module=module, name=name))
+        raise pickle.UnpicklingError(tr("checkpoint.forbidden", name=f"{module}.{name}"))
 
 
 def distributed_entries(folder: Path) -> dict[str, Entry]:
@@ -57,7 +57,7 @@ def distributed_entries(folder: Path) -> dict[str, Entry]:
 
         found[short] = Entry(name=short, shape=shape, dtype=dtype, blocks=blocks)
     if not found:
-        raise BadArgument(tr("checkpoint.no_tensors_named", folder=folder))
+        raise BadArgument(tr("checkpoint.no_named", folder=folder))
     return found
 
 
@@ -67,9 +67,7 @@ def _assembled(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dty
     for key, info in chunks:
         path = folder / info.relative_path
         if Path(info.relative_path).name != str(info.relative_path) or not path.is_file():
-            raise BadArgument(
-                tr("checkpoint.shard_file_missing", folder=folder, name=name, relative_path=info.relative_path)
-            )
+            raise BadArgument(tr("checkpoint.lies_in", folder=folder, name=name, file=info.relative_path))
         with open_regular(path) as file:
             file.seek(info.offset)
             held = file.read(info.length)
@@ -79,5 +77,5 @@ def _assembled(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dty
         whole[place] = part
         filled += part.numel()
     if filled != whole.numel():
-        raise BadArgument(tr("checkpoint.shard_missing", folder=folder, name=name, filled=filled, whole=whole.numel()))
+        raise BadArgument(tr("checkpoint.no_shard", folder=folder, name=name, count=filled, total=whole.numel()))
     return whole

@@ -51,7 +51,7 @@ class Fingerprints:
     def from_dict(cls, data: Mapping[str, Any]) -> Fingerprints:
         """What `to_dict` wrote."""
         if data.get("format") != FORMAT or data.get("version") != 1:
-            raise BadArgument(tr("audit.fingerprints_format"))
+            raise BadArgument(tr("checkpoint.not_fingerprints"))
         return cls(name=str(data["name"]), tensors=data["tensors"], config=data["config"])
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
@@ -59,7 +59,7 @@ class Fingerprints:
         Path(path).write_text(json.dumps(self.to_dict()), encoding="utf-8")
 
     def __str__(self) -> str:
-        return tr("audit.fingerprints_of", name=self.name, count=len(self.tensors))
+        return tr("checkpoint.fingerprints", name=self.name, count=len(self.tensors))
 
 
 def fingerprints(source: Any, *, rows: bool = True, progress: Callable[[int, int], None] | None = None) -> Fingerprints:
@@ -111,7 +111,7 @@ def fingerprints(source: Any, *, rows: bool = True, progress: Callable[[int, int
 
 def read_fingerprints(path: Path) -> Fingerprints:
     """Of a file that `to_json` wrote."""
-    with reading(str(path), tr("audit.not_fingerprints"), BadArgument):
+    with reading(str(path), tr("checkpoint.not_fingerprint_file"), BadArgument):
         data = parse_json(read_bytes(path, LIMIT))
         return Fingerprints.from_dict(data)
 
@@ -120,7 +120,7 @@ def as_weights(found: Fingerprints) -> Weights:
     """A side of an audit that has no values."""
     entries = {}
     for name, known in found.tensors.items():
-        with reading(f"{found.name}: {name}", tr("audit.not_fingerprint"), BadArgument):
+        with reading(f"{found.name}: {name}", tr("checkpoint.not_fingerprint"), BadArgument):
             entries[name] = _entry(name, known)
     return Weights(name=found.name, entries=entries, config=dict(found.config))
 
@@ -128,7 +128,7 @@ def as_weights(found: Fingerprints) -> Weights:
 def _entry(name: str, known: Mapping[str, Any]) -> Entry:
     dtype = getattr(torch, str(known["dtype"]), None)
     if not isinstance(dtype, torch.dtype):
-        raise BadArgument(tr("audit.no_dtype", name=name, known=known["dtype"]))
+        raise BadArgument(tr("checkpoint.no_dtype", name=name, dtype=repr(known["dtype"])))
     held = None
     if not known.get("meta"):
         measured = Measurement(
@@ -141,7 +141,7 @@ def _entry(name: str, known: Mapping[str, Any]) -> Entry:
         held = Known(measured=measured, lines=lines, casts=casts)
 
     def blocks() -> Any:
-        raise BadArgument(tr("audit.fingerprint_alone", name=name))
+        raise BadArgument(tr("checkpoint.elsewhere", name=name))
 
     return Entry(
         name=name,

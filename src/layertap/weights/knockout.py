@@ -104,7 +104,7 @@ class Knockout(Result):
             f"{'':24}  {'KL':>9}  {'95 %':>19}  {'top-1':>6}  {'ppl':>8}  {'cosine':>7}  {'change':>6}  {'size':>5}"
         )
         for row in self.rows:
-            span = tr("audit.range", low=f"{row.kl_low:.3g}", high=f"{row.kl_high:.3g}")
+            span = tr("knockout.range", low=f"{row.kl_low:.3g}", high=f"{row.kl_high:.3g}")
             lines.append(
                 f"{row.site:24}  {row.kl:9.4g}  {span:>19}  {row.top1:6.1%}  {row.perplexity:8.4g}  {row.cosine:7.4f}  "
                 f"{row.change:6.3f}  {row.share:5.1%}"

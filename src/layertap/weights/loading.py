@@ -57,7 +57,7 @@ class Loading:
     def audit(self) -> Audit:
         """What of the checkpoint is in the model."""
         if self._audit is None:
-            raise BadArgument(tr("audit.loading_open"))
+            raise BadArgument(tr("audit.not_yet"))
         return self._audit
 
     def __enter__(self) -> Loading:
@@ -86,7 +86,7 @@ class Loading:
         if error is not None:
             return
         if self._model is None:
-            raise BadArgument(tr("audit.loading_nothing"))
+            raise BadArgument(tr("audit.no_load"))
         found = audit(self._model, self._source())
         rows = self._with_unwritten(found, open_weights(self._model))
         self._audit = replace(found, rows=tuple(never_written(rows, self._model, self._marked)))
@@ -108,8 +108,8 @@ class Loading:
         if self._tensors:
             return self._tensors
         if self._own:
-            raise BadArgument(tr("audit.loading_own"))
-        raise BadArgument(tr("audit.loading_no_checkpoint"))
+            raise BadArgument(tr("audit.own_tensors"))
+        raise BadArgument(tr("audit.no_checkpoint"))
 
     def _relevant_files(self) -> list[str]:
         """Files with tensors of the names that were loaded; others, an optimizer's state, do not matter."""
@@ -129,9 +129,9 @@ class Loading:
             entry = weights.entries.get(row.name)
             kept = entry is not None and not entry.meta and row.status not in _QUIET and self._is_as_before(entry)
             if kept and row.status == "missing":
-                row = replace(row, detail=Note("audit.as_before", detail=row.detail))
+                row = replace(row, detail=Note("audit.not_loaded", first=row.detail))
             elif kept:
-                row = replace(row, status="unwritten", detail=Note("audit.before_loading"))
+                row = replace(row, status="unwritten", detail=Note("audit.as_before"))
             rows.append(row)
         return rows
 
@@ -300,7 +300,8 @@ def _joined(files: list[str]) -> Weights | None:
             if name in entries:
                 return None
             entries[name] = entry
-    return Weights(name=tr("audit.files_in", count=len(files), parent=Path(files[0]).parent), entries=entries)
+    where = tr("audit.files", count=len(files), folder=Path(files[0]).parent)
+    return Weights(name=where, entries=entries)
 
 
 def _names(result: Any) -> set[str]:

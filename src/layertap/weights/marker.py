@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from layertap.messages import tr
 from layertap.result import Note
 from layertap.weights.result import AuditRow
 
@@ -45,12 +44,12 @@ def never_written(rows: Iterable[AuditRow], model: Any, marked: Iterable[str]) -
         count = unwritten(held[name]) if name in held else 0
         if count:
             total = held[name].numel()
-            part = "it" if count == total else tr("audit.some_values", count=count, total=total)
-            left[name] = Note("audit.nothing_wrote", part=part)
+            part = Note("audit.partly_written", count=count, total=total)
+            left[name] = Note("audit.never_written") if count == total else part
     found = []
     for row in rows:
-        detail = left.pop(row.name, "")
-        found.append(replace(row, status="unwritten", rule="", detail=detail) if detail else row)
+        detail = left.pop(row.name, None)
+        found.append(replace(row, status="unwritten", rule="", detail=detail) if detail is not None else row)
     for name, detail in left.items():
         shape, dtype = tuple(held[name].shape), str(held[name].dtype).removeprefix("torch.")
         found.append(AuditRow(name=name, other="", status="unwritten", detail=detail, shape=shape, dtype=dtype))

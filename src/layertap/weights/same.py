@@ -127,8 +127,8 @@ def _of_file(entry: Entry, begin: int, end: int, buffer: memoryview) -> Iterator
             while got < size:  # whole pieces: a number must not be cut in two
                 count = file.readinto(buffer[got:size])
                 if not count:
-                    where = tr("checkpoint.byte", value=place.begin + at + got, end=place.end)
-                    raise BadArgument(tr("checkpoint.ended_at", path=place.path, where=where))
+                    ended = {"path": place.path, "at": place.begin + at + got, "end": place.end}
+                    raise BadArgument(tr("checkpoint.ended", **ended))
                 got += count
             at += size
             yield buffer[:size]

@@ -30,7 +30,7 @@ def torch_entries(path: Path) -> dict[str, Entry]:
         held = attempt(lambda: _loaded(path), str(path), tr("checkpoint.not_weights"), BadArgument)
     found = {name: make(name, tensor) for name, tensor in _flat(held, "")}
     if not found:
-        raise BadArgument(tr("checkpoint.file_no_tensors", path=path))
+        raise BadArgument(tr("checkpoint.no_tensors", path=path))
     return found
 
 

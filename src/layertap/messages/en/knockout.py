@@ -12,6 +12,7 @@ MESSAGES = {
     ),
     "knockout.no_model": "this result has no model; call knockout(model, inputs) again for a plan",
     "knockout.projection": "{path}: its output projection is not known (expected one of {projections})",
+    "knockout.range": "{low} to {high}",
     "knockout.size": "{size:.0%} of the parameters",
     "knockout.size_range": "size={size}: expected the share of the parameters to keep, between 0 and 1",
 }

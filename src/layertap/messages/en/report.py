@@ -35,6 +35,7 @@ MESSAGES = {
     "report.only_in": "only in the {side}: {site}",
     "report.only_not_noise": "only the {count} rows that are not noise",
     "report.plan": "plan: {step}",
+    "report.scale": "error, log scale",
     "report.the_model": "(the model)",
     "report.to_first": "to the first departure",
     "report.verdict": "{verdict}: {candidate} against {reference}: {reasons}",

@@ -8,6 +8,7 @@ MESSAGES = {
     "knockout.no_logits": "模型没有返回 logits；knockout 比较的是输出最后一维上的分布",
     "knockout.no_model": "该结果不带模型；如需计划请重新调用 knockout(model, inputs)",
     "knockout.projection": "{path}：输出投影未知（应为 {projections} 之一）",
+    "knockout.range": "{low} 到 {high}",
     "knockout.size": "{size:.0%} 的参数",
     "knockout.size_range": "size={size}：应为保留参数的比例，在 0 和 1 之间",
 }

@@ -27,6 +27,7 @@ MESSAGES = {
     "report.only_in": "只在{side}侧：{site}",
     "report.only_not_noise": "只看非舍入的 {count} 行",
     "report.plan": "步骤：{step}",
+    "report.scale": "误差（对数刻度）",
     "report.the_model": "（整个模型）",
     "report.to_first": "跳到首个偏离",
     "report.verdict": "{verdict}：{candidate} 对比 {reference}：{reasons}",

@@ -28,7 +28,7 @@ def audit_document(audit: Audit, extra: Sequence[Block] = ()) -> Document:
     counts = audit.by_status
     most = max(counts.values(), default=1)
     statuses = [
-        TableRow(cells=[tr(f"audit.status_{status}"), str(count), _bar(count / most)], state=_state(audit.rows, status))
+        TableRow(cells=[status, str(count), _bar(count / most)], state=_state(audit.rows, status))
         for status, count in counts.items()
     ]
     ordered = sorted(audit.rows, key=lambda row: row.weighs not in ("fault", "inconclusive"))
@@ -61,16 +61,7 @@ def _audit_row(row: AuditRow) -> TableRow:
     shape = "×".join(map(str, row.shape))
     name = row.name or row.other
     state = row.weighs if row.weighs in ("fault", "inconclusive") else ""
-    rule = tr(f"audit.rule_{row.rule.replace(' ', '_').lower()}") if row.rule else ""
-    cells = [
-        name,
-        tr(f"audit.status_{row.status}"),
-        row.other if row.other != name else "",
-        rule,
-        row.detail,
-        shape,
-        row.dtype,
-    ]
+    cells = [name, row.status, row.other if row.other != name else "", row.rule, row.detail, shape, row.dtype]
     return TableRow(cells=cells, state=state)
 
 
