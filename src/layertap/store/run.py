@@ -22,10 +22,12 @@ from layertap.site import Receipt, Record, Site
 from layertap.store.dtype import Bytes, size_of, stored_as
 from layertap.store.index import Index, Rows, as_arrow
 from layertap.store.memory import MemoryWriter
+from layertap.store.mirror import Mirror, mirror_of
 from layertap.store.records import SiteRecords
 from layertap.store.runfile import read_run_file, run_files
 from layertap.store.schema import RECORD, SCHEMA, TEXTS, to_records
 from layertap.store.shards import RETRIES, MemoryShard, Shard, inside, list_shards, open_shards, tensor_path
+from layertap.store.storage import is_url
 from layertap.store.tensorfile import TensorEntry, is_empty, read_bytes, read_header
 
 T = TypeVar("T")
@@ -59,6 +61,8 @@ class Run:
         self.verify = verify
         """Whether the bytes of tensors are checked when they are handed out."""
         self._memory: MemoryWriter | None = None
+        self._mirror: Mirror | None = None
+        """What has been read of a run in object storage."""
         self._whole = not since
         self._problems: list[str] = []
         self._shards: list[Shard | MemoryShard] = []
@@ -69,7 +73,9 @@ class Run:
             self._files = {source.rank: {**source.info}}
             self._shards += [MemoryShard(table, number) for number, table in enumerate(source.tables)]
         else:
-            self.path = Path(source)
+            if isinstance(source, str) and is_url(source):
+                self._mirror = mirror_of(source)
+            self.path = Path(source) if self._mirror is None else self._mirror.folder
             self._files = self._open(self.path, since)
         self.info: dict[str, Any] = next(iter(self._files.values()), {})
         """run.json, or the lowest rank's."""
@@ -102,13 +108,17 @@ class Run:
             if isinstance(shard, Shard) and self.path is not None and shard.keeps_tensors:
                 name = f"{shard.stem}.safetensors"
                 try:
-                    if is_empty(tensor_path(self.path, name)):
+                    if self._is_empty(self.path, name):
                         told.append(Note("store.tensors_empty", path=self.path, name=name, rows=shard.rows))
                 except CorruptRun as error:
                     if shard.merged_into() is not None:
                         continue
                     told.append(Note("store.tensors_lost", error=error, rows=shard.rows))
         return tuple(told)
+
+    def _is_empty(self, folder: Path, name: str) -> bool:
+        empty = None if self._mirror is None else self._mirror.is_empty(name)
+        return is_empty(tensor_path(folder, name)) if empty is None else empty
 
     def _receipted(self) -> int:
         receipts = (session.get("receipt") for session in self.sessions)
@@ -369,6 +379,9 @@ class Run:
             return self._memory.tensor_bytes(record.key)
         assert self.path is not None
         name = f"{self.path}/tensors/{record.file}"
+        if self._mirror is not None:
+            name = f"{self.name}/tensors/{record.file}"
+            self._mirror.tensor_file(record.file)
         try:
             path = tensor_path(self.path, record.file)
         except CorruptRun:
@@ -404,6 +417,8 @@ class Run:
                     kept_shape=list(record.kept_shape),
                 )
             )
+        if self._mirror is not None:
+            return self._mirror.read(record.file, entry.begin, entry.end)
         return read_bytes(path, name, entry.begin, entry.end, mapped=mapped)
 
     def _moved(self, record: Record) -> Record | None:
@@ -418,11 +433,15 @@ class Run:
     @property
     def name(self) -> str:
         """What the run is called in texts: its folder, or what it was read from."""
+        if self._mirror is not None:
+            return self._mirror.url
         return self._memory.name if self._memory is not None else str(self.path)
 
     def _open(self, folder: Path, since: str) -> dict[int, dict[str, Any]]:
         names = list_shards(folder)
         paths = run_files(folder)
+        if not paths and not names and self._mirror is not None:
+            raise NotARun(tr("storage.no_objects", url=self.name))
         if not paths and not names:
             there = (
                 tr("store.no_run_json")

@@ -14,6 +14,7 @@ from layertap.errors import BadArgument, LayertapError, RunExists
 from layertap.files import parse_json, read_bytes, reason
 from layertap.store import Run
 from layertap.store.folder_lock import FolderLock
+from layertap.store.storage import on_this_machine
 from layertap.sweeping.definition import Definition, ModeDefinition, read_definition, slug
 from layertap.sweeping.environment import clean_environment
 from layertap.sweeping.judging import Finished, conclude
@@ -55,7 +56,7 @@ def sweep(
     name = "" if isinstance(definition, Mapping) else str(definition)
     defined = _changed(read_definition(definition), reference, sites, timeout, sensitivity, changes)
     chosen = defined.chosen(modes)
-    folder = Path(output)
+    folder = on_this_machine(output, "sweep")
     tell: Progress = progress or (lambda name, state, done, total: None)
     with _claimed(folder):
         plan = _Plan(defined, folder, jobs)

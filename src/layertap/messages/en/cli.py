@@ -142,4 +142,5 @@ MESSAGES = {
     "cli.watch_what": "roles, optimizer, update; separated by commas",
     "cli.what": "roles, separated by commas",
     "cli.wrote": "wrote {fingerprints}: {held}",
+    "cli.view_tokenizer": "a tokenizer.json, or its folder: token ids are shown as text",
 }

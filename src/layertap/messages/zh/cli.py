@@ -142,4 +142,5 @@ MESSAGES = {
     "cli.watch_what": "role、optimizer、update；用逗号分隔",
     "cli.what": "role，用逗号分隔",
     "cli.wrote": "已写入 {fingerprints}：{held}",
+    "cli.view_tokenizer": "tokenizer.json 或其所在文件夹：token id 显示为文本",
 }
