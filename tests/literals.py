@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "layertap"
-PROSE = re.compile(r"[A-Za-z][a-z']+[,;:]? \(?(?:[a-z]+|\{x\})|\{x\}[,;:]? [a-z]{3,}")
+PROSE = re.compile(r"[A-Za-z][a-z']+[,;:]? \(?[a-z]+|^[a-z]{4,}:? \{x\}")
 MARKUP = re.compile(r"<[^<>]*>|\b[\w-]+=(?:'[^']*'|\"[^\"]*\")")
 """Tags and attributes of HTML and SVG."""
 PROGRAM_ERRORS = ("AssertionError", "NotImplementedError", "RuntimeError", "AttributeError")

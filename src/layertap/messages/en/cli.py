@@ -116,6 +116,7 @@ MESSAGES = {
     "cli.sweep_verbose": "show all sites and layers",
     "cli.sweep_workers": "modes at once, at most",
     "cli.unexpected": "an error that layertap did not expect\n",
+    "cli.version": "print the version",
     "cli.view_json": "print the address as JSON",
     "cli.view_model": "hf:PATH or file.py:factory: run it from the page",
     "cli.view_open": "open the page",
