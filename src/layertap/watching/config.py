@@ -152,7 +152,7 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
         kinds, expected = _KINDS.get(str(field.type), ((), ""))
         value = given.get(field.name, field.default)
         if kinds and not all(type(item) in kinds for item in (value if isinstance(value, tuple) else (value,))):
-            raise BadArgument(tr("watch.expected", name=field.name, value=value, expected=expected))
+            raise BadArgument(tr("watch.expected", name=field.name, value=value, expected=tr(expected)))
     with reading("watch", tr("watch.bad_option"), BadArgument):
         config = WatchConfig(**given)
         _check(config)
@@ -160,13 +160,13 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
 
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), tr("watch.text")),
-    "int": ((int,), tr("watch.whole")),
-    "bool": ((bool,), tr("watch.boolean")),
-    "int | None": ((int, type(None)), tr("watch.whole")),
-    "int | str": ((int, str), tr("watch.size")),
-    "tuple[str, ...]": ((str,), tr("watch.names")),
-    "tuple[int, ...]": ((int,), tr("watch.wholes")),
+    "str": ((str,), "watch.text"),
+    "int": ((int,), "watch.whole"),
+    "bool": ((bool,), "watch.boolean"),
+    "int | None": ((int, type(None)), "watch.whole"),
+    "int | str": ((int, str), "watch.size"),
+    "tuple[str, ...]": ((str,), "watch.names"),
+    "tuple[int, ...]": ((int,), "watch.wholes"),
 }
 
 
