@@ -26,7 +26,7 @@ from layertap.capture.guard import Inside
 from layertap.capture.info import checking_of, computes_of, rank, run_info
 from layertap.capture.keep import Keeper
 from layertap.capture.leaves import Leaf
-from layertap.capture.module_tap import ModuleTap, Moment
+from layertap.capture.module_tap import CallMoment, ModuleTap
 from layertap.capture.pending_record import Source
 from layertap.capture.receipt_builder import receipt_of, why_nothing
 from layertap.capture.schedule import parse_schedule
@@ -325,7 +325,7 @@ class Recorder(Taking):
         with self.inside(path):
             source = self._sources.setdefault((path, role, kind), Source(path, kind))
             source.tally.fired += 1
-            moment = Moment(call, self.step_number, self.epoch, self.batch, self.phase, False)
+            moment = CallMoment(call, self.step_number, self.epoch, self.batch, self.phase, False)
             self.take(source, role, Leaf(leaf, tensor), moment, source.tally, True)
 
     def inside(self, path: str) -> Inside:

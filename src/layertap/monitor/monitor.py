@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from layertap.capture.leaves import outline
-from layertap.capture.module_tap import UNWANTED, Call, ModuleTap, Moment
+from layertap.capture.module_tap import UNWANTED, Call, CallMoment, ModuleTap
 from layertap.capture.tee import RecordListener, Tee
 from layertap.errors import BadArgument, RunExists
 from layertap.files import parse_bytes
@@ -335,7 +335,7 @@ class Monitor:
         self._hold(items, tap.path, call.moment, outline(output))
         return output
 
-    def _hold(self, items: list[MonitoredLayer], path: str, moment: Moment, outlined: Any) -> None:
+    def _hold(self, items: list[MonitoredLayer], path: str, moment: CallMoment, outlined: Any) -> None:
         if not self._held:
             self._since = self._recorder.shard
         self._held.take(items, path, self.current_epoch or 0, self.current_batch_idx, moment, outlined)

@@ -60,7 +60,7 @@ def sweep(
     folder = on_this_machine(output, "sweep")
     tell: Progress = progress or (lambda name, state, done, total: None)
     with _claimed(folder):
-        plan = _Plan(defined, folder, jobs)
+        plan = _SweepPlan(defined, folder, jobs)
         finished = _run(plan, chosen, fresh=fresh, tell=tell)
         result = conclude(defined, finished, name=name, folder=folder, jobs=plan.jobs, tell=tell)
         result = _ranked_before(folder, result)
@@ -86,7 +86,7 @@ def _changed(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _SweepPlan:
     """Where things lie, and how many processes and threads there are."""
 
     definition: Definition
@@ -139,7 +139,7 @@ class _Plan:
         return job
 
 
-def _run(plan: _Plan, chosen: Sequence[ModeDefinition], *, fresh: bool, tell: Progress) -> list[Finished]:
+def _run(plan: _SweepPlan, chosen: Sequence[ModeDefinition], *, fresh: bool, tell: Progress) -> list[Finished]:
     """Runs the modes that are not there yet, the reference first; each is made part of the folder when it ends."""
     pool = Pool()
     finished: dict[str, Finished] = {}
@@ -165,7 +165,7 @@ def _run(plan: _Plan, chosen: Sequence[ModeDefinition], *, fresh: bool, tell: Pr
     return [finished[mode.name] for mode in chosen]
 
 
-def _kept(plan: _Plan, mode: ModeDefinition) -> Finished | None:
+def _kept(plan: _SweepPlan, mode: ModeDefinition) -> Finished | None:
     """The mode as an earlier sweep left it, if that is what is asked for now and it is whole."""
     folder = plan.folder_of(mode)
     try:
@@ -180,7 +180,7 @@ def _kept(plan: _Plan, mode: ModeDefinition) -> Finished | None:
     return Finished(mode=mode, folder=folder, outcome=outcome, resumed=True, log=_existing(plan.log_of(mode)))
 
 
-def _settle(plan: _Plan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished:
+def _settle(plan: _SweepPlan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished:
     """Moves what a process left to where it belongs; an earlier run of the mode goes, since it is another's now."""
     log, final = plan.log_of(mode), plan.folder_of(mode)
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ from layertap.weights.same import same_bits
 from layertap.weights.sides import Relation, Sides
 
 
-class Search:
+class RelationSearch:
     """Adds a relation for every tensor that has none."""
 
     def __init__(self, sides: Sides, found: dict[str, Relation]) -> None:
