@@ -72,8 +72,9 @@ class Joint:
     """Share of the parameters that is left."""
 
     def __str__(self) -> str:
-        kept = tr("knockout.size", size=self.size)
-        return tr("knockout.joint", plan=self.plan, kept=kept, kl=self.kl, top1=self.top1, perplexity=self.perplexity)
+        return tr(
+            "knockout.joint", plan=self.plan, size=self.size, kl=self.kl, top1=self.top1, perplexity=self.perplexity
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ class Knockout(Result):
         if self.measure is None:
             raise BadArgument(tr("knockout.no_model"))
         if not 0 < size < 1:
-            raise BadArgument(tr("knockout.size_range", size=size))
+            raise BadArgument(tr("knockout.size", size=size))
         return self.measure.greedy([row.site for row in self.rows], size, progress)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class Knockout(Result):
             f"{'':24}  {'KL':>9}  {'95 %':>19}  {'top-1':>6}  {'ppl':>8}  {'cosine':>7}  {'change':>6}  {'size':>5}"
         )
         for row in self.rows:
-            span = tr("knockout.range", low=f"{row.kl_low:.3g}", high=f"{row.kl_high:.3g}")
+            span = tr("knockout.span", low=row.kl_low, high=row.kl_high)
             lines.append(
                 f"{row.site:24}  {row.kl:9.4g}  {span:>19}  {row.top1:6.1%}  {row.perplexity:8.4g}  {row.cosine:7.4f}  "
                 f"{row.change:6.3f}  {row.share:5.1%}"
@@ -232,7 +233,7 @@ class _Measure:
         config = getattr(module, "config", None) or getattr(self.model, "config", None)
         count = getattr(module, "num_heads", None) or getattr(config, "num_attention_heads", None)
         if not isinstance(count, int):
-            raise BadArgument(tr("knockout.heads", path=branch.path))
+            raise BadArgument(tr("knockout.no_heads", path=branch.path))
         return count
 
     def without(self, branches: Sequence[Branch], head: int | None = None) -> dict[str, float]:
@@ -273,7 +274,7 @@ class _Measure:
         module = self.model.get_submodule(branch.path)
         projection = next((child for name, child in module.named_children() if name in _PROJECTIONS), None)
         if projection is None:
-            raise BadArgument(tr("knockout.projection", path=branch.path, projections=", ".join(_PROJECTIONS)))
+            raise BadArgument(tr("knockout.no_projection", path=branch.path, names=", ".join(_PROJECTIONS)))
         count = self.heads(branch)
 
         def silence(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -300,7 +301,7 @@ class _Measure:
             if progress is not None:
                 progress(min(int(100 * self.share(taken)), int(100 * (1 - size))), int(100 * (1 - size)))
         if 1 - self.share(taken) > size:
-            raise BadArgument(tr("knockout.all_left", count=len(taken), value=1 - self.share(taken)))
+            raise BadArgument(tr("knockout.left", count=len(taken), share=1 - self.share(taken)))
         ordered = tuple(branch for branch in self.branches if branch in taken)
         return Joint(plan=Plan(branches=ordered), size=1 - self.share(taken), **effect)
 
