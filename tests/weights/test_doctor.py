@@ -110,7 +110,7 @@ def test_d7_the_documents_story_on_28_layers(story, tmp_path):
     assert [diagnosis.answer for diagnosis in found.values()] == ["code", "loading", "cache", "idea", "healthy"]
     lost, arrived, told, deep, well = found.values()
     assert "model.layers.[14-27].mlp, which the plan skips" in lost.sentence
-    assert "308 tensors are not what the reference has" in arrived.sentence
+    assert "308 tensors differ from those of the reference" in arrived.sentence
     assert "the cache has 0 of 32 tokens" in told.sentence
     assert len(deep.cuts) == 35
     assert len(deep.harm) == 35
@@ -172,7 +172,7 @@ def test_d6_a_plan_is_measured_and_not_added_up(trained, inputs):
     assert joint.kl == pytest.approx((whole.exp() * (whole - cut)).sum(-1).mean().item(), rel=1e-4)
     again = pickle.loads(pickle.dumps(found))
     assert again.rows == found.rows
-    with pytest.raises(BadArgument, match="has no model"):
+    with pytest.raises(BadArgument, match="came without its model"):
         again.plan(size=0.8)
 
 

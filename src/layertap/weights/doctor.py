@@ -44,7 +44,7 @@ SAME_TOP1, SAME_PERPLEXITY = 0.9, 1.1
 as good as the reference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Diagnosis(Result):
     """One answer, and what it rests on."""
 
@@ -71,12 +71,6 @@ class Diagnosis(Result):
                 *(f"- {line}" for line in self.evidence),
             ]
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        harm = [{name: getattr(row, name) for name in KnockoutRow.__dataclass_fields__} for row in self.harm]
-        known = {"answer": self.answer, "sentence": self.sentence, "evidence": list(self.evidence), "site": self.site}
-        return {**known, "cuts": list(self.cuts), "harm": harm, "audit": self.audit.to_dict()}
 
 
 def doctor(
