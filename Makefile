@@ -8,13 +8,28 @@ PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 # What the inner loop needs: no compiler, no transformers, no training library.
 QUICK := tests/measure tests/select tests/store tests/compare tests/report tests/test_package.py tests/test_select.py
 
-.PHONY: demo test slow quick lint format docs bench faultbench routes core-tests test-xla clean
+
+BROWSERS := chromium chromium-browser google-chrome
+
+.PHONY: browser demo test slow quick lint format docs bench faultbench routes core-tests test-xla clean
 
 demo: $(CORE)
 	$(BIN)/layertap demo
 
+# The browser tests run in a real Chromium. It is installed where apt-get may do that; elsewhere this says that they are
+# skipped, and goes on.
+browser:
+	@for name in $(BROWSERS); do command -v $$name && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  { apt-get install -y -qq --no-install-recommends chromium > /dev/null || \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null; }; } && exit 0; \
+	fi; \
+	echo "no Chromium, and it cannot be installed here (root and apt-get are needed): browser tests will be skipped"
+
 # `test` and `slow` together are the whole suite; CI runs both.
 test: $(READY)
+	@for name in $(BROWSERS); do command -v $$name > /dev/null && exit 0; done; \
+	echo "no Chromium on this machine: the browser tests are skipped (apt-get install chromium, or make browser)"
 	$(BIN)/pytest -n $(WORKERS) -m "not slow"
 
 slow: $(READY)

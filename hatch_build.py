@@ -1,7 +1,7 @@
 """Compiles measure/onepass.c, measure/pair.c and store/mapped.c when the package is built or installed editable.
 
 Without a compiler the build goes on and says so: plain.py then does the same work with torch's operations,
-pair_plain.py with numpy's, and tensors are read in place of mapped. The libraries use no Python headers, so one wheel
+pair/plain.py with numpy's, and tensors are read in place of mapped. The libraries use no Python headers, so one wheel
 serves every Python on its platform.
 """
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import torch
 
-from layertap.measure import pair_native
-from layertap.measure.difference import Difference
 from layertap.measure.pair import Array, compare
+from layertap.measure.pair import native as pair_native
+from layertap.measure.pair.difference import Difference
 
 REPETITIONS = 5
 WANTED = 6.0

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from gpu_kernel import milliseconds, read_limit
 
-from layertap.measure import pair_kernel
-from layertap.measure.pair_fold import PAIR_SLAB_BYTES
+from layertap.measure.pair import kernel as pair_kernel
+from layertap.measure.pair.fold import PAIR_SLAB_BYTES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "measure"))
 from test_pair_kernel import FLAVOURS, differences, pair  # type: ignore[import-not-found]

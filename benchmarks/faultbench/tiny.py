@@ -58,7 +58,8 @@ def arguments(model: nn.Module, inputs: Any, path: str) -> tuple[tuple[Any, ...]
     finally:
         handle.remove()
     args, kwargs = seen[0]
-    return args, {key: None if key in ("past_key_values", "cache_params") else value for key, value in kwargs.items()}
+    kept = {key: None if key in ("past_key_values", "cache_params") else value for key, value in kwargs.items()}
+    return tuple(None if hasattr(value, "get_seq_length") else value for value in args), kept
 
 
 def _outputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

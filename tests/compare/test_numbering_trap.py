@@ -161,6 +161,30 @@ def test_lengths_that_differ_do_not_skip_the_check() -> None:
     assert departure(lt.diff(from_zero(VALUES), half)) == "layer_5 ~ layer_6"
 
 
+@pytest.mark.parametrize("last", [16, 62])
+def test_an_embedding_of_its_own_says_where_the_numbers_begin(last: int) -> None:
+    # All layers are wrong, and fewer numbers than layers fit in several ways: `embedding, layer_1` counts from 1.
+    def first_layers(values: list[Any]) -> dict[str, Any]:
+        return {name: value for n, (name, value) in enumerate(from_one(values, embedding=True).items()) if n <= last}
+
+    wrong = broken(VALUES, 0, "garbage")
+    report = lt.diff(from_zero(VALUES), first_layers(wrong), sites=[f"layer_{n}" for n in range(last)])
+    assert departure(report) == "layer_0 ~ layer_1", report
+    assert any("no layer's contents confirm it" in note for note in report.notes)
+    report = lt.diff(first_layers(VALUES), from_zero(wrong), sites=[f"layer_{n}" for n in range(1, last + 1)])
+    assert departure(report) == "layer_1 ~ layer_0", report
+
+
+def test_numbers_that_fit_in_several_ways_are_said_to_be_uncertain() -> None:
+    wrong = broken(VALUES, 0, "garbage")
+    some = {name: value for name, value in from_one(wrong).items() if name in ("layer_3", "layer_4", "layer_9")}
+    report = lt.diff(from_zero(VALUES), some, sites=list(some))
+    assert departure(report) == "layer_3 ~ layer_3"
+    assert any("not certain" in note and "mapping=" in note for note in report.notes), report.notes
+    # Where the numbers are the same on both sides there is no other way.
+    assert not any("not certain" in note for note in lt.diff(from_zero(VALUES), from_zero(wrong)).notes)
+
+
 @pytest.mark.parametrize("first", [0, 12, 40])
 def test_layers_that_do_nothing_are_told_by_the_others(first: int) -> None:
     values = list(VALUES)

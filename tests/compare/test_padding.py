@@ -54,6 +54,21 @@ def test_a_mask_on_the_padded_side_alone(left):
     assert "attention mask" in trim.why
 
 
+def test_a_mask_is_proof_enough_where_the_other_side_has_that_length():
+    mask = (padded(left=3) != 0).astype(int)
+    values = np.random.default_rng(1).standard_normal((2, 4, 8)).astype(np.float32)
+    longer = np.concatenate([np.full((2, 3, 8), 7, np.float32), 2 * values + 5], axis=1)
+    assert lt.diff({"a": values}, {"a": longer}).verdict == "inconclusive"
+    report = lt.diff({"a": values}, {"a": longer, "attention_mask": mask})
+    assert report.verdict == "fault"
+    assert any("attention mask of the candidate" in note for note in report.notes), report.notes
+    report = lt.diff({"a": longer, "attention_mask": mask}, {"a": 2 * values + 5})
+    assert report.verdict == "identical"
+    assert any("attention mask of the reference" in note for note in report.notes), report.notes
+    # A mask that leaves another number of positions proves nothing.
+    assert lt.diff({"a": values[:, :2]}, {"a": longer, "attention_mask": mask}).verdict == "inconclusive"
+
+
 def test_both_padded_to_different_lengths_and_sides():
     trim = find_trim(run(padded(right=2), padded(right=2) != 0), run(padded(left=5), padded(left=5) != 0))
     assert cut(trim) == (6, 9, slice(0, 4), slice(5, 9))

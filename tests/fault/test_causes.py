@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from layertap.fault import find_fault
-from layertap.fault.cause import _coarse, _few, _shift, _whole
+from layertap.fault.error_forms import _coarse, _few, _shift, whole_numbers
 
 SLOW = torch.linspace(1, 2, 400).sin()[:, None].expand(400, 8).double()
 
@@ -36,8 +36,8 @@ def test_few_values_are_no_sign_where_the_reference_has_as_few():
 
 
 def test_whole_numbers_that_are_equal_are_not_off():
-    assert _whole(torch.arange(5), torch.arange(5)) is None
-    assert _whole(torch.arange(5), torch.arange(5) + 1) == ("shift", ("every number is +1 off",))
+    assert whole_numbers(torch.arange(5), torch.arange(5)) is None
+    assert whole_numbers(torch.arange(5), torch.arange(5) + 1) == ("shift", ("every number is +1 off",))
 
 
 @pytest.fixture

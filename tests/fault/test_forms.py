@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from layertap.fault import find_fault
-from layertap.fault.contrast import contrast
 from layertap.fault.value_layouts import ValueLayout, ValueLayouts
+from layertap.measure.pair.deferred import contrast
 
 
 def test_a_layout_is_found_by_the_numbers_and_known_from_then_on():

@@ -41,7 +41,7 @@ def call(*arguments: Any) -> str:
 def test_f3_export_says_what_it_wrote_and_left_out(run: Path, tmp_path: Path) -> None:
     text = call(run, "-o", tmp_path / "x")
     assert f"wrote 4 file(s) in the layers layout to {tmp_path}/x" in text
-    assert "left out: model.layers.0:input: the layout holds output tensors only" in text
+    assert "left out: model.layers.0:input: the layout has a place for output tensors only" in text
     assert "left out: other: not the embedding" in text
     found = open_run(tmp_path / "x")["layer_1"].tensor()
     assert bits(found) == bits(open_run(run)["model.layers.0"].tensor())
@@ -61,7 +61,7 @@ def test_f3_export_json(run: Path, tmp_path: Path) -> None:
 def test_f3_export_names_steps_and_replace(run: Path, tmp_path: Path) -> None:
     call(run, "-o", tmp_path / "x", "--name", "other=extra", "--step", "0")
     assert (tmp_path / "x" / "extra_output.pt").exists()
-    with pytest.raises(RunExists, match="already holds"):
+    with pytest.raises(RunExists, match="already contains"):
         call(run, "-o", tmp_path / "x")
     call(run, "-o", tmp_path / "x", "--replace")
     assert not (tmp_path / "x" / "extra_output.pt").exists()

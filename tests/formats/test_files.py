@@ -128,12 +128,32 @@ def test_dicts_of_tensors_and_arrays_in_memory() -> None:
     assert lt.diff({"a": VALUES[0], "b": object()}, {"a": VALUES[0]}).verdict == "inconclusive"
 
 
+def test_single_numbers_are_no_layers_but_do_not_differ_in_silence(tmp_path: Path) -> None:
+    ours, theirs = ({"x": VALUES[0], "loss": loss, "about": {"step": 3}} for loss in (0.25, 0.5))
+    torch.save(ours, tmp_path / "a.pt")
+    torch.save(theirs, tmp_path / "b.pt")
+    for one, other in ((ours, theirs), (tmp_path / "a.pt", tmp_path / "b.pt"), (ours, tmp_path / "b.pt")):
+        report = lt.diff(one, other)
+        assert (report.verdict, len(report.rows)) == ("identical", 1)
+        assert [note for note in report.notes if "loss 0.25 / 0.5" in note], report.notes
+    assert not any("single number" in note for note in lt.diff(ours, tmp_path / "a.pt").notes)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "meta", "dtype"])
+def test_values_that_cannot_be_measured_are_named(kind: str) -> None:
+    values = {"sparse": VALUES[0][0].to_sparse(), "meta": torch.ones(2, device="meta"), "dtype": np.array(["a"])}
+    with pytest.raises(BadArgument, match=r"the_value|no tensors"):
+        lt.diff({"the_value": values[kind]}, {"the_value": VALUES[0]})
+    report = lt.diff({"the_value": values[kind], "x": VALUES[0]}, {"the_value": VALUES[1], "x": VALUES[0]})
+    assert report.verdict == "inconclusive"
+
+
 def test_a_nest_that_multiplies_is_refused(tmp_path: Path) -> None:
     value: Any = [VALUES[0]] * 2 + ["x"]
     for _ in range(6):
         value = [value] * 30
     torch.save(value, tmp_path / "bomb.pt")
-    with pytest.raises(CorruptRun, match="more than 10000 values"):
+    with pytest.raises(CorruptRun, match="more than 10000 nested values"):
         open_run(tmp_path / "bomb.pt")
 
 
@@ -176,9 +196,9 @@ def test_polygraphys_results_and_inputs(tmp_path: Path) -> None:
     assert lt.diff(one, f"{two}#runner-0").verdict == "identical"
     report = lt.diff(one, f"{two}#runner-1")
     assert (report.verdict, str(report.first.site)) == ("fault", "logits")
-    with pytest.raises(BadArgument, match=r"2 runners; say which: .*two.json#runner-0"):
+    with pytest.raises(BadArgument, match=r"2 runners; choose one: .*two.json#runner-0"):
         open_run(two)
-    with pytest.raises(NotARun, match="no such runner; the file holds runner-0, runner-1"):
+    with pytest.raises(NotARun, match="no such runner; the file has runner-0, runner-1"):
         open_run(f"{two}#runner-7")
     (tmp_path / "inputs.json").write_text(json.dumps([{"x": encoded(VALUES[0].numpy())}]))
     assert [str(site) for site in open_run(tmp_path / "inputs.json").sites] == ["x"]
@@ -233,7 +253,7 @@ def test_msprobes_tensor_that_is_not_what_its_statistics_say(tmp_path: Path) -> 
     assert not open_run(ours).problems
     torch.save(VALUES[0] * 1.5, ours / "step0/rank0/dump_tensor_data/Module.layers.2.Linear.forward.0.output.0.pt")
     (problem,) = open_run(ours).problems
-    assert "layers.2 is not what Module.layers.2.Linear.forward.0.output.0.pt holds (mean" in problem
+    assert "layers.2 differs from the tensor in Module.layers.2.Linear.forward.0.output.0.pt (mean" in problem
     assert "norm" in problem
 
 

@@ -109,7 +109,7 @@ def test_b4_statistics_that_are_not_the_tensors_are_told(tmp_path: Path, change:
     torch.save(statistics, tmp_path / "x" / "statistics.pt")
     run = read_layers(tmp_path / "x")
     (problem,) = run.problems
-    assert "statistics.pt: layer_3 is not what layer_3_output.pt holds" in problem
+    assert "statistics.pt: layer_3 differs from the tensor in layer_3_output.pt" in problem
     assert re.search(told, problem), problem
     assert len(run.sites) == 13
 
@@ -119,7 +119,7 @@ def test_b4_a_stale_layer_of_another_run_is_told(tmp_path: Path) -> None:
     write(tmp_path / "x", COMPILED)
     (tmp_path / "old" / "layer_7_output.pt").replace(tmp_path / "x" / "layer_7_output.pt")
     (problem,) = read_layers(tmp_path / "x").problems
-    assert "layer_7 is not what layer_7_output.pt holds" in problem
+    assert "layer_7 differs from the tensor in layer_7_output.pt" in problem
 
 
 def test_b4_statistics_alone_are_a_run_without_tensors(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_b4_the_guide_calls_the_embedding_layer_0(tmp_path: Path) -> None:
     torch.save(statistics, tmp_path / "x" / "statistics.pt")
     run = read_layers(tmp_path / "x")
     assert [str(site) for site in run.sites] == COMPILED
-    assert "embedding is not what embedding_output.pt holds (max 99 there" in run.problems[0]
+    assert "embedding differs from the tensor in embedding_output.pt (max 99 there" in run.problems[0]
 
 
 def test_b4_a_layer_may_hold_a_tuple(tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_b4_what_has_no_place_is_told(tmp_path: Path) -> None:
     reasons = {item.site: item.why for item in done.left_out}
     assert set(reasons) == {"wte", "model.layers.0.mlp", "model.layers.1:output.1", "model.layers.2@1", "x:input"}
     assert "names={path: name}" in reasons["wte"]
-    assert "one tensor a layer" in reasons["model.layers.2@1"]
-    assert "left out: x:input: the layout holds output tensors only" in str(done)
+    assert "one tensor per layer" in reasons["model.layers.2@1"]
+    assert "left out: x:input: the layout has a place for output tensors only" in str(done)
     given = export(run, tmp_path / "y", names={"wte": "embedding", "lm_head": "head"})
     assert {"embedding_output.pt", "head_output.pt"} <= set(given.files)
     assert bits(torch.load(tmp_path / "y" / "embedding_output.pt")) == bits(run["wte"].tensor())
@@ -300,14 +300,14 @@ def test_b4_statistics_only_runs_export_their_statistics(tmp_path: Path) -> None
 def test_b4_export_refuses_and_replaces(tmp_path: Path) -> None:
     export(recorded([f"h.{number}" for number in range(5)]), tmp_path / "x")
     (tmp_path / "x" / "notes.txt").write_text("mine")
-    with pytest.raises(RunExists, match=r"already holds 7 file\(s\) of the layers layout"):
+    with pytest.raises(RunExists, match=r"already contains 7 file\(s\) of the layers layout"):
         export(recorded(["h.0"]), tmp_path / "x")
     export(recorded(["h.0"]), tmp_path / "x", exists="replace")
     there = sorted(path.name for path in (tmp_path / "x").iterdir())
     assert there == ["layer_1_output.pt", "metadata.pt", "notes.txt", "statistics.pt"], (
         "no layer of the older export stays"
     )
-    with pytest.raises(RunExists, match="holds files of the layers layout"):
+    with pytest.raises(RunExists, match="contains files of the layers layout"):
         export(recorded(["h.0"]), tmp_path / "x", "monitor", exists="replace")
 
 
@@ -343,7 +343,7 @@ def test_b4_nothing_to_export_is_an_error(tmp_path: Path) -> None:
 
 def test_an_empty_folder_of_layers_is_an_error(tmp_path: Path) -> None:
     torch.save({}, tmp_path / "statistics.pt")
-    with pytest.raises(CorruptRun, match="nothing in it could be read: it holds no tensors and no statistics"):
+    with pytest.raises(CorruptRun, match="nothing in it could be read: it contains no tensors and no statistics"):
         read_layers(tmp_path)
 
 
@@ -355,6 +355,6 @@ def test_ranks_have_no_place(tmp_path: Path) -> None:
     writer.close()
     done = export(Run(writer), tmp_path / "x")
     assert [(item.site, item.why) for item in done.left_out] == [
-        ("rank 1", "the layout knows no ranks; rank 0 is exported")
+        ("rank 1", "the layout has no ranks; rank 0 is exported")
     ]
     assert Site(path="layer_1") in read_layers(tmp_path / "x").sites

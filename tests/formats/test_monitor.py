@@ -140,13 +140,13 @@ def test_c7_an_epoch_as_a_whole_comes_after_its_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"epoch": 4}, "the name says epoch 3, batch 1; the file says epoch 4, batch 1"),
-        ({"output_shape": [9, 9]}, "output_shape is [9, 9], the output's is [2]"),
-        ({"epoch": "three"}, "epoch 'three', batch_idx 1, layer 'fc'; expected two whole numbers and a text"),
-        ({"output": "text"}, "its output holds a str, expected a tensor"),
-        ({"output": (torch.ones(1), [7])}, "its output holds a int at '1.0', expected a tensor"),
-        ({"output": (None, None)}, "its output holds no tensor"),
-        ({"output": torch.eye(2).to_sparse()}, "its output holds layout sparse_coo"),
+        ({"epoch": 4}, "epoch 3, batch 1 in the name, epoch 4, batch 1 in the file"),
+        ({"output_shape": [9, 9]}, "output_shape is [9, 9], the output's shape is [2]"),
+        ({"epoch": "three"}, "epoch 'three', batch_idx 1, layer 'fc'; expected two whole numbers and a string"),
+        ({"output": "text"}, "its output contains a str, expected a tensor"),
+        ({"output": (torch.ones(1), [7])}, "its output contains a int at '1.0', expected a tensor"),
+        ({"output": (None, None)}, "its output contains no tensor"),
+        ({"output": torch.eye(2).to_sparse()}, "its output contains layout sparse_coo"),
     ],
 )
 def test_c7_a_file_that_contradicts_itself_is_told(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
@@ -163,7 +163,7 @@ def test_c7_files_of_another_kind_are_told(tmp_path: Path) -> None:
     torch.save(torch.ones(2), tmp_path / "x" / "epoch_1_batch_1_fc.pt")
     torch.save({"epoch": 1}, tmp_path / "x" / "epoch_1_batch_2_fc.pt")
     problems = read_monitor(tmp_path / "x").problems
-    assert "holds a Tensor, expected a dict with epoch, batch_idx, layer, alias, output_shape, output" in problems[0]
+    assert "contains a Tensor, expected a dict with epoch, batch_idx, layer, alias, output_shape, output" in problems[0]
     assert "has no batch_idx, layer, output" in problems[1]
     for path in (tmp_path / "x").glob("*_batch_0_*"):
         path.unlink()
@@ -184,7 +184,7 @@ def test_c7_without_tensors_there_is_nothing_to_export(tmp_path: Path) -> None:
 
 def test_c7_export_refuses_a_folder_in_use(tmp_path: Path) -> None:
     export(recorded(["fc"]), tmp_path / "x", "monitor")
-    with pytest.raises(RunExists, match=r"already holds 1 file\(s\) of the monitor layout"):
+    with pytest.raises(RunExists, match=r"already contains 1 file\(s\) of the monitor layout"):
         export(recorded(["fc"]), tmp_path / "x", "monitor")
     export(recorded(["gc"]), tmp_path / "x", "monitor", exists="replace")
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["epoch_1_batch_0_gc.pt"]

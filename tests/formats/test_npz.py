@@ -57,9 +57,9 @@ def test_e4_each_mode_is_a_run(file: Path, mode: str) -> None:
 def test_e4_a_mode_is_chosen_in_the_spec(file: Path) -> None:
     run = open_run(f"{file}#2-1")
     assert bits(run["layer_0"].tensor()) == bits(read_npz(file, "2-1")["layer_0"].tensor())
-    with pytest.raises(BadArgument, match=r"holds 4 modes; say which: .*npz#fp32, .*npz#0, .*npz#2-1, .*npz#2_x"):
+    with pytest.raises(BadArgument, match=r"has 4 modes; choose one: .*npz#fp32, .*npz#0, .*npz#2-1, .*npz#2_x"):
         open_run(file)
-    with pytest.raises(BadArgument, match=r"npz#9: no such mode; the file holds modes fp32, 0, 2-1, 2_x"):
+    with pytest.raises(BadArgument, match=r"npz#9: no such mode; the file has modes fp32, 0, 2-1, 2_x"):
         open_run(f"{file}#9")
 
 
@@ -69,7 +69,7 @@ def test_e4_statistics_that_are_not_the_arrays_are_told(file: Path) -> None:
     statistics["modes"]["0"]["output"]["max"] = 99.0
     path.write_text(json.dumps(statistics))
     (problem,) = read_npz(file, "0").problems
-    assert "_stats.json: mode 0, output is not what the array holds (max 99 there" in problem
+    assert "_stats.json: mode 0, output differs from the array (max 99 there" in problem
     assert read_npz(file, "fp32").problems == ()
     path.write_text("{")
     (problem,) = read_npz(file, "0").problems
@@ -141,7 +141,7 @@ def test_e4_names_choose_another_layer(tmp_path: Path) -> None:
     run = recorded(["a:input", "a", "z:input", "z"])
     export(run, tmp_path / "io.npz", "npz", names={"z:input": "input", "z": "output"})
     same(run["z"], read_npz(tmp_path / "io.npz")["layer_0"])
-    with pytest.raises(BadArgument, match="this layout knows input and output"):
+    with pytest.raises(BadArgument, match="this layout has input and output"):
         export(run, tmp_path / "other.npz", "npz", names={"z": "result"})
     assert not (tmp_path / "other.npz").exists()
 
@@ -184,7 +184,7 @@ def test_any_other_npz_is_a_run_in_file_order(tmp_path: Path) -> None:
     assert run["a"].record.shape == ()
     assert run["big"].tensor().tolist() == [0, 1, 2]
     assert run["b%3Ac"].tensor().shape == (0, 2)
-    with pytest.raises(BadArgument, match="the file holds no modes"):
+    with pytest.raises(BadArgument, match="the file has no modes"):
         read_npz(tmp_path / "x.npz", "fp32")
 
 
@@ -193,8 +193,8 @@ def test_arrays_that_are_no_numbers_are_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", good=np.ones(2), text=np.array(["a"]), objects=objects)
     run = read_npz(tmp_path / "x.npz")
     assert run.sites == ("good",)
-    assert "text holds <U1, expected numbers" in run.problems[0]
-    assert "objects: damaged, or not numbers (it holds pickled objects" in run.problems[1]
+    assert "text contains <U1, expected numbers" in run.problems[0]
+    assert "objects: damaged, or not numbers (it contains pickled objects" in run.problems[1]
     assert "allow_pickle" not in run.problems[1]
 
 

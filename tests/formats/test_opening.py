@@ -54,10 +54,10 @@ def test_f3_what_is_no_run_is_said_with_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "other" / "model.bin").write_text("")
     (tmp_path / "other" / "x.npz").write_text("")
     for name, told in [
-        ("nowhere", "nowhere: does not exist. layertap opens a run's folder"),
-        ("nowhere#0", "nowhere: does not exist"),
-        ("empty", "empty: is empty, which is no run"),
-        ("other", r"holds model\.bin, x\.npz, which is no run\. Give the file itself: .*x\.npz\. layertap opens"),
+        ("nowhere", "nowhere does not exist. layertap opens a run's folder"),
+        ("nowhere#0", "nowhere does not exist"),
+        ("empty", "empty is empty, so it is not a run"),
+        ("other", r"contains model\.bin, x\.npz, so it is not a run\. Give the file itself: .*x\.npz\. layertap opens"),
         ("other/model.bin", r"a single \.bin; give the folder it is in"),
     ]:
         with pytest.raises(NotARun, match=told):
@@ -70,7 +70,7 @@ def test_f3_what_is_no_run_is_said_with_what_there_is(tmp_path: Path) -> None:
 def test_f3_two_layouts_in_one_folder_are_not_guessed_at(tmp_path: Path) -> None:
     export(recorded(["fc"]), tmp_path / "x", "monitor")
     torch.save(torch.ones(2), tmp_path / "x" / "layer_1_output.pt")
-    with pytest.raises(BadArgument, match="holds files of two layouts, layers and monitor"):
+    with pytest.raises(BadArgument, match="contains files of two layouts, layers and monitor"):
         open_run(tmp_path / "x")
     assert read_layers(tmp_path / "x").sites == ("layer_1",)
 
@@ -109,8 +109,8 @@ def test_f3_damaged_files_cost_only_themselves(tmp_path: Path) -> None:
     run = open_run(tmp_path / "x")
     assert run.sites == ("layer_1",)
     assert run.partial
-    expected = ["2_output.pt: damaged", "3_output.pt: damaged", "4_output.pt: holds a str, expected a tensor"]
-    expected += ["5_output.pt: holds no tensor", "6_output.pt: not a regular file", "7_output.pt: cannot be read"]
+    expected = ["2_output.pt: damaged", "3_output.pt: damaged", "4_output.pt: contains a str, expected a tensor"]
+    expected += ["5_output.pt: contains no tensor", "6_output.pt: not a regular file", "7_output.pt: cannot be read"]
     assert len(run.problems) == 6
     for problem, told in zip(run.problems, expected, strict=True):
         assert f"{tmp_path}/x/layer_{told}" in problem
@@ -121,7 +121,7 @@ def test_f3_statistics_of_the_wrong_type_are_told(tmp_path: Path) -> None:
     torch.save([1], tmp_path / "statistics.pt")
     torch.save({"input_ids": [1, 2], "attention_mask": None}, tmp_path / "metadata.pt")
     problems = read_layers(tmp_path).problems
-    assert any("statistics.pt: holds a list, expected a dict" in problem for problem in problems)
+    assert any("statistics.pt: contains a list, expected a dict" in problem for problem in problems)
     assert any("metadata.pt: input_ids is a list, expected a tensor" in problem for problem in problems)
     torch.save({"layer_1": 3, "layer_2": {"mean": 1.0}}, tmp_path / "statistics.pt")
     problems = read_layers(tmp_path).problems
@@ -167,7 +167,9 @@ def test_f3_a_file_that_changes_under_the_run_is_told(tmp_path: Path) -> None:
     export(recorded(["h.0"]), tmp_path / "x")
     run = open_run(tmp_path / "x")
     torch.save(torch.zeros(2, 5), tmp_path / "x" / "layer_1_output.pt")
-    with pytest.raises(CorruptRun, match="changed since it was opened; layer_1 is not what was measured"):
+    with pytest.raises(
+        CorruptRun, match="changed since it was opened; layer_1 is no longer the tensor that was measured"
+    ):
         run["layer_1"].tensor()
     (tmp_path / "x" / "layer_1_output.pt").unlink()
     with pytest.raises(CorruptRun, match="cannot be read"):
@@ -220,7 +222,7 @@ def test_memory_asks_a_function_each_time() -> None:
     [
         ({"layout": "hdf5"}, "layout='hdf5': expected 'layers', 'monitor', 'npz'"),
         ({"exists": "append"}, "exists='append': expected 'error' or 'replace'"),
-        ({"run": {"a": None}}, "the layers layout holds one run, 1 were given; only npz takes several"),
+        ({"run": {"a": None}}, "the layers layout takes one run, 1 were given; only npz takes several"),
     ],
 )
 def test_f3_arguments_that_cannot_be(tmp_path: Path, arguments: dict[str, Any], told: str) -> None:
@@ -234,7 +236,7 @@ def test_f3_export_never_mixes_with_a_run_of_ours(tmp_path: Path) -> None:
     RunWriter(tmp_path / "run", info={}).close()
     from layertap.errors import RunExists
 
-    with pytest.raises(RunExists, match="holds a run of layertap, which an export would mix with its own"):
+    with pytest.raises(RunExists, match="contains a run of layertap, which an export would mix with its own"):
         export(recorded(["h.0"]), tmp_path / "run", exists="replace")
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from layertap.measure import fingerprint as bytewise
-from layertap.measure import measure, merge, pair_native
+from layertap.measure import measure, merge
 from layertap.measure.definition import LANES
+from layertap.measure.pair import native as pair_native
 from measure.dtypes import COMPLEX, REAL, every_bit, some
 from measure.reference import reference
 

@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layertap.errors import BadArgument
-from layertap.measure import pair_lines, pair_native, pair_plain
-from layertap.measure.difference import Difference
 from layertap.measure.fingerprint import fingerprint
 from layertap.measure.pair import Array, compare
+from layertap.measure.pair import lines as pair_lines
+from layertap.measure.pair import native as pair_native
+from layertap.measure.pair import plain as pair_plain
+from layertap.measure.pair.difference import Difference
 from measure.dtypes import COMPLEX, REAL, every_bit, some
 
 WAYS = ["native", "plain"] if pair_native.available() else ["plain"]

@@ -144,7 +144,7 @@ def differences(found: Any, reference: torch.Tensor, candidate: torch.Tensor) ->
 
 
 def main() -> None:
-    from layertap.measure import pair_kernel
+    from layertap.measure.pair import kernel as pair_kernel
 
     pair_kernel._CHUNK = 1  # so that small tensors have several chunks a program, some to be read again
     found: dict[str, list[str]] = {}

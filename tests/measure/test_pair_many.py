@@ -12,8 +12,9 @@ SHAPES = [(70, 96), (2, 9, 136), (17, 64)]
 
 
 def main() -> None:
-    from layertap.fault.contrast import _measure
-    from layertap.measure import pair_kernel, pair_many
+    from layertap.measure.pair import kernel as pair_kernel
+    from layertap.measure.pair import many as pair_many
+    from layertap.measure.pair.deferred import _measure
 
     pair_kernel._CHUNK = 1
     found = []

@@ -21,7 +21,23 @@ from report import results
 
 VOID = {"meta", "input", "br", "img", "hr", "link"}
 KNOWN = {
-    *("html", "head", "meta", "title", "style", "body", "header", "footer", "h1", "h2", "p", "div", "table", "caption"),
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "main",
+        "header",
+        "footer",
+        "h1",
+        "h2",
+        "p",
+        "div",
+        "table",
+        "caption",
+    ),
     *("thead", "tbody", "tr", "th", "td", "small", "b", "i", "a", "label", "input", "button", "output", "span"),
     *("figure", "figcaption", "svg", "g", "path", "rect", "circle", "line", "text", "pre", "script"),
 }

@@ -5,12 +5,12 @@ comparable   the same inputs? real captures? or a placebo?
 align        which tensor of one run is which of the other
 layouts      ranks that hold parts, read as one process would have left them
 chosen       only the sites that were asked for
+padding      padding, as ids or masks prove it
 overlap      tensors of different lengths, and what part of them is the same
 estimates    pairs without tensors, measured by columns
 measuring    one pass over each pair
-floor        what rounding explains
+floors       what rounding explains, measured by further runs (modelled: judge)
 sharded      records of a part of a tensor, and what both sides hold of it
-judge        the verdict on a pair
 rows         a row for each pair, in order of execution
 columns      the same rows, held by columns
 precision    float32 outside, bfloat16 within
@@ -32,16 +32,18 @@ from layertap.compare.chosen import chosen
 from layertap.compare.columns import RowColumns, column
 from layertap.compare.comparable import Comparability, comparable
 from layertap.compare.estimates import blocks_of
-from layertap.compare.floor import measured_floors, roundoff_of
-from layertap.compare.judge import Tolerance
+from layertap.compare.floors import measured_floors
 from layertap.compare.layouts import AsOne, doubts, judge_replicas, merge_ranks, ranks_at_fault, read_as_one
-from layertap.compare.measuring import Measured, PartialPairs, measure_pair
+from layertap.compare.measuring import PartialPairs, measure_pair
 from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
 from layertap.compare.result import Alignment, Pair, Report, Row
 from layertap.compare.rows import Judging, rows_of
 from layertap.compare.training import TrainingReport, diff_training
 from layertap.errors import BadArgument, CorruptRun
 from layertap.formats import open_run
+from layertap.judge.measured import Measured
+from layertap.judge.pair import Tolerance
+from layertap.judge.roundoff import roundoff_of
 from layertap.messages import tr
 from layertap.result import Note, Verdict, joined
 from layertap.store import Run

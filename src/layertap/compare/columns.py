@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from layertap.compare.result import Row
-from layertap.measure.difference import Difference
+from layertap.measure.pair.difference import Difference
 from layertap.result import Verdict
 from layertap.store.schema import maker
 

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from layertap.compare.align import LEFT_OVER
 from layertap.compare.align.pairs import BLOCK, Pairs
-from layertap.compare.measuring import Measured
 from layertap.compare.result import Pair
+from layertap.judge.measured import Measured
 from layertap.measure.definition import BUCKETS
 from layertap.site import Site
 from layertap.store.index import as_arrow, encoded, whole_numbers

@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from layertap.compare.overlap import overlapping
 from layertap.compare.padding import Trim
 from layertap.compare.result import Pair
-from layertap.compare.shapes import Shape, common_shape, compact
-from layertap.compare.sharded import Apart, CommonPart, common_part
+from layertap.compare.sharded import CommonPart, NoCommonPart, common_part
 from layertap.compare.tensors import array_of, changed, elements
 from layertap.errors import CorruptRun
+from layertap.judge.measured import Measured
+from layertap.judge.shapes import common_shape, compact
 from layertap.measure import histogram
-from layertap.measure.difference import Difference
 from layertap.measure.pair import Array, compare
 from layertap.measure.sketch import relative_l2
 from layertap.result import Note
 from layertap.site import Record
 from layertap.store import Run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What is known of one pair."""
-
-    identical: bool = False
-    """Bit for bit: fingerprint, dtype and shape."""
-    difference: Difference | None = None
-    """None where no pass over the pair was possible."""
-    error: float = math.nan
-    """The relative L2 error; NaN where nothing is known."""
-    how: str = ""
-    """`exact`, `sketch`, `statistics` (a lower bound), `shapes` (they differ), `nothing`."""
-    why: str = ""
-    """Why nothing could be measured."""
-    shapes: tuple[Shape, Shape] | None = None
-    """Both, where they differ; with a difference, one side had merged axes, and the same order was assumed."""
-    part: str = ""
-    """Where records hold only a part of a tensor: which part was compared, or why none could be."""
 
 
 class PartialPairs:
@@ -86,7 +65,7 @@ def measure_pair(
     """
     a, b = pair.reference, pair.candidate
     common = common_part(a, b) if pair.layout is None else None
-    if isinstance(common, Apart):
+    if isinstance(common, NoCommonPart):
         return Measured(part=common.why)
     if common is not None and not a.kept == b.kept == "tensor":
         return Measured(part=Note("compare.part_needs_tensors", part=common.why))

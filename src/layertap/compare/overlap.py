@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from layertap.compare.align.board import View
 from layertap.compare.align.distance import angles, distances, nearest
-from layertap.compare.padding import Trim
-from layertap.compare.shapes import Shape, common_shape, lengths, leveled
+from layertap.compare.padding import Trim, masked_trim
 from layertap.compare.tensors import array_of, changed, elements
 from layertap.errors import RunError
+from layertap.judge.shapes import Shape, common_shape, lengths, leveled
 from layertap.measure.pair import Array
 from layertap.result import Note
 from layertap.site import Record
@@ -62,7 +62,7 @@ def find_overlap(
     cuts: list[Cut] = []
     for key, pairs in groups.items():
         known = proven is not None and (proven.reference_length, proven.candidate_length) == key
-        trim = proven if known else _by_content(work, key, pairs)
+        trim = proven if known else masked_trim(reference, candidate, key) or _by_content(work, key, pairs)
         if trim is not None:
             trims += [] if known else [trim]
             cuts += [(trim, *pair) for pair in pairs]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from layertap.compare.align.inputs import Array, InputPair, input_pairs
+from layertap.compare.align.inputs import Array, InputPair, input_pairs, inputs_of, known
 from layertap.result import Note
 from layertap.store import Run
 
@@ -82,6 +82,45 @@ def find_trim(reference: Run, candidate: Run) -> Trim | None:
         if trim is None or (found is not None and _cut(trim) != _cut(found)):
             return None
         found = found or trim
+    return found
+
+
+def masked_trim(reference: Run, candidate: Run, lengths: tuple[int, int]) -> Trim | None:
+    """The cut that one side's mask proves where nothing is known of the other's inputs, which has just that length."""
+    for side, (run, other) in enumerate(((reference, candidate), (candidate, reference))):
+        mask = None if known(other) else _only_mask(run)
+        if mask is None or mask.shape[1] != lengths[side]:
+            continue
+        span = _span(mask, lengths[side])
+        if span[1] - span[0] != lengths[1 - side]:
+            continue
+        spans = [slice(0, length) for length in lengths]
+        spans[side] = slice(*span)
+        return Trim(
+            reference_length=lengths[0],
+            candidate_length=lengths[1],
+            reference_slice=spans[0],
+            candidate_slice=spans[1],
+            why=Note(
+                "compare.without_padding",
+                real=lengths[1 - side],
+                lengths=lengths[0],
+                lengths2=lengths[1],
+                why=Note("compare.one_mask", side=("reference", "candidate")[side]),
+            ),
+            batch=mask.shape[0],
+        )
+    return None
+
+
+def _only_mask(run: Run) -> Array | None:
+    """The attention mask that a run has at every step."""
+    found: Array | None = None
+    for given in inputs_of(run):
+        mask = _find([(item, None) for item in given], mask=True)[0]
+        if mask is None or (found is not None and not np.array_equal(mask, found)):
+            return None
+        found = mask
     return found
 
 

@@ -19,19 +19,16 @@ import numpy as np
 
 from layertap.compare.align.pairs import Pairs
 from layertap.compare.columns import column
-from layertap.compare.floor import PER_LAYER, SPREAD, computes_in
-from layertap.compare.judge import LIMIT
 from layertap.compare.result import Pair, Row
 from layertap.compare.tensors import array_of
 from layertap.errors import CorruptRun
-from layertap.measure.floats import ROUNDOFF
+from layertap.judge.calibration import LIMIT_OF_RUNS, PER_LAYER, SPREAD, TYPICAL_PER_LAYER
+from layertap.judge.roundoff import ROUNDOFF, computes_in
 from layertap.result import Note, joined
 from layertap.site import Record
 from layertap.store import Run
 
 COARSER = ("bfloat16", "float16")
-TYPICAL = 1.5
-"""Unit roundoffs that a layer adds in such arithmetic; `floor.PER_LAYER` is the upper end."""
 RANGE = 6.0
 """By which factor the size may be off from that, either way."""
 EVERYWHERE = 0.8
@@ -46,19 +43,19 @@ def silent_precision(reference: Run, candidate: Run, pairs: Pairs, rows: Sequenc
     words = {*computes_in(candidate), *(candidate.info.get("parameter_dtypes") or ())}
     if any(ROUNDOFF.get(dtype, 0.0) > ROUNDOFF["bfloat16"] for dtype in words):
         return None  # it is quantised, and says so
-    least = LIMIT * PER_LAYER * ROUNDOFF["float32"]
+    least = LIMIT_OF_RUNS * PER_LAYER * ROUNDOFF["float32"]
     if not any(error > least for error in column(rows, "error")):
         return None
     # Of a pair that is not in memory, the depth: a long training has millions.
     errors = np.fromiter(column(rows, "error"), np.float64, len(rows))
     layers = 1 + pairs.depths()
     known = np.isfinite(errors) & (pairs.values(0, "dtype") == "float32") & (pairs.values(1, "dtype") == "float32")
-    above = np.flatnonzero(known & (errors > LIMIT * PER_LAYER * ROUNDOFF["float32"] * np.sqrt(layers)))
+    above = np.flatnonzero(known & (errors > LIMIT_OF_RUNS * PER_LAYER * ROUNDOFF["float32"] * np.sqrt(layers)))
     few = len(above) < FEWEST or len(above) < EVERYWHERE * known.sum()
     if few or not _without_form(rows, set(above.tolist())):
         return None
     sizes = errors[above] / np.sqrt(layers[above])
-    size = {dtype: float(np.median(sizes)) / ROUNDOFF[dtype] / TYPICAL for dtype in COARSER}
+    size = {dtype: float(np.median(sizes)) / ROUNDOFF[dtype] / TYPICAL_PER_LAYER for dtype in COARSER}
     nearest = min(size, key=lambda name: abs(math.log(size[name])))
     if not 1 / RANGE < size[nearest] < RANGE:
         return None

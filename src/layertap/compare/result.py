@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from layertap.measure.difference import Difference
+from layertap.measure.pair.difference import Difference
 from layertap.result import EXIT_CODES, Result, Verdict, rebuild
 from layertap.site import Record, Site
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping
 from layertap.compare.align import LEFT_OVER
 from layertap.compare.columns import RowColumns
 from layertap.compare.estimates import Estimates
-from layertap.compare.floor import Floor, FloorKey, Prefix, floor_at, key_of, modelled_floor
-from layertap.compare.judge import LIMIT, Tolerance, judge, judge_estimate
-from layertap.compare.measuring import Measured
 from layertap.compare.result import Pair
+from layertap.judge.calibration import LIMIT_OF_RUNS
+from layertap.judge.floor import Floor, FloorKey, Prefix, floor_at, key_of, modelled_floor
+from layertap.judge.measured import Measured
+from layertap.judge.pair import Tolerance, judge, judge_estimate
 from layertap.result import Note, Verdict
 
 
@@ -46,8 +47,8 @@ class Judging:
         one, error, tolerance = pair.reference, measured.error, self._tolerance
         prefix = self._prefixes[one.step, one.rank]
         line = self._floors.get(key_of(one)) if self._floors else None
-        line = line or modelled_floor(pair, self._roundoff, prefix)
-        judged = judge(pair, measured, line, tolerance)
+        line = line or modelled_floor(pair.reference, self._roundoff, prefix)
+        judged = judge(pair.reference, pair.candidate, measured, line, tolerance)
         prefix.add(one, judged.verdict)
         if measured.shapes is not None and measured.difference is not None:
             self._merged.append(len(self._rows))
@@ -73,7 +74,7 @@ class Judging:
         same: tuple[Verdict, str, bool, str] = "identical", Note("judge.identical"), False, "modelled"
         noise: dict[str, tuple[Verdict, str, bool, str]] = {}
         errors: dict[int, float] = {}
-        rows, limit = self._rows, LIMIT
+        rows, limit = self._rows, LIMIT_OF_RUNS
         for place, error in enumerate(estimates.errors):
             if error is None:
                 self.add(*estimates.measured(place))

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from layertap.compare.floor import modelled_floor, roundoff_of
-from layertap.compare.judge import judge
 from layertap.compare.measuring import measure_pair
 from layertap.compare.result import Pair
 from layertap.errors import CorruptRun
+from layertap.judge.floor import modelled_floor
+from layertap.judge.pair import judge
+from layertap.judge.roundoff import roundoff_of
 from layertap.messages import tr
 from layertap.result import EXIT_CODES, Note, Result, Verdict
 from layertap.site import Record, Site
@@ -84,7 +85,7 @@ def diff_training(
     reference: Source, candidate: Source, *, progress: Callable[[int, int], None] | None = None
 ) -> TrainingReport:
     """Lays two trainings side by side, step by step; of a step that was recorded twice, the later time counts."""
-    ours, theirs = (_Steps(side if isinstance(side, Run) else Run(side)) for side in (reference, candidate))
+    ours, theirs = (_StepRows(side if isinstance(side, Run) else Run(side)) for side in (reference, candidate))
     shared = sorted(set(ours.rows) & set(theirs.rows))
     notes = [
         *_alone(ours, theirs, shared),
@@ -126,7 +127,7 @@ def diff_training(
 
 
 def _partings(
-    ours: _Steps, theirs: _Steps, mine: dict[Place, int], other: dict[Place, int], roundoff: float
+    ours: _StepRows, theirs: _StepRows, mine: dict[Place, int], other: dict[Place, int], roundoff: float
 ) -> Iterator[tuple[Parting, Verdict]]:
     for place, row in mine.items():
         there = other.get(place)
@@ -141,7 +142,7 @@ def _partings(
 def _parting(reference: Run, candidate: Run, a: Record, b: Record, roundoff: float) -> tuple[Parting, Verdict]:
     pair = Pair(reference=a, candidate=b, rung="exact")
     measured = measure_pair(reference, candidate, pair)
-    judged = judge(pair, measured, modelled_floor(pair, roundoff))
+    judged = judge(pair.reference, pair.candidate, measured, modelled_floor(pair.reference, roundoff))
     found = Parting(
         step=a.step,
         epoch=a.epoch,
@@ -185,7 +186,7 @@ def _whole(
     return "inconclusive", (Note("training_diff.grown", first=first.step, above=above.step),)
 
 
-def _data_is_known(ours: _Steps, theirs: _Steps, first: Parting) -> bool:
+def _data_is_known(ours: _StepRows, theirs: _StepRows, first: Parting) -> bool:
     """Whether something before the first difference says that both sides had the same data in that step."""
     mine, other = ours.at(first.step), theirs.at(first.step)
     for (rank, phase, site), row in mine.items():
@@ -197,7 +198,7 @@ def _data_is_known(ours: _Steps, theirs: _Steps, first: Parting) -> bool:
     return False
 
 
-def _alone(ours: _Steps, theirs: _Steps, shared: list[int]) -> list[str]:
+def _alone(ours: _StepRows, theirs: _StepRows, shared: list[int]) -> list[str]:
     told: list[str] = []
     for side in (ours, theirs):
         extra = sorted(set(side.rows) - set(shared))
@@ -214,7 +215,7 @@ def _alone(ours: _Steps, theirs: _Steps, shared: list[int]) -> list[str]:
     return told
 
 
-class _Steps:
+class _StepRows:
     """The rows of a run by step, with their fingerprints; no record is read."""
 
     def __init__(self, run: Run) -> None:

@@ -19,11 +19,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from layertap.fault.contrast import Contrast, contrast
-from layertap.fault.judge import LIMIT, ratio_of
+from layertap.fault.call_stack import CallStack
 from layertap.fault.reference_trace import ModuleCall
-from layertap.fault.replay_taps import CallStack
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
+from layertap.judge.calibration import LIMIT_OF_MODULES
+from layertap.judge.signs import ratio_of
+from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.deferred import contrast
 
 _PACKAGE, _TORCH = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
 
@@ -94,7 +96,7 @@ def depart(reference: Sequence[Op], candidate: Sequence[Op], floor: Sequence[Op]
     for i, j, op in _matched(right, ours):
         wanted = right[i]
         found, under = _compare(wanted, op), _compare(wanted, floors[i]) if i in floors else None
-        if found is not None and ratio_of(found, under or Contrast(), least)[0] > LIMIT:
+        if found is not None and ratio_of(found, under or Contrast(), least)[0] > LIMIT_OF_MODULES:
             departure = _between(right, ours, last, (i, j))
             if departure is None or departure.kind != "differs" or departure.settings or not op.name.startswith(_MOVES):
                 return departure

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from layertap.fault.reference_trace import ModuleCall
-from layertap.fault.value_layouts import closed
+from layertap.measure.dense import closed
 from layertap.result import Note
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from layertap.capture.leaves import leaves, map_tensors
-from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.reference_trace import ReferenceTrace
-from layertap.fault.value_layouts import plain
+from layertap.measure.dense import dense
+from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.deferred import contrast
 
 
 @torch.no_grad()
@@ -24,7 +25,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    ours, theirs = plain(one), plain(other)
+    ours, theirs = dense(one), dense(other)
     if ours is None or theirs is None:
         return type(one) is type(other) and one.shape == other.shape and bool((one == other).all())
     if ours.is_complex() and theirs.is_complex():

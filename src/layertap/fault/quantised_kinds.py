@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from layertap.capture.sharding import same_part
-from layertap.fault.cause import QUANTISED, plain_values
-from layertap.fault.contrast import contrast, on_one_device
 from layertap.fault.exchange import is_rounded
-from layertap.fault.judge import FINER
+from layertap.fault.module_differences import QUANTISED, plain_values
 from layertap.fault.pairing import Pairing
 from layertap.fault.quantised import moved_on_grid, quantisation_error, weights_in_effect
 from layertap.fault.result import ModuleRow
-from layertap.measure.floats import ROUNDOFF
+from layertap.judge.calibration import FINER
+from layertap.judge.roundoff import ROUNDOFF
+from layertap.measure.pair.deferred import contrast, on_one_device
 from layertap.result import Note
 
 MANY = 4
@@ -55,10 +55,10 @@ def systematic(
             if len(seen) >= MANY:
                 typical = max(statistics.median(row.ratio for row in seen), 1.0)
                 stands |= {row.page: replace(row, ratio=row.ratio / typical) for row in seen}
-            continue
         finite = [row.ratio for row in quantised if math.isfinite(row.ratio)]
         median = statistics.median(finite) if finite and len(alike) >= MANY else 1.0
-        times |= {row.page: max(median, coarse[row.page].error / row.floor) for row in quantised}
+        own = 0.0 if beside is not None else math.inf  # the floors have the weights' error in them, or not
+        times |= {row.page: max(median, min(coarse[row.page].error / row.floor, own)) for row in quantised}
     adjusted = [
         replace(row, ratio=row.ratio / by, floor=row.floor * by) if (by := times.get(row.page, 1.0)) > 1 else row
         for row in rows

@@ -15,13 +15,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.fault.call_stack import CallStack
+from layertap.fault.force_tap import ForceTap
 from layertap.fault.local import unwrapped
 from layertap.fault.model_runner import ModelRunner
-from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
-from layertap.fault.replay_taps import CallStack, ForceTap, Lowered, RecordTap, Replay
+from layertap.fault.record_tap import RecordTap
+from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
+from layertap.fault.replay_measure import Lowered, Replay
 from layertap.fault.sharded_replay import Parts
-from layertap.fault.swapping import Nudge
 from layertap.fault.tensor_cache import TensorCache
+from layertap.fault.tensor_swap import Nudge
+from layertap.site import Site
 
 
 def write_down(
@@ -35,7 +39,7 @@ def write_down(
     )
     trace.parameters = {(page, name) for page, module in modules.items() for name in module._parameters}
     for page, name, grad in _gradients(modules):
-        trace.slots[page, 0, "param_grad", name] = cache.put(grad)
+        trace.slots[Site(path=page, role="param_grad", leaf=name)] = cache.put(grad)
     return trace
 
 
@@ -47,7 +51,7 @@ def play(
     *,
     force: bool,
     nudge: Nudge | None = None,
-    keep: frozenset[Key] = frozenset(),
+    keep: frozenset[Site] = frozenset(),
     judge: bool = True,
     seeded: bool = False,
     within: Callable[[CallStack], Any] | None = None,
@@ -64,7 +68,7 @@ def play(
     `lowered` is the trace of the reference in the candidate's dtype: it is filled, or measured against as well.
 
     `parts` says which part of each value a rank holds, where the candidate runs on several; `whole`, that this model
-    does not; `ends`, that only values there are exchanged.
+    does not; `ends`, that only values of these roles are exchanged.
 
     Without `judge` values are exchanged and not measured. `names` are the parameters of the reference's `forward`, by
     page, so that a value given by position is known when the other side gives it by name.
@@ -76,7 +80,7 @@ def play(
     watchers = {module: ForceTap(task, page, names.get(page, ()), module) for page, module in modules.items()}
     replayed.output = side.run(watchers, within(stack) if within is not None else None)
     for page, name, grad in _gradients(modules):
-        task.measure((page, 0, "param_grad", name), (page, 0), _own_share(grad, parts, whole))
+        task.measure(Site(path=page, role="param_grad", leaf=name), (page, 0), _own_share(grad, parts, whole))
     if judge and parts is not None:
         parts.add_summands(task)
     if judge:

@@ -5,31 +5,35 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from layertap.fault.judge import least_of
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.outputs import output_error, same, size_of
 from layertap.fault.pairing import Pairing
 from layertap.fault.reduction import STIRRED
-from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.replay import parameter_names, play, write_down
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.sharded_replay import ARRIVING, Parts
 from layertap.fault.tensor_cache import TensorCache
 from layertap.fault.world import World
+from layertap.judge.signs import least_of
 from layertap.result import Note
+from layertap.site import Site
 
 Progress = Callable[[str], None]
+MOST_FORWARDS = 10
+"""No side is run more often than this, at any depth and with any number of faults."""
 APART = Note("fault.outputs_apart")
 
 
-class Search:
+class FaultSearch:
     """Two models, how they are paired, and what is to be said about the search itself."""
 
     def __init__(
@@ -44,9 +48,9 @@ class Search:
         self.ours, self.theirs, self.pairing, self.cache = ours, theirs, pairing, cache
         self.parts = None if world is None else Parts(world)
         """Where the values of each rank lie, if the candidate runs on several."""
-        self.progress = progress
         self.pages = set(pairing.names)
         """The modules that the candidate has, on any rank."""
+        self.progress = progress
         self.names = {page: parameter_names(module) for page, module in pairing.reference.items()}
         self.low: ModelRunner | None = None
         self.arithmetic: torch.dtype | None = None
@@ -138,12 +142,12 @@ class Search:
         self.pages = set.union(*pages)
         self.notes.append(Note("fault.ranks", count=parts.world.size))
 
-    def stir(self, trace: ReferenceTrace, keep: frozenset[Key] = frozenset()) -> ReplayResult:
+    def stir(self, trace: ReferenceTrace, keep: frozenset[Site] = frozenset()) -> ReplayResult:
         """A run on other values: what a rank still has of it in the next run is stale, and must show there."""
         modules = self.pairing.candidate
         return self.play(self.theirs, modules, trace, force=True, nudge=_stirred, judge=False, keep=keep)
 
-    def kept_twice(self, trace: ReferenceTrace, keep: frozenset[Key]) -> tuple[ReplayResult, ReplayResult]:
+    def kept_twice(self, trace: ReferenceTrace, keep: frozenset[Site]) -> tuple[ReplayResult, ReplayResult]:
         """What the candidate holds at some places, and what it held there in the run before, on other values."""
         before = self.stir(trace, keep)
         kept = self.play(self.theirs, self.pairing.candidate, trace, force=True, keep=keep, judge=False)
@@ -210,20 +214,18 @@ class Search:
 
     def total(self, trace: ReferenceTrace, replayed: ReplayResult, skip: str | None = None) -> float:
         """The error of the output, and of the parameters' gradients but for those of one module."""
-        grads = [event.found for event in replayed.events if event.key[2] == "param_grad" and event.key[0] != skip]
+        grads = [
+            event.found for event in replayed.events if event.site.role == "param_grad" and event.site.path != skip
+        ]
         if self.parts is not None:
-            made = [event.found for event in replayed.events if event.key[0] == "" and event.key[2] == "exit"]
+            made = [event.found for event in replayed.events if not event.site.path and event.site.role == "output"]
             return max([*map(size_of, grads), *map(size_of, made)], default=math.nan)
         own = output_error(trace.output, replayed.output, trace)
         return max([*map(size_of, grads), own])  # NaN last: no number is smaller
 
-    def told(self, key: Key) -> str:
-        page, call, end, leaf = key
-        return (
-            f"{self.pairing.name(page) or Note('finding.model')}:{end}"
-            + (f".{leaf}" if leaf else "")
-            + (f"@{call}" if call else "")
-        )
+    def told(self, key: Site) -> str:
+        text = str(replace(key, path=self.pairing.name(key.path)))
+        return text if self.pairing.name(key.path) else f"{Note('finding.model')}{text}"
 
 
 def _stirred(value: torch.Tensor) -> torch.Tensor:

@@ -11,16 +11,18 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from layertap.fault.cause import Clues, Explanation, explain, how_apart, own_tensors, settings_of
-from layertap.fault.contrast import contrast
+from layertap.fault.cause import Clues, explain
 from layertap.fault.local import unwrapped
+from layertap.fault.module_differences import Explanation, how_apart, own_tensors, settings_of
 from layertap.fault.places import Place, choices, chosen, layout_of, placed
 from layertap.fault.reduction import Combined, explain_combination, near
-from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.result import ModuleRow
 from layertap.fault.sharded_replay import Parts
 from layertap.fault.world import World
+from layertap.measure.pair.deferred import contrast
 from layertap.result import Note
+from layertap.site import Site
 
 LEADS = 3.0
 """A rank stands out where its error is this many times the median of all."""
@@ -51,7 +53,7 @@ def explain_ranks(
     off = ranks_off(row)
     told = _weights(world, row, modules, trace)
     if told is None and not row.found.absent and not row.found.shape:
-        combined = _combined(row.place, parts, trace, modules, runs)
+        combined = _combined(row.site, parts, trace, modules, runs)
         told = None if combined is None else explain_combination(combined, off)
     if told is None:
         told = _settings(world, modules)
@@ -161,7 +163,7 @@ def _tensor_apart(
 
 
 def _combined(
-    key: Key,
+    key: Site,
     parts: Parts,
     trace: ReferenceTrace,
     modules: tuple[nn.Module | None, nn.Module | None],
@@ -192,20 +194,20 @@ def _combined(
         right={rank: one[3] for rank, one in seen.items() if one[3] is not None},
         own={rank: one[4] for rank, one in seen.items() if one[4] is not None},
         summands=summands,
-        returned=key[2] == "exit",
-        added=_added(modules[0]) if key[2] == "exit" else {},
+        returned=key.role == "output",
+        added=_added(modules[0]) if key.role == "output" else {},
     )
 
 
 def _summands(
-    world: World, key: Key, trace: ReferenceTrace, modules: tuple[nn.Module | None, nn.Module | None]
+    world: World, key: Site, trace: ReferenceTrace, modules: tuple[nn.Module | None, nn.Module | None]
 ) -> dict[int, torch.Tensor]:
     """What each rank adds to the output of a linear layer whose input features are spread."""
     ours, theirs = modules
-    given = [value for value in trace.at(key[0], key[1], "entry").values() if value.is_floating_point()]
+    given = [value for value in trace.at(key.path, key.call, "input").values() if value.is_floating_point()]
     mine: dict[int, torch.Tensor | None] = dict.fromkeys(world.here)
     weight = getattr(theirs, "weight", None)
-    if key[2] == "exit" and isinstance(ours, nn.Linear) and isinstance(weight, torch.Tensor) and len(given) == 1:
+    if key.role == "output" and isinstance(ours, nn.Linear) and isinstance(weight, torch.Tensor) and len(given) == 1:
         places = _places_of(world, {"weight": (ours.weight, weight)}).get("weight", {})
         with world.aside(), torch.no_grad():
             for rank in world.here:
@@ -243,7 +245,7 @@ def _settings(world: World, modules: tuple[nn.Module | None, nn.Module | None]) 
 
 def _form(row: ModuleRow, clues: Clues, parts: Parts, kept: ReplayResult) -> Told:
     """What the error of the worst rank looks like."""
-    world, key = parts.world, row.place
+    world, key = parts.world, row.site
     worst = max(row.by_rank, key=lambda pair: pair[1], default=(world.here[0], 0.0))[0]
     mine: dict[int, Explanation | None] = dict.fromkeys(world.here)
     if worst in world.here:

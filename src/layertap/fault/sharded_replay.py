@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layertap.fault.contrast import Contrast, contrast
 from layertap.fault.places import Choice, Layout, Place, choices, chosen, layout_of, placed
-from layertap.fault.reference_trace import Event, Key, ModuleCall, ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import Event, ModuleCall, ReferenceTrace, ReplayResult, end_of
 from layertap.fault.tensor_cache import CachedTensor
 from layertap.fault.world import World
+from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.deferred import contrast
+from layertap.site import Site
 
 if TYPE_CHECKING:
-    from layertap.fault.replay_taps import Replay
+    from layertap.fault.replay_measure import Replay
 
-ARRIVING = ("entry", "grad_output")
+ARRIVING = ("input", "grad_output")
 """What is given to a module, forward and back."""
 WRONG = 0.01
 """An error that is worth the question whether the ranks hold summands; in eight bits rounding alone is no larger."""
@@ -51,24 +53,24 @@ class Parts:
 
     world: World
     learning: bool = False
-    own_grads: dict[Key, CachedTensor] = field(default_factory=dict)
+    own_grads: dict[Site, CachedTensor] = field(default_factory=dict)
     """This rank's gradients of the reference, before they were averaged over ranks."""
-    unclear: list[Key] = field(default_factory=list)
+    unclear: list[Site] = field(default_factory=list)
     """Values whose layout the numbers do not tell."""
-    _places: dict[tuple[Key, int], Place] = field(default_factory=dict)
-    _layouts: dict[Key, Layout] = field(default_factory=dict)
+    _places: dict[tuple[Site, int], Place] = field(default_factory=dict)
+    _layouts: dict[Site, Layout] = field(default_factory=dict)
     _memo: dict[Layout, dict[int, Place | None]] = field(default_factory=dict)
-    _seen: dict[tuple[Key, int], _Seen] = field(default_factory=dict)
-    _held: dict[tuple[Key, int], CachedTensor] = field(default_factory=dict)
-    _summands: dict[Key, dict[int, tuple[torch.Tensor, Place, ModuleCall | None]]] = field(default_factory=dict)
+    _seen: dict[tuple[Site, int], _Seen] = field(default_factory=dict)
+    _held: dict[tuple[Site, int], CachedTensor] = field(default_factory=dict)
+    _summands: dict[Site, dict[int, tuple[torch.Tensor, Place, ModuleCall | None]]] = field(default_factory=dict)
 
-    def note_layout(self, key: Key, whole: tuple[int, ...] | None, tensor: torch.Tensor) -> None:
+    def note_layout(self, key: Site, whole: tuple[int, ...] | None, tensor: torch.Tensor) -> None:
         """The gradient of a DTensor lies as the DTensor does."""
         layout = layout_of(tensor)
         if layout is not None and layout.shape == whole:
             self._layouts[key] = layout.reduced()
 
-    def place(self, key: Key, rank: int) -> Place | None:
+    def place(self, key: Site, rank: int) -> Place | None:
         """The part that a rank holds there; None where nothing says that it is less than the whole."""
         layout = self._layouts.get(key)
         if layout is None:
@@ -81,7 +83,7 @@ class Parts:
         return known
 
     def measure(
-        self, task: Replay, key: Key, caller: ModuleCall | None, right: torch.Tensor, found: torch.Tensor
+        self, task: Replay, key: Site, caller: ModuleCall | None, right: torch.Tensor, found: torch.Tensor
     ) -> torch.Tensor | None:
         """Measures what each rank that is here holds; returns what each is to hold, as one value."""
         if not task.whole:
@@ -104,7 +106,7 @@ class Parts:
     def _measure_one(
         self,
         task: Replay,
-        key: Key,
+        key: Site,
         caller: ModuleCall | None,
         right: torch.Tensor,
         mine: torch.Tensor,
@@ -151,7 +153,7 @@ class Parts:
 
     def average(self, trace: ReferenceTrace) -> None:
         """Gradients of parameters are averaged over ranks that were given other data, as training in parallel does."""
-        grads = [key for key in trace.slots if key[2] == "param_grad"]
+        grads = [key for key in trace.slots if key.role == "param_grad"]
         marks = self.world.of_all([float(trace.slots[key].get().double().sum()) for key in grads])
         if all(one == marks[0] for one in marks) or len({len(one) for one in marks}) > 1:
             return
@@ -168,7 +170,7 @@ class Parts:
         return torch.stack([one.double() for one in found]).mean(0).to(own)
 
     def _learned(
-        self, task: Replay, key: Key, rank: int, right: torch.Tensor, mine: torch.Tensor, place: Place | None
+        self, task: Replay, key: Site, rank: int, right: torch.Tensor, mine: torch.Tensor, place: Place | None
     ) -> Place | None:
         """Notes what a value looks like; returns the part that it most likely is, to go on with."""
         whole, part = tuple(right.shape), tuple(mine.shape)
@@ -195,14 +197,14 @@ class Parts:
 
     def decide(self, trace: ReferenceTrace) -> None:
         """After the learning run: the layout of every value, the same on all ranks."""
-        mine: dict[int, dict[Key, _Seen]] = {rank: {} for rank in self.world.here}
+        mine: dict[int, dict[Site, _Seen]] = {rank: {} for rank in self.world.here}
         for (key, rank), seen in self._seen.items():
             mine[rank][key] = seen
         told = self.world.gather(mine)
         order = {key: number for number, key in enumerate(trace.slots)}
         keys = sorted({key for seen in told.values() for key in seen}, key=lambda key: order.get(key, len(order)))
         votes: Counter[Choice] = Counter()
-        unclear: list[Key] = []
+        unclear: list[Site] = []
         for key in keys:
             errors = {rank: seen[key].errors for rank, seen in told.items() if key in seen and seen[key].place is None}
             cut = {rank: found for rank, found in errors.items() if found and () not in found}
@@ -226,22 +228,22 @@ class Parts:
         self._seen.clear()
         self._held.clear()
 
-    def _take(self, key: Key, cut: Mapping[int, Any], told: Mapping[int, dict[Key, _Seen]], choice: Choice) -> None:
+    def _take(self, key: Site, cut: Mapping[int, Any], told: Mapping[int, dict[Site, _Seen]], choice: Choice) -> None:
         for rank in cut:
             if rank in self.world.here:
                 place = placed(self.world, rank, told[rank][key].whole, choice)
                 if place is not None:
                     self._places[key, rank] = place
 
-    def _decide_summands(self, keys: list[Key], told: Mapping[int, dict[Key, _Seen]], trace: ReferenceTrace) -> None:
+    def _decide_summands(self, keys: list[Site], told: Mapping[int, dict[Site, _Seen]], trace: ReferenceTrace) -> None:
         """Values that are wrong on every rank, while their sum is right, and what is made of them is right too."""
         wrong = [
             key
             for key in keys
             if all(key in seen and seen[key].errors.get((), 0.0) > WRONG for seen in told.values())
-            and key[2] not in ("param_grad", "after")
+            and key.role not in ("param_grad", "after")
         ]
-        groups: dict[Key, dict[int, tuple[int, ...]]] = {}
+        groups: dict[Site, dict[int, tuple[int, ...]]] = {}
         for key in wrong:
             parts = self.world.gather({rank: self._held[key, rank].get() for rank in self.world.here})
             right = self.world.gather({rank: trace.slots[key].get() for rank in self.world.here})
@@ -285,13 +287,13 @@ class Parts:
             for rank in self.world.here
         }
         order = {key: number for number, key in enumerate(trace.slots)}
-        events: dict[Key, dict[int, Event]] = {}
+        events: dict[Site, dict[int, Event]] = {}
         calls: Counter[str] = Counter()
-        unforced: dict[Key, None] = {}
+        unforced: dict[Site, None] = {}
         for rank, (seen, left, called, masks, casts) in sorted(self.world.gather(mine).items()):
             for event in seen:
-                known = events.setdefault(event.key, {}).get(rank)
-                events[event.key][rank] = event if known is None or known.found.error < event.found.error else known
+                known = events.setdefault(event.site, {}).get(rank)
+                events[event.site][rank] = event if known is None or known.found.error < event.found.error else known
             unforced |= dict.fromkeys(left)
             for page, count in called.items():
                 calls[page] = max(calls[page], count)
@@ -305,22 +307,22 @@ class Parts:
         return result
 
 
-def _used(key: Key, told: Mapping[int, dict[Key, _Seen]], groups: Mapping[Key, Any]) -> bool:
+def _used(key: Site, told: Mapping[int, dict[Site, _Seen]], groups: Mapping[Site, Any]) -> bool:
     """Whether somebody adds the summands up: what the module above makes of them is right."""
-    page, call, end, _ = key
-    same = {"entry": "exit", "exit": "exit", "grad_input": "grad_input", "grad_output": "grad_input"}[end]
+    page, call, end = key.path, key.call, key.role
+    same = {"input": "output", "output": "output", "grad_input": "grad_input", "grad_output": "grad_input"}[end]
     if end in ARRIVING:  # the module itself adds up what arrives, so that it must not be given the whole
-        made = [one for one in next(iter(told.values())) if one[:3] == (page, call, same)]
+        made = [one for one in next(iter(told.values())) if end_of(one) == (page, call, same)]
         return any(_worst(one, told) > WRONG and one not in groups for one in made)
     while page:
         page = page.rpartition(".")[0]
-        made = [one for one in next(iter(told.values())) if one[0] == page and one[2] == same]
+        made = [one for one in next(iter(told.values())) if (one.path, one.role) == (page, same)]
         if made and not all(one in groups for one in made):
             return all(_worst(one, told) <= WRONG for one in made if one not in groups)
     return False
 
 
-def _worst(key: Key, told: Mapping[int, dict[Key, _Seen]]) -> float:
+def _worst(key: Site, told: Mapping[int, dict[Site, _Seen]]) -> float:
     return max(min(seen[key].errors.values(), default=seen[key].error) for seen in told.values() if key in seen)
 
 

@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 from torch import nn
 
-from layertap.fault.cancelling import Free, Probe, Sorted, sort_out
-from layertap.fault.cause import Absent, below
-from layertap.fault.contrast import Contrast
+from layertap.fault.cancelling import Ends, Free, Probe, Sorted, role_of, sort_out
+from layertap.fault.cause import Absent
 from layertap.fault.culprit import Scene, accuse, is_under
 from layertap.fault.exchange import exchanged, proven, suspected
-from layertap.fault.judge import (
-    LIMIT,
-    Judged,
-    by_module,
-    floors_of,
-    judge_beside,
-    judge_events,
-    least_of,
-    seen_at,
-    unlike_others,
-)
 from layertap.fault.model_runner import ModelRunner
+from layertap.fault.module_differences import below
+from layertap.fault.module_rows import Judged, by_module, floors_of, judge_beside, judge_events, seen_at, unlike_others
+from layertap.fault.omitted import omitted
 from layertap.fault.quantised_kinds import quantised_modules, stand_out, systematic
-from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
-from layertap.fault.replay_taps import Lowered
+from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
+from layertap.fault.replay_measure import Lowered
 from layertap.fault.result import Finding, ModuleRow
-from layertap.fault.search import APART, Search
+from layertap.fault.search import APART, MOST_FORWARDS, FaultSearch
 from layertap.fault.unjudged import judged_pages, suspects
+from layertap.judge.calibration import LIMIT_OF_MODULES
+from layertap.judge.signs import least_of
+from layertap.measure.pair.contrast import Contrast
 from layertap.result import Note
+from layertap.site import Site
 
+CLOSER = 2
+"""Runs of each side that a closer look takes: one with the operators written down, one with values put back or, of the
+reference, in the candidate's dtype."""
 NAMED = 6
 """So many modules are named in one note."""
 
 
-class TeacherForcedSearch(Search):
+class TeacherForcedSearch(FaultSearch):
     """The candidate runs teacher-forced, and is judged by what each module does with right values."""
 
     def finding(self) -> Finding:
@@ -70,7 +68,7 @@ class TeacherForcedSearch(Search):
         table = by_module(judged, free, self.pairing)
         beside = None
         if lowered is not None:
-            moved = {event.key: event.beside for event in nudged.events if event.beside is not None}
+            moved = {event.site: event.beside for event in nudged.events if event.beside is not None}
             apart = judge_beside(forced, moved, self.dtype)
             beside = {row.page: seen_at(row, apart[row.page], self.pairing) for row in table if row.page in apart}
         table, shared = systematic(table, coarse, beside)
@@ -79,22 +77,23 @@ class TeacherForcedSearch(Search):
         self._doubt_draws(floors)
         self.notes += [Note("fault.other_form", told=self.told(key)) for key in _once(forced.unforced)]
         faint = unlike_others(table, beside or {}) | self._proven(table, forced, floors, trace, lowered)
-        faulty, masks = self._makers([row for row in table if row.ratio > LIMIT or row.page in faint], forced)
+        faulty, masks = self._makers(
+            [row for row in table if row.ratio > LIMIT_OF_MODULES or row.page in faint], forced
+        )
         faulty = self._consequential(faulty, judged)
-        if faulty and low is not self.ours:  # inputs nudged everywhere move more than the dtype alone does
+        # Inputs nudged everywhere move more than the dtype alone does.
+        if faulty and low is not self.ours and self.spent + CLOSER < MOST_FORWARDS:
             drift = self.play(low, modules, trace, force=False)
-        told = self._sorted(faulty, trace, free, floors_of([drift]), total, self.total(trace, drift))
+        told = self._sorted(faulty, table, trace, free, floors, floors_of([drift]), total, self.total(trace, drift))
         faulty = told.faults
         if faulty and faulty[0].page not in {mask.page for mask in masks}:
             self._doubt_unjudged(faulty[0], trace, forced)
-        absent = [*masks, *self._absent(trace, forced)]
-        idle = [one for one in absent if not is_under(one.page, faulty)]
-        self.notes += [Note("fault.without_effect", cause=one.cause, text=one.text) for one in idle]
+        absent = [*masks, *self._without_idle(self._absent(trace, forced), faulty)]
         if not forced.events:
             self.doubts.append(Note("fault.nothing_paired"))
-        if not faulty and not shared and total > LIMIT * max(rounding, least_of(self.dtype)):
+        if not faulty and not shared and total > LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)):
             rounding = max(rounding, *self._drifts(trace, low, modules))
-            if total > LIMIT * max(rounding, least_of(self.dtype)):
+            if total > LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)):
                 faulty = [row for row in table if _counted_otherwise(row, floors)]
         if self.parts is not None:
             self.doubts = list(dict.fromkeys(doubt for one in self.parts.world.of_all(self.doubts) for doubt in one))
@@ -113,10 +112,11 @@ class TeacherForcedSearch(Search):
             absent=tuple(absent),
             total=total,
             rounding=rounding,
-            standard={key: slot for key, slot in standard.items() if key[0] in coarse},
+            standard={key: slot for key, slot in standard.items() if key.path in coarse},
             weights=odd,
             reasons=faint,
             probe=told.probe,
+            left_out=told.left_out,
         )
         return accuse(faulty, scene)
 
@@ -124,7 +124,7 @@ class TeacherForcedSearch(Search):
         self,
         table: list[ModuleRow],
         forced: ReplayResult,
-        floors: dict[Key, Contrast],
+        floors: dict[Site, Contrast],
         trace: ReferenceTrace,
         lowered: Lowered | None,
     ) -> dict[str, Note]:
@@ -146,17 +146,20 @@ class TeacherForcedSearch(Search):
         return {page: note for one in self.parts.world.of_all(found) for page, note in one.items()}
 
     def _consequential(self, faulty: list[ModuleRow], judged: list[Judged]) -> list[ModuleRow]:
-        """Without those that return another size, where what calls them comes out right all the same."""
+        """Without those that return another size, where what calls them comes out right all the same, and without
+        those around a module in which a gradient gets lost: there is none to be put in its place."""
+        lost = [row.page for row in faulty if row.found.absent]
+        faulty = [row for row in faulty if row.found.absent or not _sees_loss(row, lost)]
         exits: dict[str, float] = {}
         for one in judged:
-            if one.event.key[2] == "exit":
-                exits[one.event.key[0]] = max(exits.get(one.event.key[0], 0.0), one.ratio)
+            if one.event.site.role == "output":
+                exits[one.event.site.path] = max(exits.get(one.event.site.path, 0.0), one.ratio)
         idle = []
         for row in faulty:
             above = row.page
             while above and row.found.shape and (above := above.rpartition(".")[0]) not in exits and above:
                 pass
-            if row.found.shape and above != row.page and exits.get(above, math.inf) <= LIMIT:
+            if row.found.shape and above != row.page and exits.get(above, math.inf) <= LIMIT_OF_MODULES:
                 idle.append(row)
         if idle:
             self.notes.append(Note("fault.other_size", listed=_listed(idle)))
@@ -180,9 +183,11 @@ class TeacherForcedSearch(Search):
     def _sorted(
         self,
         faulty: list[ModuleRow],
+        table: list[ModuleRow],
         trace: ReferenceTrace,
         free: ReplayResult,
-        drifts: dict[Key, Contrast],
+        floors: dict[Site, Contrast],
+        drifts: dict[Site, Contrast],
         total: float,
         floor: float,
     ) -> Sorted:
@@ -197,12 +202,33 @@ class TeacherForcedSearch(Search):
             module = self.pairing.candidate.get(row.page)
             return module is not None and next(module.parameters(), None) is None
 
-        told = sort_out(faulty, Free(trace, free, drifts, least), total, max(floor, least), probe, hollow)
+        probes = MOST_FORWARDS - CLOSER - self.theirs.forwards
+        told = sort_out(faulty, Free(trace, free, drifts, least), total, max(floor, least), probe, hollow, probes)
+        if told.faults and self.theirs.forwards + CLOSER < MOST_FORWARDS:
+            self._take_omitted(told, faulty, table, floors, probe)
         if told.cancelled:
             self.notes.append(Note("fault.cancelled", listed=_listed(told.cancelled)))
         if told.unclear and not told.faults:
             self.doubts.append(Note("fault.rearranged", listed=_listed(told.unclear)))
         return told
+
+    def _take_omitted(
+        self,
+        told: Sorted,
+        faulty: list[ModuleRow],
+        table: list[ModuleRow],
+        floors: dict[Site, Contrast],
+        probe: Callable[[Ends], Probe],
+    ) -> None:
+        """Accuses the module that was left out of a rearrangement in the place of those that were not."""
+        found = omitted(told.faults[0], faulty, table, floors, least_of(self.dtype), probe)
+        if found is None:
+            return
+        told.cancelled += [row for row in told.faults if row.page in found.cleared]
+        told.faults = [found.row, *(row for row in told.faults if row.page not in found.cleared)]
+        like = self.pairing.name(found.like)
+        told.left_out[found.row.page] = Note("cause.not_rearranged", like=like)
+        told.probe = None
 
     def _makers(self, faulty: list[ModuleRow], forced: ReplayResult) -> tuple[list[ModuleRow], list[Absent]]:
         """In the place of attention that was given another mask, those who made it; and what to say of them."""
@@ -217,24 +243,37 @@ class TeacherForcedSearch(Search):
             rows.setdefault(row.page, row)
         return list(rows.values()), list(told.values())
 
+    def _without_idle(self, absent: list[Absent], faulty: list[ModuleRow]) -> list[Absent]:
+        """Those inside modules at fault; the others have no effect, and say little elsewhere."""
+        idle = [one for one in absent if not is_under(one.page, faulty)]
+        roles: dict[str, list[Absent]] = {}
+        for one in idle:
+            roles.setdefault(role_of(one.page), []).append(one)
+        for alike in roles.values():
+            more = Note("fault.and_more", count=len(alike) - 1) if len(alike) > 1 else ""
+            self.notes.append(Note("fault.without_effect", cause=alike[0].cause, text=alike[0].text) + more)
+        return [replace(one, lost=one.lost and role_of(one.page) not in roles) for one in absent if one not in idle]
+
     def _drifts(self, trace: ReferenceTrace, low: ModelRunner, modules: dict[str, nn.Module]) -> Iterator[float]:
         """What rounding does to the output in two more runs: where a router flips, one does not show it."""
         for nudge in (None if low is not self.ours else partial(self.nudge, seed=1), partial(self.nudge, seed=2)):
+            if self.spent + CLOSER >= MOST_FORWARDS:
+                return
             yield self.total(trace, self.play(low, modules, trace, force=False, nudge=nudge))
 
-    def _doubt_inputs(self, forced: ReplayResult, floors: dict[Key, Contrast]) -> None:
+    def _doubt_inputs(self, forced: ReplayResult, floors: dict[Site, Contrast]) -> None:
         for event in forced.events:
-            page, call, end, leaf = event.key
-            if event.caller is None and end == "entry" and call == 0:
-                floor = floors.get(event.key, Contrast())
+            page, call, end, leaf = event.site.path, event.site.call, event.site.role, event.site.leaf
+            if event.caller is None and end == "input" and call == 0:
+                floor = floors.get(event.site, Contrast())
                 apart = event.found.mismatched > floor.mismatched or event.found.nonfinite
                 if apart or event.found.error > max(floor.error, 4 * least_of(self.dtype)):
                     self.doubts.append(Note("fault.other_inputs", leaf=leaf or page or Note("where.the_input")))
 
-    def _doubt_draws(self, floors: dict[Key, Contrast]) -> None:
+    def _doubt_draws(self, floors: dict[Site, Contrast]) -> None:
         if not self.seeded:
             return
-        apart = [key for key, floor in floors.items() if floor.error > 0.3 and key[2] == "exit"]
+        apart = [key for key, floor in floors.items() if floor.error > 0.3 and key.role == "output"]
         if apart:
             self.doubts.append(Note("fault.draws_differ", told=self.told(apart[0])))
 
@@ -252,7 +291,7 @@ class TeacherForcedSearch(Search):
         elif math.isnan(total) and not cause:
             verdict = "inconclusive"
             self.doubts.append(APART)
-        elif not cause and total > LIMIT * max(rounding, least_of(self.dtype)):
+        elif not cause and total > LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)):
             verdict = "inconclusive"
             times = Note("fault.times_rounding", total=total / rounding) if rounding else Note("fault.not_rounding")
             self.doubts.append(Note("fault.output_unexplained", times=times))
@@ -285,13 +324,19 @@ class TeacherForcedSearch(Search):
         return found
 
 
-def _counted_otherwise(row: ModuleRow, floors: dict[Key, Contrast]) -> bool:
+def _sees_loss(row: ModuleRow, lost: list[str]) -> bool:
+    """Whether the gradient of a module is off, and one got lost inside it."""
+    inside = f"{row.page}." if row.page else ""
+    return row.site.role.startswith("grad") and any(page != row.page and page.startswith(inside) for page in lost)
+
+
+def _counted_otherwise(row: ModuleRow, floors: dict[Site, Contrast]) -> bool:
     """Whether it hands on other whole numbers, positions or ids, that no rounding changes.
 
     Few of them might be a router's tie; but where the output is wrong and nothing else is, they are to blame.
     """
-    floor = floors.get(row.place, Contrast())
-    return row.sign == "mismatched" and row.place[2] == "entry" and row.ratio > 0 and not floor.mismatched
+    floor = floors.get(row.site, Contrast())
+    return row.sign == "mismatched" and row.site.role == "input" and row.ratio > 0 and not floor.mismatched
 
 
 def _listed(rows: list[ModuleRow]) -> str:
@@ -300,7 +345,7 @@ def _listed(rows: list[ModuleRow]) -> str:
     return ", ".join(names[:NAMED]) + (Note("fault.and_more", count=more) if more > 0 else "")
 
 
-def _once(keys: list[Key]) -> list[Key]:
+def _once(keys: list[Site]) -> list[Site]:
     return list(dict.fromkeys(keys))
 
 

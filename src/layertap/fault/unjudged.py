@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from layertap.fault.cause import config_apart, weights_apart
+from layertap.fault.module_differences import config_apart, weights_apart
 from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.result import ModuleRow
@@ -16,7 +16,7 @@ from layertap.fault.result import ModuleRow
 
 def judged_pages(forced: ReplayResult) -> set[str]:
     """The modules whose output was laid beside the reference's."""
-    return {event.key[0] for event in forced.events if event.key[2] == "exit" and not event.found.shape}
+    return {event.site.path for event in forced.events if event.site.role == "output" and not event.found.shape}
 
 
 def suspects(

@@ -12,32 +12,12 @@ from dataclasses import dataclass, field
 
 import torch
 
+from layertap.measure.dense import closed
+
 ALIKE = 0.05
 """Two values are the same one in another layout if they differ by less than this, relatively."""
 AXES = 5
 """So many axes are tried in every order."""
-SMALLEST = -1e8
-"""Nothing that a model computes with is below this; masks are, when they say that a key is not seen."""
-
-
-def plain(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The numbers of a tensor in a dense one; None where they are not at hand, as in a shard or packed weights."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        if tensor.is_nested:
-            values: torch.Tensor = tensor.values()
-            return values
-        return None
-    if tensor.is_nested:
-        padded: torch.Tensor = torch.nested.to_padded_tensor(tensor, 0.0)
-        return padded
-    if tensor.layout != torch.strided:
-        return tensor.to_dense()
-    return tensor.dequantize() if tensor.is_quantized else tensor
-
-
-def closed(tensor: torch.Tensor) -> torch.Tensor:
-    """Where a mask that is added to scores closes a place: minus infinity, or what stands for it."""
-    return tensor <= (SMALLEST if tensor.dtype != torch.float16 else -3e4)
 
 
 def masklike(tensor: torch.Tensor) -> bool:

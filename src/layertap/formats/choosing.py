@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from layertap.errors import BadArgument
 from layertap.formats.staging import Staging
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Record
 from layertap.store.records import SiteRecords
 from layertap.store.run import Run
@@ -32,8 +34,8 @@ class ChoiceRow:
     @property
     def why_not(self) -> str:
         kept = self.record.kept
-        how = "its tensor was not kept" if kept == "stats" else f"only {kept} of it was kept"
-        return f"{how}; record with keep='tensor'"
+        how = tr("formats.tensor_not_kept") if kept == "stats" else tr("formats.part_kept", kept=kept)
+        return tr("formats.record_tensor", how=how)
 
 
 def choose(run: Run, out: Staging, *, roles: tuple[str, ...] = ("output",)) -> list[ChoiceRow]:
@@ -41,14 +43,14 @@ def choose(run: Run, out: Staging, *, roles: tuple[str, ...] = ("output",)) -> l
     rows = []
     for site in run.sites:
         if site.role not in roles:
-            out.leave_out(site, f"the layout holds {' and '.join(roles)} tensors only")
+            out.leave_out(site, Note("formats.roles_only", roles=" and ".join(roles)))
             continue
         found = run[site]
         rows += [ChoiceRow(found[place], found[place : place + 1]) for place in range(len(found))]
     rank = min((row.record.rank for row in rows), default=0)
     for row in rows:
         if row.record.rank != rank:
-            out.leave_out(f"rank {row.record.rank}", f"the layout knows no ranks; rank {rank} is exported")
+            out.leave_out(f"rank {row.record.rank}", Note("formats.no_ranks", rank=rank))
     return sorted((row for row in rows if row.record.rank == rank), key=lambda row: (row.record.step, row.record.order))
 
 
@@ -56,13 +58,13 @@ def one_step(rows: list[ChoiceRow], step: int | None, out: Staging) -> list[Choi
     """The rows of one step: the one asked for, or the first."""
     steps = sorted({row.record.step for row in rows})
     if step is not None and step not in steps:
-        raise BadArgument(f"step={step}: the run has {_span(steps)}")
+        raise BadArgument(tr("formats.no_step", step=step, steps=_span(steps)))
     if not steps:
         return []
     chosen = steps[0] if step is None else step
     for other in steps:
         if other != chosen:
-            out.leave_out(f"step {other}", f"the layout holds one step, and step {chosen} was taken; choose with step=")
+            out.leave_out(Note("formats.step", other=other), Note("formats.one_step", chosen=chosen))
     return [row for row in rows if row.record.step == chosen]
 
 
@@ -73,7 +75,7 @@ def first_of_each(rows: list[ChoiceRow], out: Staging) -> list[ChoiceRow]:
     for row in rows:
         site = row.record.site
         if (site.path, site.role) in seen:
-            out.leave_out(site, "the layout holds one tensor a layer: the first leaf of the first call")
+            out.leave_out(site, Note("formats.one_tensor"))
             continue
         seen.add((site.path, site.role))
         first.append(row)
@@ -91,5 +93,7 @@ def inputs(run: Run, step: int) -> dict[str, ChoiceRow]:
 
 def _span(steps: list[int]) -> str:
     return (
-        f"steps {', '.join(map(str, steps))}" if len(steps) <= 8 else f"{len(steps)} steps, {steps[0]} to {steps[-1]}"
+        tr("formats.steps", value=", ".join(map(str, steps)))
+        if len(steps) <= 8
+        else tr("formats.steps_span", count=len(steps), steps=steps[0], steps2=steps[-1])
     )

@@ -18,17 +18,12 @@ from layertap.formats.npz import read_npz
 from layertap.formats.polygraphy import check_runner
 from layertap.formats.sglang import is_dump_file, is_passes, read_dumper, read_passes
 from layertap.formats.values import read_values
+from layertap.messages import tr
 from layertap.store.memory import MemoryWriter
 from layertap.store.run import Run
 from layertap.store.runfile import run_files
 from layertap.store.shards import list_shards
-
-UNDERSTOOD = (
-    "layertap opens a run's folder (run.json), a folder of layer_1_output.pt ... or statistics.pt, a folder of "
-    "epoch_1_batch_0_NAME.pt, a folder of Neuron's captured_tensors_..., msprobe's dump.json, SGLang's dumps, a folder "
-    "of NAME.pt, NAME.npy or NAME.safetensors, one such file, Polygraphy's JSON, and an .npz (file.npz#mode)"
-)
-
+from layertap.store.storage import is_url
 
 _READERS: dict[str, Callable[[Path], Run]] = {
     "layers": read_layers,
@@ -53,7 +48,9 @@ def open_run(source: Run | MemoryWriter | str | os.PathLike[str] | Mapping[str, 
         return Run(source)
     if not isinstance(source, (str, os.PathLike)):
         return read_values(source)
-    with reading(str(source), "not what its name says", NotARun):
+    if isinstance(source, str) and is_url(source):
+        return Run(source)
+    with reading(str(source), tr("formats.not_its_name"), NotARun):
         return _open(Path(source))
 
 
@@ -68,13 +65,18 @@ def _open(path: Path) -> Run:
         if path.suffix.lower() in LOADERS:
             return read_files(path)
         raise NotARun(
-            f"{path}: a single {path.suffix or 'file without a suffix'}; give the folder it is in. {UNDERSTOOD}"
+            tr(
+                "formats.single",
+                path=path,
+                suffix=path.suffix or tr("formats.no_suffix"),
+                understood=tr("formats.understood"),
+            )
         )
     before, sign, mode = str(path).rpartition("#")
     if sign and Path(before).is_file():
         return read_runner(Path(before), mode) if before.endswith(".json") else read_npz(before, mode)
-    there = "is neither a folder nor a regular file" if path.exists() else "does not exist"
-    raise NotARun(f"{before if sign and not path.exists() else path}: {there}. {UNDERSTOOD}")
+    there = tr("formats.irregular") if path.exists() else tr("formats.missing")
+    raise NotARun(f"{before if sign and not path.exists() else path} {there}. {tr('formats.understood')}")
 
 
 def layout_of(folder: Path) -> str | None:
@@ -93,10 +95,7 @@ def layout_of(folder: Path) -> str | None:
         if any(mine(name) for name in names)
     ]
     if len(found) > 1:
-        raise BadArgument(
-            f"{folder} holds files of two layouts, {' and '.join(found)}; put them into two folders, or say which with "
-            f"layertap.formats.read_layers or read_monitor"
-        )
+        raise BadArgument(tr("formats.two_layouts", folder=folder, found=" and ".join(found)))
     if found:
         return found[0]
     if is_msprobe(folder):
@@ -116,6 +115,10 @@ def _folder(folder: Path) -> Run:
         return _READERS[layout](folder)
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     arrays = [name for name in names if name.endswith(".npz")]
-    there = "is empty" if not names else f"holds {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
-    hint = f" Give the file itself: {folder / arrays[0]}." if arrays else ""
-    raise NotARun(f"{folder}: {there}, which is no run.{hint} {UNDERSTOOD}")
+    there = (
+        tr("formats.empty")
+        if not names
+        else tr("formats.contains", value=", ".join(names[:5]), value2=" ..." if len(names) > 5 else "")
+    )
+    hint = tr("formats.give_file", value=folder / arrays[0]) if arrays else ""
+    raise NotARun(tr("formats.no_run", folder=folder, there=there, hint=hint, understood=tr("formats.understood")))

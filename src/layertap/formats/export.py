@@ -13,6 +13,7 @@ from layertap.formats.layers import is_layers_file, write_layers
 from layertap.formats.monitor import is_monitor_file, write_monitor
 from layertap.formats.npz import FILE, stats_name, write_npz
 from layertap.formats.staging import Exported, LeftOut, Progress, Staging
+from layertap.messages import tr
 from layertap.store.run import Run
 
 __all__ = ["LAYOUTS", "Exported", "LeftOut", "export"]
@@ -44,13 +45,13 @@ def export(
     left in the folder. Every value stays as it is, to the bit; only .npz has no bfloat16 and widens it to float32.
     """
     if layout not in LAYOUTS:
-        raise BadArgument(f"layout={layout!r}: expected {', '.join(map(repr, LAYOUTS))}")
+        raise BadArgument(tr("formats.layout", layout=layout, value=", ".join(map(repr, LAYOUTS))))
     if exists not in ("error", "replace"):
-        raise BadArgument(f"exists={exists!r}: expected 'error' or 'replace'")
+        raise BadArgument(tr("formats.exists", exists=exists))
     if layout == "npz":
         return _npz(run, Path(path), exists, names or {}, step, mode, progress)
     if not isinstance(run, Run):
-        raise BadArgument(f"the {layout} layout holds one run, {len(run)} were given; only npz takes several")
+        raise BadArgument(tr("formats.one_run", layout=layout, count=len(run)))
     folder = Path(path)
     stale = _stale(folder, layout, exists)
     with Staging(folder, layout, progress) as out:
@@ -77,13 +78,13 @@ def _npz(
     else:
         runs = run
     if not runs:
-        raise BadArgument("no run was given; expected a run, or {mode: run}")
+        raise BadArgument(tr("formats.run_expected"))
     for other in runs:
         if not other or "/" in other or "\\" in other:
-            raise BadArgument(f"mode {other!r} cannot be a name in an .npz; leave out slashes")
+            raise BadArgument(tr("formats.mode_name", other=other))
     for there in (file, file.with_name(stats_name(file.name))):
         if exists == "error" and there.exists():
-            raise RunExists(f"{there} already exists; exists='replace' (--replace) replaces it, or give another path")
+            raise RunExists(tr("formats.already", there=there))
     with Staging(file.parent, "npz", progress, whole=False) as out:
         write_npz(runs, out, file.name, names=names, step=step)
         out.commit()
@@ -94,12 +95,9 @@ def _stale(folder: Path, layout: str, exists: str) -> list[str]:
     """The files of an older export, which this one replaces."""
     found = layout_of(folder)
     if found not in (None, layout):
-        what = "a run of layertap" if found == "run" else f"files of the {found} layout"
-        raise RunExists(f"{folder} holds {what}, which an export would mix with its own; give another folder")
+        what = tr("formats.a_run") if found == "run" else tr("formats.files_of", found=found)
+        raise RunExists(tr("formats.mixed", folder=folder, what=what))
     stale = [name for name in sorted(os.listdir(folder)) if _MINE[layout](name)] if folder.is_dir() else []
     if stale and exists == "error":
-        raise RunExists(
-            f"{folder} already holds {len(stale)} file(s) of the {layout} layout ({stale[0]} ...); "
-            f"exists='replace' (--replace) replaces them, or give another folder"
-        )
+        raise RunExists(tr("formats.already_files", folder=folder, count=len(stale), layout=layout, stale=stale[0]))
     return stale

@@ -22,7 +22,9 @@ from layertap.files import open_regular, reading
 from layertap.formats import polygraphy
 from layertap.formats.npy import read_npy
 from layertap.formats.safe_load import ForeignFiles, Stamp, listed, load_pt, natural, record_of, regular
-from layertap.formats.values import NamedValue, entries
+from layertap.formats.values import NamedValue, entries, numbers_in
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store.run import Run
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"(?:^|[._])[0-9]+(?=$|[._])|(?<=[A-Za-z])[0-9]+$")
 _END = re.compile(r"embed|norm|head|logits|last_hidden_state|ln_f")
 
-Found = tuple[list[NamedValue], list[str]]
+Found = tuple[list[NamedValue], list[str], dict[str, int | float]]
 
 
 def is_tensor_file(name: str, folder: Path) -> bool:
@@ -77,13 +79,14 @@ def take_file(
     name = own if base is None else base
     try:
         before = regular(path)
-        found, left_out = loaded.entries(path, before, name, pick)
+        found, left_out, numbers = loaded.entries(path, before, name, pick)
     except CorruptRun as error:
         foreign.problems.append(str(error))
         return
     if not found:
-        foreign.problems.append(f"{path}: holds no tensor")
+        foreign.problems.append(Note("formats.no_tensor", path=path))
     foreign.unread += [f"{path.name}: {text}" for text in left_out]
+    foreign.numbers |= numbers
     for place, entry in enumerate(found):
         site = entry.site
         if site.path == "tensor" and not name:
@@ -93,7 +96,7 @@ def take_file(
         try:
             record = change(record_of(site, entry.tensor, asked=entry.asked, step=entry.step))
         except ValueError as error:
-            foreign.problems.append(f"{path}: {site} holds {error}")
+            foreign.problems.append(Note("formats.site_contains", path=path, site=site, error=error))
             foreign.unread.append(f"{path.name}: {site}")
             continue
         foreign.put(record, path, before, partial(loaded.tensor, path, before, name, pick, place))
@@ -104,11 +107,11 @@ class _Loaded:
 
     def __init__(self) -> None:
         self._key: tuple[Path, Stamp] | None = None
-        self._found: Found = ([], [])
+        self._found: Found = ([], [], {})
 
     def entries(self, path: Path, before: Stamp, name: str, pick: Callable[[Any], Any]) -> Found:
         if self._key != (path, before):
-            self._key, self._found = None, ([], [])  # never two files at a time
+            self._key, self._found = None, ([], [], {})  # never two files at a time
             self._found = _entries(path, name, pick)
             self._key = (path, before)
         return self._found
@@ -126,11 +129,14 @@ def _loaded(foreign: ForeignFiles) -> _Loaded:
 def _entries(path: Path, name: str, pick: Callable[[Any], Any]) -> Found:
     found: list[NamedValue] = []
     left_out: list[str] = []
+    numbers: dict[str, int | float] = {}
     for step, value in LOADERS[path.suffix.lower()](path):
-        here, out = entries(pick(value), name)
+        picked = pick(value)
+        here, out = entries(picked, name)
         found += [replace(entry, step=step) for entry in here]
         left_out += out
-    return found, left_out
+        numbers |= numbers_in(picked, name)
+    return found, left_out, numbers
 
 
 Steps = list[tuple[int, Any]]
@@ -141,7 +147,7 @@ def _load_pt(path: Path) -> Steps:
 
 
 def _load_npy(path: Path) -> Steps:
-    with reading(str(path), "not an array"), open_regular(path) as raw:
+    with reading(str(path), tr("formats.not_array")), open_regular(path) as raw:
         return [(0, read_npy(raw, str(path), regular(path)[1]))]
 
 
@@ -149,7 +155,7 @@ def _load_safetensors(path: Path) -> Steps:
     from safetensors.torch import load_file
 
     regular(path)
-    with reading(str(path), "not a safetensors file"):
+    with reading(str(path), tr("formats.not_safetensors")):
         return [(0, load_file(path))]
 
 
@@ -167,7 +173,7 @@ def read_runner(path: Path, runner: str) -> Run:
     """Reads one runner of Polygraphy's results, where a file holds several: `file.json#runner`."""
     names = polygraphy.runners(path)
     if runner not in names:
-        raise NotARun(f"{path}#{runner}: no such runner; the file holds {', '.join(names) or 'none'}")
+        raise NotARun(tr("formats.no_runner", path=path, runner=runner, value=", ".join(names) or "none"))
     foreign = ForeignFiles(path, layout="files", name=f"{path}#{runner}")
     take_file(foreign, path, "", pick=partial(polygraphy.only, runner))
     return foreign.run()

@@ -25,6 +25,8 @@ from layertap.formats.files import is_tensor_file, take_file
 from layertap.formats.naming import layer_names, with_given
 from layertap.formats.safe_load import ForeignFiles, leaves, listed, load_pt, natural, record_of, regular
 from layertap.formats.staging import Staging
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store.run import Run
 
@@ -38,10 +40,6 @@ _OTHERS = r"epoch_\d+_batch_|captured_tensors_"
 """How the files of the other layouts begin."""
 _FILE = re.compile(rf"(?!{_OTHERS})([^.].*)_output\.pt", re.DOTALL)
 INPUTS = ("input_ids", "attention_mask")
-_STATS_ONLY = (
-    "known from its statistics alone: no tensor, fingerprint or sketch; NaN and Inf count as 1 where there are any, "
-    "zeros and mean |x| are not known"
-)
 
 
 def is_layers_file(name: str) -> bool:
@@ -73,8 +71,7 @@ def read_layers(path: str | os.PathLike[str]) -> Run:
         wrong = numbers.disagreements(found, statistics[name], ddof=DDOF) if found and name in statistics else []
         if wrong:
             foreign.problems.append(
-                f"{folder / STATISTICS}: {name} is not what {file} holds ({'; '.join(wrong)}): one of the two is stale "
-                f"or was edited; the tensor is used"
+                Note("formats.stale", value=folder / STATISTICS, name=name, file=file, wrong="; ".join(wrong))
             )
     for name in listed(folder):
         mine = name in (STATISTICS, METADATA) or name in files.values()
@@ -95,8 +92,7 @@ def write_layers(run: Run, out: Staging, *, names: Mapping[str, str], step: int 
     named = with_given(layer_names(paths), names, paths)
     if not named:
         raise BadArgument(
-            f"{run.name}: nothing to export as layers: no numbered blocks among "
-            f"{', '.join(paths[:8]) or 'no outputs'}; name them: names={{'path': 'layer_1'}} (--name path=layer_1)"
+            tr("formats.no_blocks", name=run.name, value=", ".join(paths[:8]) or tr("formats.no_outputs"))
         )
     out.total = len(named) + 2
     statistics = {}
@@ -104,13 +100,11 @@ def write_layers(run: Run, out: Staging, *, names: Mapping[str, str], step: int 
         site = row.record.site
         name = named.get(site.path)
         if name is None:
-            out.leave_out(
-                site, "not the embedding, a block, the final norm or the head; names={path: name} gives it a place"
-            )
+            out.leave_out(site, Note("formats.no_place"))
             continue
         statistics[name] = _entry(row.record)
         if not row.kept:
-            out.leave_out(site, f"{row.why_not}; its statistics are written")
+            out.leave_out(site, Note("formats.stats_written", why_not=row.why_not))
             continue
         with out.file(f"{name}_output.pt") as file:
             torch.save(row.tensor(), file)
@@ -131,7 +125,7 @@ def _metadata(run: Run, step: int, out: Staging) -> dict[str, Any]:
         if row is not None and not row.kept:
             out.leave_out(row.record.site, row.why_not)
     for row in given.values():
-        out.leave_out(row.record.site, f"metadata.pt has a place for {' and '.join(INPUTS)} only")
+        out.leave_out(row.record.site, Note("formats.metadata_place", inputs=" and ".join(INPUTS)))
     return found
 
 
@@ -156,10 +150,10 @@ def _take(foreign: ForeignFiles, name: str, path: Path) -> Record | None:
         foreign.problems.append(str(error))
         return None
     except ValueError as error:
-        foreign.problems.append(f"{path}: holds {error}")
+        foreign.problems.append(Note("formats.path_contains", path=path, error=error))
         return None
     if not records:
-        foreign.problems.append(f"{path}: holds no tensor")
+        foreign.problems.append(Note("formats.no_tensor", path=path))
     for leaf, record in records.items():
         foreign.put(record, path, before, partial(_leaf, path, leaf))
     return next(iter(records.values()), None)
@@ -177,7 +171,9 @@ def _take_inputs(foreign: ForeignFiles, metadata: Mapping[str, Any]) -> None:
         try:
             record = record_of(Site(path="", role="input", leaf=name), leaves(metadata[name])[""], asked=False)
         except (KeyError, ValueError):
-            foreign.problems.append(f"{path}: {name} is a {type(metadata[name]).__name__}, expected a tensor")
+            foreign.problems.append(
+                Note("formats.expected_tensor", path=path, name=name, name2=type(metadata[name]).__name__)
+            )
             continue
         foreign.put(record, path, regular(path), partial(_input, path, name))
 
@@ -198,7 +194,9 @@ def _statistics(foreign: ForeignFiles, metadata: Mapping[str, Any], files: set[s
         if isinstance(value, Mapping):
             found[name] = value
         else:
-            foreign.problems.append(f"{foreign.path / STATISTICS}: {name} is a {type(value).__name__}, expected a dict")
+            foreign.problems.append(
+                Note("formats.expected_dict", value=foreign.path / STATISTICS, name=name, name2=type(value).__name__)
+            )
     return found
 
 
@@ -207,10 +205,12 @@ def _take_statistics(foreign: ForeignFiles, given: Mapping[str, Mapping[str, Any
     for name, entry in given.items():
         shape = numbers.shape_of(entry)
         if shape is None:
-            foreign.problems.append(f"{path}: {name} has no shape, so nothing can be said of it")
+            foreign.problems.append(Note("formats.no_shape", path=path, name=name))
             continue
         if some:
-            foreign.problems.append(f"{foreign.path}: {name} has no file that can be read, and is {_STATS_ONLY}")
+            foreign.problems.append(
+                Note("formats.no_file", path=foreign.path, name=name, stats_only=tr("formats.stats_only"))
+            )
         record = Record(
             site=Site(path=name),
             kind="",
@@ -226,7 +226,7 @@ def _take_statistics(foreign: ForeignFiles, given: Mapping[str, Mapping[str, Any
         )
         foreign.put_statistics(record)
     if given and not some:
-        foreign.problems.append(f"{path}: every layer is {_STATS_ONLY}")
+        foreign.problems.append(Note("formats.all_stats_only", path=path, stats_only=tr("formats.stats_only")))
 
 
 def _mapping(foreign: ForeignFiles, file: str) -> Mapping[str, Any]:
@@ -236,7 +236,7 @@ def _mapping(foreign: ForeignFiles, file: str) -> Mapping[str, Any]:
     foreign.used.add(path)
     value = foreign.attempt(load_pt, path)
     if value is not None and not isinstance(value, Mapping):
-        foreign.problems.append(f"{path}: holds a {type(value).__name__}, expected a dict")
+        foreign.problems.append(Note("formats.path_expected_dict", path=path, name=type(value).__name__))
     return value if isinstance(value, Mapping) else {}
 
 

@@ -18,6 +18,8 @@ from layertap.formats.choosing import ChoiceRow, choose
 from layertap.formats.naming import with_given
 from layertap.formats.safe_load import ForeignFiles, Stamp, leaves, listed, load_pt, natural, record_of, regular
 from layertap.formats.staging import Staging
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store.run import Run
 
@@ -119,14 +121,12 @@ def write_monitor(run: Run, out: Staging, *, names: Mapping[str, str]) -> None:
         if name in out.files:  # a validation pass, or two paths that differ in signs a file name cannot have
             alias = f"{alias}_step{step}_{len(out.files)}"
             name = file_name(epoch, batch, alias)
-            out.note(
-                f"{site}, step {step}: epoch {epoch}, batch {batch} has that alias already; it is called {alias} here"
-            )
+            out.note(Note("formats.alias_taken", site=site, step=step, epoch=epoch, batch=batch, alias=alias))
         saved = (epoch, batch, path, alias, shapes(output), output)
         with out.file(name) as file:
             torch.save(dict(zip(KEYS, saved, strict=True)), file)
     if not out.files:
-        raise BadArgument(f"{run.name}: nothing to export: no output tensor was kept; record with keep='tensor'")
+        raise BadArgument(tr("formats.no_output_kept", name=run.name))
 
 
 def rebuild(leaves: Mapping[str, Any], length: int = 0) -> Any:
@@ -168,36 +168,31 @@ def _read(foreign: ForeignFiles, path: Path) -> _Output:
     before = regular(path)
     value = load_pt(path)
     if not isinstance(value, Mapping):
-        raise CorruptRun(f"{path}: holds a {type(value).__name__}, expected a dict with {', '.join(KEYS)}")
+        raise CorruptRun(tr("formats.expected_dict_with", path=path, name=type(value).__name__, keys=", ".join(KEYS)))
     missing = [key for key in KEYS if key not in value and key not in ("alias", "output_shape")]
     if missing:
-        raise CorruptRun(f"{path}: has no {', '.join(missing)}; expected a dict with {', '.join(KEYS)}")
+        raise CorruptRun(tr("formats.missing_keys", path=path, missing=", ".join(missing), keys=", ".join(KEYS)))
     epoch, batch, layer = value["epoch"], value["batch_idx"], value["layer"]
     alias = value.get("alias") or layer
     if type(epoch) is not int or type(batch) not in (int, type(None)) or not isinstance(layer, str):
-        raise CorruptRun(
-            f"{path}: epoch {epoch!r}, batch_idx {batch!r}, layer {layer!r}; expected two whole numbers and a text"
-        )
+        raise CorruptRun(tr("formats.epoch_batch_layer", path=path, epoch=epoch, batch=batch, layer=layer))
     name = _FILE.fullmatch(path.name)
     assert name is not None
     if int(name[1]) != epoch or (name[2].isdigit() and int(name[2]) != batch):
         foreign.problems.append(
-            f"{path}: the name says epoch {name[1]}, batch {name[2]}; the file says epoch {epoch}, batch {batch}; "
-            f"the file is believed"
+            Note("formats.name_and_file", path=path, name=name[1], name2=name[2], epoch=epoch, batch=batch)
         )
     try:
         records = {
             leaf: record_of(Site(path=layer, leaf=leaf), tensor) for leaf, tensor in leaves(value["output"]).items()
         }
     except ValueError as error:
-        raise CorruptRun(f"{path}: its output holds {error}") from None
+        raise CorruptRun(tr("formats.output_contains", path=path, error=error)) from None
     if not records:
-        raise CorruptRun(f"{path}: its output holds no tensor")
+        raise CorruptRun(tr("formats.output_no_tensor", path=path))
     told, found = value.get("output_shape"), shapes(value["output"])
     if told is not None and _plain(told) != found:
-        foreign.problems.append(
-            f"{path}: output_shape is {_plain(told)}, the output's is {found}; the output is believed"
-        )
+        foreign.problems.append(Note("formats.output_shape", path=path, told=_plain(told), found=found))
     length = len(value["output"]) if isinstance(value["output"], (tuple, list)) else 0
     return _Output(path, before, epoch, batch, layer, str(alias), records, length)
 
@@ -247,9 +242,7 @@ def _moments(rows: list[ChoiceRow], out: Staging) -> dict[int, tuple[int, int]]:
         moments[record.step] = (epoch, counts[epoch] if record.batch is None else record.batch)
         if record.epoch is None or record.batch is None:
             missing = [name for name in ("epoch", "batch") if getattr(record, name) is None]
-            out.note(
-                f"{' and '.join(missing)} not recorded: steps count as batches from 0, in epoch 1 where there is none"
-            )
+            out.note(Note("formats.no_epoch", missing=" and ".join(missing)))
     return moments
 
 

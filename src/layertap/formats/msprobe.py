@@ -26,6 +26,8 @@ from layertap.files import parse_json, read_bytes, reading
 from layertap.formats import numbers
 from layertap.formats.files import take_file
 from layertap.formats.safe_load import TEXTS, ForeignFiles, listed, natural
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store.run import Run
 
@@ -79,8 +81,9 @@ def read_msprobe(path: str | os.PathLike[str]) -> Run:
                 take_file(foreign, tensors / file, "", change=_moved(entry, step, rank))
                 if wrong := [text for record, _ in foreign.rows[before:] for text in _disagreements(record, entry)]:
                     foreign.problems.append(
-                        f"{place / DUMP}: {entry.site} is not what {file} holds ({'; '.join(wrong)}): one of the two "
-                        f"is stale or damaged; the tensor is used"
+                        Note(
+                            "formats.stale_site", value=place / DUMP, site=entry.site, file=file, wrong="; ".join(wrong)
+                        )
                     )
             if len(foreign.rows) == before and record is not None:
                 foreign.put_statistics(record)
@@ -109,7 +112,7 @@ def _ranks(folder: Path) -> list[tuple[int, int, Path]]:
 def _entries(foreign: ForeignFiles, folder: Path) -> Iterator[_Tensor]:
     path = folder / DUMP
     try:
-        with reading(str(path), "not msprobe's: expected JSON with data"):
+        with reading(str(path), tr("formats.not_msprobe")):
             items = list(parse_json(read_bytes(path, LARGEST))["data"].items())
     except CorruptRun as error:
         foreign.problems.append(str(error))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 _OWN = re.compile(r"embedding|layer_[0-9]+|final_norm|logits|lm_head")
 _NUMBERED = re.compile(r"((?:.*\.)?)([0-9]+)", re.DOTALL)
@@ -80,13 +81,15 @@ def with_given(named: Mapping[str, str], given: Mapping[str, str], known: Sequen
     for path, name in given.items():
         if path not in known:
             near = difflib.get_close_matches(path, list(known), n=5, cutoff=0.5)
-            raise BadArgument(f"names: the run has no {path!r}" + (f"; nearest: {', '.join(near)}" if near else ""))
+            raise BadArgument(
+                tr("formats.names_unknown", path=path) + (tr("formats.nearest", near=", ".join(near)) if near else "")
+            )
         if not re.fullmatch(r"\w[\w.-]*", name):
-            raise BadArgument(f"names: {path!r} cannot be called {name!r}; a name is letters, digits, '_', '-' and '.'")
+            raise BadArgument(tr("formats.names_letters", path=path, name=name))
     names = list(given.values())
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise BadArgument(f"names: {', '.join(map(repr, twice))} is given to more than one site")
+        raise BadArgument(tr("formats.names_twice", value=", ".join(map(repr, twice))))
     return {**{path: name for path, name in named.items() if path not in given and name not in names}, **given}
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from layertap.errors import CorruptRun
 from layertap.formats.safe_load import ForeignFiles, listed, load_pt, natural, record_of, regular
+from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store.run import Run
@@ -147,7 +148,7 @@ def read_neuron(path: str | os.PathLike[str]) -> Run:
         if found is None:
             continue
         if found["module"] is None:
-            foreign.problems.append(f"{folder / name}: registered by hand, of no module; it is left out")
+            foreign.problems.append(Note("formats.neuron_manual", value=folder / name))
             continue
         step = int(found["step"]) - 1
         phases[str(step)] = found["phase"]
@@ -155,7 +156,7 @@ def read_neuron(path: str | os.PathLike[str]) -> Run:
         leaf = found["leaf"] or ""
         site = Site(path=to_hf(found["module"]), role=found["role"] or "output", leaf="" if leaf == "0" else leaf)
         _take(foreign, site, folder / name, step)
-    return foreign.run(_order, phases=phases, tensor_parallel="rank 0's shard under tensor parallelism")
+    return foreign.run(_order, phases=phases, tensor_parallel=tr("formats.neuron_shard"))
 
 
 def _take(foreign: ForeignFiles, site: Site, path: Path, step: int) -> None:
@@ -165,17 +166,17 @@ def _take(foreign: ForeignFiles, site: Site, path: Path, step: int) -> None:
         before = regular(path)
         tensor = load_pt(path)
         if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"a {type(tensor).__name__}, expected a tensor")
+            raise ValueError(tr("formats.a_expected_tensor", name=type(tensor).__name__))
         why = no_capture(tensor)
         if why:
             foreign.used.add(path)
-            foreign.problems.append(f"{path}: {site} at step {step}: {why}")
+            foreign.problems.append(Note("formats.site_step_why", path=path, site=site, step=step, why=why))
             return
         foreign.put(record_of(site, tensor, step=step), path, before, partial(load_pt, path))
     except CorruptRun as error:
         foreign.problems.append(str(error))
     except ValueError as error:
-        foreign.problems.append(f"{path}: holds {error}")
+        foreign.problems.append(Note("formats.path_contains", path=path, error=error))
 
 
 def _order(record: Record) -> tuple[object, ...]:

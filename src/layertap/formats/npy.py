@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from layertap.errors import CorruptRun
 from layertap.files import check_unpacked, reading
+from layertap.messages import tr
 
 
 def read_npy(source: Any, what: str, stored: int) -> npt.NDArray[Any]:
@@ -17,15 +18,17 @@ def read_npy(source: Any, what: str, stored: int) -> npt.NDArray[Any]:
 
     Not by `np.load`, which reserves what a damaged header asks for.
     """
-    with reading(what, "not numbers"):
+    with reading(what, tr("formats.not_numbers")):
         major, _ = np.lib.format.read_magic(source)
         header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = header(source)
         if dtype.hasobject:  # numpy's advice, allow_pickle, is how such a file gets to run its code
-            raise ValueError("it holds pickled objects, and layertap runs no code from a file")
+            raise ValueError(tr("formats.pickled"))
         expected = math.prod(shape) * dtype.itemsize
         check_unpacked(what, expected, stored)
         raw = bytearray(source.read())
     if len(raw) != expected:
-        raise CorruptRun(f"{what}: {len(raw)} bytes, {dtype} {list(shape)} has {expected}")
+        raise CorruptRun(
+            tr("formats.size", what=what, count=len(raw), dtype=dtype, shape=list(shape), expected=expected)
+        )
     return np.frombuffer(raw, dtype).reshape(shape, order="F" if fortran else "C")

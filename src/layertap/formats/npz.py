@@ -31,6 +31,8 @@ from layertap.formats.naming import block_family, with_given
 from layertap.formats.npy import read_npy
 from layertap.formats.safe_load import ForeignFiles, record_of, regular
 from layertap.formats.staging import Staging
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store.dtype import SIZES
 from layertap.store.run import Run
@@ -60,11 +62,11 @@ def read_npz(path: str | os.PathLike[str], mode: str | None = None) -> Run:
     modes = list(dict.fromkeys(match[1] for key in keys if (match := _KEY.fullmatch(key))))
     if mode is None and len(modes) > 1:
         raise BadArgument(
-            f"{file} holds {len(modes)} modes; say which: {', '.join(f'{file}#{name}' for name in modes)}"
+            tr("formats.which_mode", file=file, count=len(modes), value=", ".join(f"{file}#{name}" for name in modes))
         )
     if mode is not None and mode not in modes:
-        there = f"modes {', '.join(modes)}" if modes else "no modes (keys mode_NAME_input, mode_NAME_output)"
-        raise BadArgument(f"{file}#{mode}: no such mode; the file holds {there}")
+        there = tr("formats.modes", modes=", ".join(modes)) if modes else tr("formats.no_modes")
+        raise BadArgument(tr("formats.no_mode", file=file, mode=mode, there=there))
     mode = mode or next(iter(modes), None)
     foreign = ForeignFiles(file, layout="npz", name=str(file) if mode is None or len(modes) == 1 else f"{file}#{mode}")
     if mode is None:
@@ -74,7 +76,7 @@ def read_npz(path: str | os.PathLike[str], mode: str | None = None) -> Run:
         wanted = {key: site for key, site in wanted.items() if key in keys}
         strangers = [key for key in keys if not _KEY.fullmatch(key)]
         if strangers:
-            foreign.problems.append(f"{file}: {', '.join(strangers[:5])}: of no mode, left out")
+            foreign.problems.append(Note("formats.of_no_mode", file=file, value=", ".join(strangers[:5])))
     about = _about(foreign) if mode is not None else {}
     for key, site in wanted.items():
         try:
@@ -83,7 +85,7 @@ def read_npz(path: str | os.PathLike[str], mode: str | None = None) -> Run:
             foreign.problems.append(str(error))
             continue
         except ValueError as error:
-            foreign.problems.append(f"{file}: {key} holds {error}")
+            foreign.problems.append(Note("formats.key_contains", file=file, key=key, error=error))
             continue
         foreign.put(record, file, before, partial(_tensor, file, key))
         if mode is not None:
@@ -105,7 +107,7 @@ def write_npz(runs: Mapping[str, Run], out: Staging, file: str, *, names: Mappin
                 array = row.source.numpy()
                 if array.dtype.name != row.record.dtype:
                     out.note(
-                        f"mode {mode}, {role}: numpy has no {row.record.dtype}; widened to {array.dtype.name}, exactly"
+                        Note("formats.widened", mode=mode, role=role, dtype=row.record.dtype, name=array.dtype.name)
                     )
                 # One array at a time: np.savez would hold all modes at once.
                 with archive.open(f"mode_{mode}_{role}.npy", "w", force_zip64=True) as entry:
@@ -133,7 +135,7 @@ def _tensor(path: Path, key: str) -> torch.Tensor:
 
     array = _array(path, key)
     if array.dtype.name not in SIZES:
-        raise ValueError(f"{array.dtype}, expected numbers (numpy cannot save bfloat16: widen it to float32)")
+        raise ValueError(tr("formats.dtype", dtype=array.dtype))
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return torch.from_numpy(array)
 
@@ -141,7 +143,7 @@ def _tensor(path: Path, key: str) -> torch.Tensor:
 def _array(path: Path, key: str) -> npt.NDArray[Any]:
     """One array. Not by `np.load`, which leaves CRCs unread."""
     what = f"{path}: {key}"
-    with _archive(path) as archive, reading(what, "not numbers"):
+    with _archive(path) as archive, reading(what, tr("formats.not_numbers")):
         names = archive.namelist()
         member = archive.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
         check_unpacked(what, member.file_size, member.compress_size)
@@ -151,7 +153,7 @@ def _array(path: Path, key: str) -> npt.NDArray[Any]:
 
 @contextmanager
 def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    with reading(str(path), "not an .npz"), open_regular(path) as raw, zipfile.ZipFile(raw) as archive:
+    with reading(str(path), tr("formats.not_npz")), open_regular(path) as raw, zipfile.ZipFile(raw) as archive:
         yield archive
 
 
@@ -163,7 +165,7 @@ def _about(foreign: ForeignFiles) -> Mapping[str, Any]:
         regular(path)
         found = parse_json(read_bytes(path))
     except (OSError, ValueError, CorruptRun):
-        foreign.problems.append(f"{path}: not JSON, or not readable; the arrays are used without it")
+        foreign.problems.append(Note("formats.not_json", path=path))
         return {}
     return found if isinstance(found, Mapping) else {}
 
@@ -178,8 +180,13 @@ def _check(foreign: ForeignFiles, record: Record, about: Mapping[str, Any], mode
     wrong = numbers.disagreements(record, given, ddof=0, rounding=1e-6)
     if wrong:
         foreign.problems.append(
-            f"{foreign.path.with_name(stats_name(foreign.path.name))}: mode {mode}, {record.site.role} is not what the "
-            f"array holds ({'; '.join(wrong)}): one of the two is stale or was edited; the array is used"
+            Note(
+                "formats.stale_array",
+                path=foreign.path.with_name(stats_name(foreign.path.name)),
+                mode=mode,
+                role=record.site.role,
+                wrong="; ".join(wrong),
+            )
         )
 
 
@@ -191,28 +198,24 @@ def _input_and_output(run: Run, out: Staging, names: Mapping[str, str], step: in
     rows = [row for row in rows if row.kept]
     if names:
         if not set(names.values()) <= set(ROLES):
-            raise BadArgument(
-                f"names={dict(names)!r}: this layout knows {' and '.join(ROLES)}: {{'path:input': 'input'}}"
-            )
+            raise BadArgument(tr("formats.npz_names", names=dict(names), roles=" and ".join(ROLES)))
         by_site = {str(row.record.site): row for row in rows}
         chosen = {name: by_site[site] for site, name in with_given({}, names, list(by_site)).items()}
     else:
         layer = _layer(rows)
         chosen = {row.record.site.role: row for row in rows if row.record.site.path == layer}
     if not chosen:
-        raise BadArgument(
-            f"{run.name}: nothing to export: no input or output tensor was kept; record with keep='tensor'"
-        )
+        raise BadArgument(tr("formats.nothing_kept", name=run.name))
     for role in ROLES:
         if role not in chosen:
-            out.note(f"{run.name}: no {role} was recorded; record with what=('input', 'output')")
+            out.note(Note("formats.no_role", name=run.name, role=role))
     for path in dict.fromkeys(row.record.site.path for row in chosen.values()):
         if path != LAYER:
-            out.note(f"{run.name}: the layer is {path or 'the model itself'}")
+            out.note(Note("formats.the_layer", name=run.name, path=path or tr("formats.model_itself")))
     taken = [row.record.site for row in chosen.values()]
     for row in rows:
         if row.record.site not in taken:
-            out.leave_out(row.record.site, "the layout holds one layer's input and output; choose with names= (--name)")
+            out.leave_out(row.record.site, Note("formats.one_layer"))
     return {role: chosen[role] for role in ROLES if role in chosen}
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from layertap.messages import tr
 from layertap.site import Record, Statistics
 
 _HALF = ("bfloat16", "float16")
@@ -84,13 +85,13 @@ def disagreements(record: Record, given: Mapping[str, Any], *, ddof: int, roundi
 def _disagreements(record: Record, given: Mapping[str, Any], ddof: int, rounding: float) -> Iterator[str]:
     shape, dtype = shape_of(given), dtype_of(given)
     if shape not in (None, record.shape):
-        yield f"shape {list(shape or ())} there, {list(record.shape)} in the tensor"
+        yield tr("formats.shapes", value=list(shape or ()), shape=list(record.shape))
     if dtype not in ("", record.dtype):
-        yield f"dtype {dtype} there, {record.dtype} in the tensor"
+        yield tr("formats.dtypes", dtype=dtype, dtype2=record.dtype)
     stats = record.statistics
     for name, there in (("has_nan", stats.nan > 0), ("has_inf", stats.pos_inf + stats.neg_inf > 0)):
         if name in given and (number(given[name]) == 1) != there:
-            yield f"{name} {not there} there, {there} in the tensor"
+            yield tr("formats.values", name=name, value=not there, there=there)
     if stats.nonfinite or not stats.count:
         return
     share = 2.0**-7 if record.dtype in _HALF else 1e-5
@@ -103,7 +104,7 @@ def _disagreements(record: Record, given: Mapping[str, Any], ddof: int, rounding
         if name in ("mean", "std", "norm"):
             slack += share * abs(value) + 1e-5 * stats.abs_mean
         if not (abs(found - value) <= slack or (math.isnan(found) and math.isnan(value))):
-            yield f"{name} {found:.6g} there, {value:.6g} in the tensor"
+            yield tr("formats.numbers", name=name, found=found, value=value)
 
 
 def _rescale(std: float, count: int, old: int, new: int) -> float:

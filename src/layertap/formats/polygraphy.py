@@ -18,6 +18,7 @@ from layertap.errors import BadArgument, CorruptRun
 from layertap.files import open_regular, parse_json, read_bytes, reading
 from layertap.formats.npy import read_npy
 from layertap.formats.safe_load import regular
+from layertap.messages import tr
 
 LARGEST = 2 << 30
 """A larger file is refused: it would be in memory several times over."""
@@ -71,7 +72,12 @@ def check_runner(path: Path) -> None:
     names = runners(path)
     if len(names) > 1:
         raise BadArgument(
-            f"{path} holds {len(names)} runners; say which: {', '.join(f'{path}#{name}' for name in names)}"
+            tr(
+                "formats.which_runner",
+                path=path,
+                count=len(names),
+                value=", ".join(f"{path}#{name}" for name in names),
+            )
         )
 
 
@@ -84,7 +90,7 @@ def _runs(data: Mapping[str, Any], path: Path) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for item in data["lst"]:
         if not (isinstance(item, list) and len(item) == 2 and isinstance(item[1], list)):
-            raise CorruptRun(f"{path}: not Polygraphy's results: expected [runner, iterations], got {str(item)[:60]}")
+            raise CorruptRun(tr("formats.polygraphy", path=path, value=str(item)[:60]))
         found.setdefault(str(item[0]), []).extend(
             one.get("outputs", one) if isinstance(one, Mapping) else one for one in item[1]
         )
@@ -95,7 +101,7 @@ def _arrays(value: Any, path: Path) -> Any:
     if not isinstance(value, Mapping):
         return [_arrays(item, path) for item in value] if isinstance(value, list) else value
     if isinstance(value.get("array"), str):
-        with reading(str(path), "an array that cannot be decoded"):
+        with reading(str(path), tr("formats.undecoded")):
             raw = base64.b64decode(value["array"], validate=True)
             return read_npy(io.BytesIO(raw), str(path), len(raw))
     if "values" in value and set(value) <= {"values", "polygraphy_class"}:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from layertap.errors import CorruptRun, NotARun
 from layertap.files import check_archive, too_large
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store.dtype import Bytes
 from layertap.store.memory import MemoryWriter
@@ -56,6 +58,8 @@ class ForeignFiles:
         self.problems: list[str] = []
         self.unread: list[str] = []
         """What may hold tensors and was not read; files of the folder from which nothing came are added at the end."""
+        self.numbers: dict[str, int | float] = {}
+        """Single numbers beside the tensors, by their names."""
         self.used: set[Path] = set()
         """Files that were read for what they say of others."""
         self.loaded: Any = None
@@ -84,15 +88,15 @@ class ForeignFiles:
     def run(self, order: Callable[[Record], Any] | None = None, **info: Any) -> Run:
         """The run. With `order`, a key to sort by, records are put in that order of execution, step by step."""
         if not self.rows:
-            told = "; ".join(self.problems[:3]) or "it holds no tensors and no statistics"
-            raise CorruptRun(f"{self.name}: nothing in it could be read: {told}")
+            told = "; ".join(self.problems[:3]) or tr("formats.no_tensors_or_stats")
+            raise CorruptRun(tr("formats.nothing_read", name=self.name, told=told))
         unread = [*self.unread, *self._ignored()]
         told = "\n".join(self.problems)
         silent = [name for name in unread if f"/{name}" not in told]
         if silent:
-            some = ", ".join(silent[:8]) + (f" and {len(silent) - 8} more" if len(silent) > 8 else "")
-            self.problems.append(f"{self.path}: not read: {some}")
-        about = {**info, "layout": self.layout, "source": str(self.path), "unread": unread}
+            some = ", ".join(silent[:8]) + (tr("formats.more", value=len(silent) - 8) if len(silent) > 8 else "")
+            self.problems.append(Note("formats.not_read", path=self.path, some=some))
+        about = {**info, "layout": self.layout, "source": str(self.path), "unread": unread, "numbers": self.numbers}
         writer = MemoryWriter(info=about, name=self.name)
         writer.problems += self.problems
         rows = self.rows if order is None else sorted(self.rows, key=lambda row: (row[0].step, order(row[0])))
@@ -128,13 +132,10 @@ def load_pt(path: Path) -> Any:
     except Exception as error:  # noqa: BLE001 - a damaged file raises a dozen kinds
         text = str(error)
         if needs := re.search(r"GLOBAL ([\w.]+)", text):
-            raise CorruptRun(
-                f"{path}: refused: it needs {needs[1]}, and layertap runs no code from a file; "
-                f"save plain tensors, numbers, texts, tuples and dicts"
-            ) from None
+            raise CorruptRun(tr("formats.refused", path=path, needs=needs[1])) from None
         # torch's own text may advise weights_only=False, which is how such a file gets to run its code.
         reason = "" if "weights" in text.lower() else text.strip().partition("\n")[0][:160]
-        raise CorruptRun(f"{path}: damaged, or not saved by torch.save ({reason or type(error).__name__})") from None
+        raise CorruptRun(tr("formats.not_torch", path=path, reason=reason or type(error).__name__)) from None
 
 
 def _check_crcs(path: Path) -> None:
@@ -154,7 +155,7 @@ def listed(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError as error:
-        raise NotARun(f"{folder}: {error.strerror or error}; expected a folder of recorded files") from None
+        raise NotARun(tr("formats.folder", folder=folder, strerror=error.strerror or error)) from None
 
 
 def regular(path: Path) -> Stamp:
@@ -162,9 +163,9 @@ def regular(path: Path) -> Stamp:
     try:
         found = os.stat(path)
     except OSError as error:
-        raise CorruptRun(f"{path}: cannot be read ({error.strerror or error})") from None
+        raise CorruptRun(tr("formats.unreadable", path=path, strerror=error.strerror or error)) from None
     if not stat.S_ISREG(found.st_mode):
-        raise CorruptRun(f"{path}: not a regular file")
+        raise CorruptRun(tr("formats.not_regular", path=path))
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -181,7 +182,7 @@ def leaves(value: Any) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for count, (path, tensor) in enumerate(_walk("", value, 0)):
         if count > PLACES:  # a list that holds one list many times multiplies at every depth
-            raise ValueError(f"more than {PLACES} values, one inside the other; expected the tensors of one output")
+            raise ValueError(tr("formats.too_nested", places=PLACES))
         if tensor is not None:
             found.setdefault(path, tensor)
     return found
@@ -195,7 +196,7 @@ def record_of(site: Site, tensor: torch.Tensor, **moment: Any) -> Record:
         raise ValueError(reason)
     # A view that repeats its elements (stride 0) may have any size: it is laid out when it is read.
     if why := too_large(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()):
-        raise ValueError(f"a tensor of shape {list(tensor.shape)} over a small storage: {why}")
+        raise ValueError(tr("formats.expanded", shape=list(tensor.shape), why=why))
     measured = measure(tensor)
     given = {"kind": "", "order": 0, "step": 0, "phase": "eval", "device": "unknown", **moment}
     return Record(
@@ -220,9 +221,7 @@ def _lazily(record: Record, path: Path, before: Stamp, read: Read) -> Callable[[
         import torch
 
         if regular(path) != before:
-            raise CorruptRun(
-                f"{path}: changed since it was opened; {record.site} is not what was measured, open it again"
-            )
+            raise CorruptRun(tr("formats.changed", path=path, site=record.site))
         tensor = read().detach().resolve_conj().resolve_neg().contiguous()
         raw: Bytes = tensor.reshape(-1).view(torch.uint8).numpy()
         return raw
@@ -238,7 +237,7 @@ def _walk(path: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor
         return
     if not isinstance(value, (tuple, list, Mapping)) or depth == DEPTH:
         where = f" at {path!r}" if path else ""
-        raise ValueError(f"a {type(value).__name__}{where}, expected a tensor")
+        raise ValueError(tr("formats.where_expected_tensor", name=type(value).__name__, where=where))
     yield path, None
     for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
         yield from _walk(f"{path}.{key}" if path else str(key), item, depth + 1)

@@ -15,7 +15,8 @@ from typing import IO
 
 from layertap.durable import sync, sync_folder
 from layertap.errors import RunError
-from layertap.messages import printable
+from layertap.messages import printable, tr
+from layertap.result import Note
 
 Progress = Callable[[int, int], None]
 
@@ -41,14 +42,14 @@ class Exported:
     """Where the layout says something else than the run: a widened dtype, an epoch that was not known."""
 
     def __str__(self) -> str:
-        lines = [f"wrote {len(self.files)} file(s) in the {self.layout} layout to {self.path}"]
+        lines = [tr("formats.wrote", count=len(self.files), layout=self.layout, path=self.path)]
         reasons: dict[str, list[str]] = {}
         for item in self.left_out:
             reasons.setdefault(item.why, []).append(item.site)
         for why, sites in reasons.items():
             shown = ", ".join(sites if len(sites) <= 4 else [*sites[:3], f"... ({len(sites)})"])
-            lines.append(f"left out: {shown}: {why}")
-        return printable("\n".join([*lines, *(f"note: {note}" for note in self.notes)]))
+            lines.append(Note("formats.left_out", shown=shown, why=why))
+        return printable("\n".join([*lines, *(tr("formats.note", note=note) for note in self.notes)]))
 
 
 @dataclass(slots=True)
@@ -158,7 +159,7 @@ class Staging:
         except OSError as error:
             if isinstance(error, RunError):
                 raise
-            raise RunError(f"{path}: cannot be written ({error.strerror or error}); nothing was exported") from error
+            raise RunError(tr("formats.unwritable", path=path, strerror=error.strerror or error)) from error
 
 
 def swap(one: Path, other: Path) -> None:

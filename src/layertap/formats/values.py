@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from layertap.errors import BadArgument, CorruptRun
 from layertap.formats.safe_load import PLACES, record_of
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import ROLES, Record, Site
 from layertap.store.dtype import SIZES, Bytes
 from layertap.store.memory import MemoryWriter
@@ -44,18 +46,19 @@ class NamedValue:
         return self.site.path != "" or self.site.role != "input"
 
 
-def read_values(value: Any, *, name: str = "values in memory") -> Run:
+def read_values(value: Any, *, name: str | None = None) -> Run:
     """A dict (nested or not) of tensors or arrays, or a tuple of them, as a run; nothing is copied.
 
     >>> import torch
     >>> [str(site) for site in read_values({"layers.0": torch.ones(2), "norm": (torch.ones(2), None)}).sites]
     ['layers.0', 'norm:output.0']
     """
+    name = tr("formats.in_memory") if name is None else name
     found, left_out = entries(value)
     if not found:
         some = f" ({', '.join(left_out[:5])})" if left_out else ""
-        raise BadArgument(f"{name}: no tensors in a {type(value).__name__}{some}; expected {{site: tensor or array}}")
-    writer = MemoryWriter(info={"layout": "values", "unread": left_out}, name=name)
+        raise BadArgument(tr("formats.no_tensors_in", name=name, name2=type(value).__name__, some=some))
+    writer = MemoryWriter(info={"layout": "values", "unread": left_out, "numbers": numbers_in(value)}, name=name)
     for order, entry in enumerate(found):
         try:
             record = record_of(entry.site, entry.tensor, asked=entry.asked, order=order)
@@ -64,26 +67,48 @@ def read_values(value: Any, *, name: str = "values in memory") -> Run:
             continue
         writer.add(record_kept(record), raw_bytes(entry.tensor))
     writer.close()
+    if not writer.records:
+        raise BadArgument(tr("formats.none_measured", name=name, some=", ".join(writer.info["unread"][:5])))
     return Run(writer)
 
 
 def entries(value: Any, base: str = "") -> tuple[list[NamedValue], list[str]]:
     """The tensors in a value in their order, and in words what else is in it that may be data; `base` is its name."""
     found: list[NamedValue] = []
-    search = _Search()
+    search = _Walk()
     taken: set[str] = set()
     for site, tensor in _walk(value, base, search, 0):
         name = str(site)
         if name in taken:
-            search.left_out.append(f"{name} (twice)")
+            search.left_out.append(Note("formats.twice", name=name))
             continue
         taken.add(name)
         found.append(NamedValue(site, tensor))
     return found, search.left_out
 
 
+def numbers_in(value: Any, base: str = "", depth: int = 0) -> dict[str, int | float]:
+    """The single numbers in nested dicts by their names: no layers, but what they say may differ between two sides.
+
+    >>> numbers_in({"loss": 0.5, "about": {"step": 3, "done": True}, "text": "x"})
+    {'loss': 0.5, 'about.step': 3}
+    """
+    found: dict[str, int | float] = {}
+    if not isinstance(value, Mapping) or depth == DEPTH:
+        return found
+    for key, item in value.items():
+        name = f"{base}.{key}" if base else str(key)
+        if type(item) in (int, float):
+            found[name] = item
+        elif isinstance(item, Mapping):
+            found |= numbers_in(item, name, depth + 1)
+        if len(found) > PLACES:
+            break
+    return found
+
+
 @dataclass(slots=True)
-class _Search:
+class _Walk:
     """What a walk through a value has seen."""
 
     left_out: list[str] = field(default_factory=list)
@@ -120,23 +145,23 @@ def as_tensor(value: Any) -> torch.Tensor | None:
     if not isinstance(value, np.ndarray):
         return None
     if value.dtype.name not in SIZES:
-        raise ValueError(f"{value.dtype}, expected numbers (numpy cannot save bfloat16: widen it to float32)")
+        raise ValueError(tr("formats.dtype", dtype=value.dtype))
     return torch.from_numpy(np.array(value.astype(value.dtype.newbyteorder("="), copy=False)))
 
 
-def _walk(value: Any, path: str, search: _Search, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
+def _walk(value: Any, path: str, search: _Walk, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
     search.places += 1
     if search.places > PLACES:  # a list that holds one list many times multiplies at every depth
-        raise CorruptRun(f"{path}: more than {PLACES} values, one inside the other")
+        raise CorruptRun(tr("formats.path_too_nested", path=path, places=PLACES))
     try:
         tensor = as_tensor(value)
     except ValueError as error:
-        search.left_out.append(f"{path or 'the value'} ({error})")
+        search.left_out.append(f"{path or tr('formats.the_value')} ({error})")
         return
     if tensor is not None:
         yield site_of(path or "tensor"), tensor
     elif depth == DEPTH:
-        search.left_out.append(f"{path} (nested deeper than {DEPTH})")
+        search.left_out.append(Note("formats.nested_deeper", path=path, depth=DEPTH))
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _walk(item, f"{path}.{key}" if path else str(key), search, depth + 1)
@@ -144,10 +169,10 @@ def _walk(value: Any, path: str, search: _Search, depth: int) -> Iterator[tuple[
         yield from _places(value, path, search, depth)
     elif value is not None and not isinstance(value, (str, bytes, int, float, bool, complex)):
         # Texts and single numbers say something about a capture; they are no layer.
-        search.left_out.append(f"{path or 'the value'} ({type(value).__name__})")
+        search.left_out.append(f"{path or tr('formats.the_value')} ({type(value).__name__})")
 
 
-def _places(value: Sequence[Any], path: str, search: _Search, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
+def _places(value: Sequence[Any], path: str, search: _Walk, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
     tensors = [item for item in value if hasattr(item, "shape")]
     # Many of one shape are layers; a few beside each other are what one module returned.
     alike = len(tensors) > 2 and len({tuple(item.shape) for item in tensors}) == 1

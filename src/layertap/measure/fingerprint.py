@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from layertap.measure import pair_native
 from layertap.measure.definition import fingerprint_of
+from layertap.measure.pair import native as pair_native
 from layertap.messages import tr
 
 Bytes = npt.NDArray[np.uint8]

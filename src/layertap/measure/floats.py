@@ -12,10 +12,6 @@ class NumberFormat(NamedTuple):
     """Bits after the point."""
     least_exponent: int
     """Of the smallest normal number."""
-    roundoff: float | None = None
-    """How much one rounding moves a value, relatively, as the calibrations of the floors count it; None where no
-    arithmetic is done in the dtype. For the two half-precision formats, whose sums are made in float32, it is half of
-    the largest step."""
 
     @property
     def epsilon(self) -> float:
@@ -26,20 +22,17 @@ class NumberFormat(NamedTuple):
 _WHOLE = NumberFormat(24, 24)
 _LONG = NumberFormat(64, 64)
 FORMATS = {
-    "float64": NumberFormat(52, -1022, 2.0**-53),
-    "float32": NumberFormat(23, -126, 2.0**-24),
-    "float16": NumberFormat(10, -14, 2.0**-12),
-    "bfloat16": NumberFormat(7, -126, 2.0**-9),
+    "float64": NumberFormat(52, -1022),
+    "float32": NumberFormat(23, -126),
+    "float16": NumberFormat(10, -14),
+    "bfloat16": NumberFormat(7, -126),
     "float8_e8m0fnu": NumberFormat(0, -127),
-    "float8_e4m3fn": NumberFormat(3, -6, 2.0**-4),
-    "float8_e4m3fnuz": NumberFormat(3, -7, 2.0**-4),
-    "float8_e5m2": NumberFormat(2, -14, 2.0**-3),
-    "float8_e5m2fnuz": NumberFormat(2, -15, 2.0**-3),
+    "float8_e4m3fn": NumberFormat(3, -6),
+    "float8_e4m3fnuz": NumberFormat(3, -7),
+    "float8_e5m2": NumberFormat(2, -14),
+    "float8_e5m2fnuz": NumberFormat(2, -15),
     **dict.fromkeys(("bool", "uint8", "int16", "uint16"), _WHOLE),
-    "int8": NumberFormat(24, 24, 2.0**-8),
+    "int8": _WHOLE,
     **dict.fromkeys(("uint32", "int32", "uint64", "int64"), _LONG),
 }
 """By torch's name of the dtype. An integer counts as a float whose steps are 1 throughout."""
-
-ROUNDOFF = {name: form.roundoff for name, form in FORMATS.items() if form.roundoff is not None}
-"""The dtypes in which models compute; int8 stands for quantised arithmetic."""

@@ -1,4 +1,4 @@
-/* Every metric of a pair of tensors in one pass over both: the compiled half of pair.py, loaded by pair_native.py.
+/* Every metric of a pair of tensors in one pass over both: the compiled half of pair/arrays.py, loaded by pair/native.py.
  *
  * Element types, vector helpers and the trick of a file that includes itself (once for any processor, once for AVX2)
  * are onepass.c's; it is included here so that both read a tensor's bytes alike.
@@ -25,7 +25,7 @@ typedef struct { /* about the means: aa, bb, ab */
     uint64_t fingerprint_a, fingerprint_b; /* of each side's bytes, complex parts taken for elements */
 } Totals;
 
-typedef struct { /* the same as in pair_native.py */
+typedef struct { /* the same as in pair/native.py */
     const char *a, *b;
     const float *table_a, *table_b;
     int64_t kind_a, kind_b, rows, columns, row_group, column_group;

@@ -37,7 +37,7 @@ def page(document: Document) -> str:
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         f"<title>{escape(document.title)}</title>",
         f"<style>{ladder_css()}{_css('page.css')}</style></head>",
-        f"<body class='lt-page'>{_body(document)}",
+        f"<body class='lt-page'><main>{body(document)}</main>",
         f"<footer>{escape(tr('page.made_by'))}</footer>",
         *([f"<script>{ladder_js()}</script>"] if ladder else []),
         "</body></html>",
@@ -49,14 +49,15 @@ def fragment(document: Document) -> str:
     """The same for a notebook's output: no script, no page around it, long tables cut."""
     # What is shown in a notebook does not know the notebook's colours: it brings its own.
     css = (ladder_css() + _css("page.css")).replace(":root", ".lt-out")
-    return f"<div class='lt-out'><style>{css}</style>{_body(document, rows=NOTEBOOK_ROWS, tools=False)}</div>"
+    return f"<div class='lt-out'><style>{css}</style>{body(document, rows=NOTEBOOK_ROWS, tools=False)}</div>"
 
 
 def _css(name: str) -> str:
     return files("layertap.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _body(document: Document, *, rows: int | None = None, tools: bool = True) -> str:
+def body(document: Document, *, rows: int | None = None, tools: bool = True) -> str:
+    """What stands in a page: the verdict, notes, and the blocks, as far as there is room."""
     state = document.verdict
     parts = [
         f"<header class='lt-head {escape(state)}'>",
@@ -67,13 +68,14 @@ def _body(document: Document, *, rows: int | None = None, tools: bool = True) ->
     ]
     left = LIMIT
     for place, block in enumerate(document.blocks):
-        drawn = _block(block, left, rows=rows, tools=tools, name=f"L{place}")
+        drawn = block_html(block, left, rows=rows, tools=tools, name=f"L{place}")
         left -= len(drawn)
         parts.append(drawn)
     return "\n".join(parts)
 
 
-def _block(block: Block, room: int, *, rows: int | None, tools: bool, name: str) -> str:
+def block_html(block: Block, room: int = LIMIT, *, rows: int | None = None, tools: bool = True, name: str = "L") -> str:
+    """One block; `room` is how many bytes it may take."""
     if isinstance(block, Heading):
         return f"<h2>{escape(block.text)}</h2>"
     if isinstance(block, Paragraph):
@@ -92,18 +94,21 @@ def _block(block: Block, room: int, *, rows: int | None, tools: bool, name: str)
 def _ladder(block: Ladder, most: int, *, tools: bool, name: str) -> str:
     shown, left = chosen(block.entries, most, [entry.state for entry in block.entries])
     drawn = ladder_html(shown, columns=block.columns, tools=tools, fold=None if tools else False, name=name)
-    return f"<div class='lt-wide'>{drawn}</div>{_left_out(left + block.left_out)}"
+    return f"<div class='lt-wide' tabindex='0'>{drawn}</div>{_left_out(left + block.left_out)}"
 
 
 def _table(block: Table, most: int) -> str:
     shown, left = chosen(block.rows, most, [row.state for row in block.rows])
     left += max(block.total - len(block.rows), 0)
-    head = "".join(f"<th scope='col'{_left(block, n)}>{escape(title)}</th>" for n, title in enumerate(block.titles))
+    head = "".join(
+        f"<th scope='col'{_left(block, n)}>{escape(title)}</th>" if title else "<td></td>"
+        for n, title in enumerate(block.titles)
+    )
     caption = f"<caption>{escape(block.caption)}</caption>" if block.caption else ""
     body = "".join(_row(block, row) for row in shown)
     titled = f"<thead><tr>{head}</tr></thead>" if any(block.titles) else ""
     table = f"<table class='lt-table'>{caption}{titled}<tbody>{body}</tbody></table>"
-    return f"<div class='lt-wide'>{table}</div>{_left_out(left)}"
+    return f"<div class='lt-wide' tabindex='0'>{table}</div>{_left_out(left)}"
 
 
 def _row(table: Table, row: TableRow) -> str:

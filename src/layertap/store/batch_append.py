@@ -7,6 +7,7 @@ from typing import Protocol
 
 from layertap.errors import RunError
 from layertap.measure.fingerprint import fingerprint
+from layertap.messages import tr
 from layertap.store.columns import RecordBatch
 from layertap.store.dtype import Bytes
 from layertap.store.open_shard import OpenShard
@@ -119,7 +120,7 @@ class BatchAppender:
                     self._each(rows[left], sizes[left], data)
                 else:
                     self._take(rows[done])
-                    self._lose(rows[done], f"the tensor of {batch.name(rows[done]).partition('/')[2]}", error)
+                    self._lose(rows[done], tr("store.tensor_of", value=batch.name(rows[done]).partition("/")[2]), error)
                 return
             for row, key in zip(rows[left], keys, strict=False):
                 self._keys[row] = key
@@ -169,7 +170,7 @@ class BatchAppender:
                 self._switch(self._writer.commit)
             else:
                 name = self._batch.name(self._start).partition("/")[2]
-                self._lose(self._start, f"a record of {name}", failure)
+                self._lose(self._start, tr("store.record_of", name=name), failure)
                 break
         return self._reserved
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from layertap.errors import RunError
 from layertap.measure.float8 import float8_values
+from layertap.messages import tr
 
 SIZES = {
     **dict.fromkeys(("bool", "uint8", "int8"), 1),
@@ -75,5 +76,5 @@ def to_numpy(raw: Bytes, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]
     elif dtype in SIZES:
         flat = raw.view(np.dtype(dtype).newbyteorder("<"))
     else:
-        raise RunError(f"numpy has no way to read {dtype}; .tensor() gives it as a torch tensor")
+        raise RunError(tr("store.numpy_dtype", dtype=dtype))
     return flat.reshape(shape)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from layertap.errors import RunExists
+from layertap.messages import tr
 from layertap.store.locked_file import remove_abandoned
 from layertap.store.runfile import run_files
 from layertap.store.shards import open_shards
@@ -34,10 +35,7 @@ def prepare(folder: Path, rank: int, world_size: int | None, exists: str) -> Non
         _clean(folder, files)
         return
     if runs or any(not path.name.startswith(".") for path in files):
-        raise RunExists(
-            f"{folder} already holds a run; exists='append' (--append) continues it, "
-            f"exists='replace' (--replace) removes it, or give another folder"
-        )
+        raise RunExists(tr("store.exists", folder=folder))
 
 
 def _clean(folder: Path, files: list[Path]) -> None:

@@ -65,7 +65,7 @@ class FolderLock:
             self.folder.mkdir(parents=True, exist_ok=True)
             fd = _locked(path)
         except OSError as error:
-            raise RunError(f"{self.folder}: no run can be written here ({error.strerror or error})") from error
+            raise RunError(tr("store.unwritable", folder=self.folder, strerror=error.strerror or error)) from error
         if fd is None:
             return False
         _held.add(path)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from layertap.files import open_regular
+from layertap.messages import tr
 
 _MAGIC = b"PAR1"
 _DEPTH = 16
@@ -45,9 +46,9 @@ def read_chunks(path: Path) -> list[list[Chunk]]:
         end = file.read(8)
         length = int.from_bytes(end[:4], "little")
         if end[4:] != _MAGIC or not 0 < length <= size - 12:
-            raise ValueError("no Parquet footer")
+            raise ValueError(tr("store.no_footer"))
         file.seek(size - 8 - length)
-        footer = _Reader(file.read(length)).fields(0)
+        footer = _FooterReader(file.read(length)).fields(0)
     groups = footer.get(4, [])
     return [[_chunk(column) for column in group.get(1, [])] for group in groups]
 
@@ -66,7 +67,7 @@ def _chunk(column: dict[int, Any]) -> Chunk:
     )
 
 
-class _Reader:
+class _FooterReader:
     """Thrift's compact protocol: structs as {field number: value}."""
 
     def __init__(self, data: bytes) -> None:
@@ -74,7 +75,7 @@ class _Reader:
 
     def fields(self, depth: int) -> dict[int, Any]:
         if depth > _DEPTH:
-            raise ValueError("nested too deeply")
+            raise ValueError(tr("store.nested"))
         found: dict[int, Any] = {}
         number = 0
         while head := self._byte():
@@ -100,15 +101,15 @@ class _Reader:
             head = self._byte()
             count = self._varint() if head >> 4 == 15 else head >> 4
             if count > len(self._data):
-                raise ValueError("a list that is longer than the footer")
+                raise ValueError(tr("store.footer_list"))
             return [self._value(head & 15, depth + 1) for _ in range(count)]
         if kind == 12:
             return self.fields(depth + 1)
-        raise ValueError(f"a field of the unknown type {kind}")
+        raise ValueError(tr("store.footer_type", kind=kind))
 
     def _byte(self) -> int:
         if self._at >= len(self._data):
-            raise ValueError("the footer ends too early")
+            raise ValueError(tr("store.footer_end"))
         self._at += 1
         return self._data[self._at - 1]
 
@@ -121,7 +122,7 @@ class _Reader:
             if byte < 128:
                 return found
             if shift > 63:
-                raise ValueError("a number that is too long")
+                raise ValueError(tr("store.footer_number"))
 
     def _signed(self) -> int:
         found = self._varint()
@@ -130,7 +131,7 @@ class _Reader:
     def _binary(self) -> bytes:
         size = self._varint()
         if size > len(self._data) - self._at:
-            raise ValueError("a text that is longer than the footer")
+            raise ValueError(tr("store.footer_text"))
         self._at += size
         return self._data[self._at - size : self._at]
 

@@ -23,6 +23,7 @@ from typing import Any
 from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun
 from layertap.files import check_unpacked, parse_json, read_text, reading
 from layertap.measure import portable
+from layertap.messages import tr
 from layertap.site import Site
 
 NAME = "layertap_layout.json"
@@ -80,8 +81,7 @@ class Layout:
         flat = list(raw.values()) if isinstance(raw, Mapping) else list(raw) if _several(raw) else [raw]
         if len(flat) != self.own + len(self.taps):
             raise BadArgument(
-                f"this layout of {self.model} has {self.own} outputs and {len(self.taps)} taps, the artefact returned "
-                f"{len(flat)}: it was made from another bake, or compiled on inputs of another form"
+                tr("store.layout_count", model=self.model, own=self.own, count=len(self.taps), count2=len(flat))
             )
         taps = {
             Site.parse(tap.site): portable.read(_numbers(value)) if tap.level == "stats" else value
@@ -100,24 +100,21 @@ class Layout:
         return file
 
     @classmethod
-    def loads(cls, text: str, origin: str = "this text") -> Layout:
+    def loads(cls, text: str, origin: str | None = None) -> Layout:
+        origin = tr("store.this_text") if origin is None else origin
         try:
             data = parse_json(text)
         except ValueError as error:
-            raise CorruptRun(
-                f"{origin} is not valid JSON: {error}; write it again with tapped.layout.save(…)"
-            ) from error
+            raise CorruptRun(tr("store.layout_json", origin=origin, error=error)) from error
         if not isinstance(data, dict) or data.pop("format", "") != "layertap-layout":
-            raise NotARun(f"{origin} is no layout of layertap's")
+            raise NotARun(tr("store.layout_foreign", origin=origin))
         version = data.pop("version", None)
         if isinstance(version, int) and version > VERSION:
-            raise NewerFormat(f"{origin} is a layout of version {version}; this layertap reads up to {VERSION}")
+            raise NewerFormat(tr("store.layout_version", origin=origin, version=version, version2=VERSION))
         try:
             return cls(**{**data, "taps": tuple(TapPlace(**tap) for tap in data["taps"])})
         except (KeyError, TypeError) as error:
-            raise CorruptRun(
-                f"{origin} is a damaged layout: {error}; write it again with tapped.layout.save(…)"
-            ) from error
+            raise CorruptRun(tr("store.layout_damaged", origin=origin, error=error)) from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Layout:
@@ -125,17 +122,15 @@ class Layout:
         path = Path(path)
         beside = path if path.name.endswith(".layout.json") else _beside(path)
         if beside.is_file():
-            with reading(str(beside), "not a layout"):
+            with reading(str(beside), tr("store.not_layout")):
                 return cls.loads(read_text(beside), str(beside))
         if path.is_file() and zipfile.is_zipfile(path):
-            with reading(str(path), "not an archive"), zipfile.ZipFile(path) as archive:
+            with reading(str(path), tr("store.not_archive")), zipfile.ZipFile(path) as archive:
                 for member in archive.infolist():
                     if member.filename.rpartition("/")[2] == NAME:
                         check_unpacked(f"{member.filename} in {path}", member.file_size, member.compress_size)
                         return cls.loads(archive.read(member).decode(), f"{member.filename} in {path}")
-        raise NotARun(
-            f"{path} has no layout, inside or beside it ({beside.name}); save it with tapped.layout.save({path.name!r})"
-        )
+        raise NotARun(tr("store.no_layout", path=path, name=beside.name, name2=path.name))
 
 
 class Fields(SimpleNamespace):

@@ -11,6 +11,7 @@ import numpy as np
 
 from layertap.errors import RunError
 from layertap.measure.fingerprint import fingerprint
+from layertap.messages import tr
 from layertap.site import Receipt, Record
 from layertap.store.columns import RecordBatch
 from layertap.store.dtype import Bytes, size_of
@@ -36,10 +37,10 @@ class MemoryWriter:
         info: dict[str, Any],
         rank: int = 0,
         clock: Callable[[], float] = time.time,
-        name: str = "run in memory",
+        name: str | None = None,
     ) -> None:
         self.path = None
-        self.name = name
+        self.name = tr("store.in_memory") if name is None else name
         self.rank = rank
         self.lost = 0
         self.problems: list[str] = []
@@ -68,7 +69,7 @@ class MemoryWriter:
         can stand for files that would not fit there.
         """
         if self.info["status"] != "recording":
-            raise RunError(f"the run is closed; a record of {record.site} came after close()")
+            raise RunError(tr("store.closed", site=record.site))
         if data is None:
             self._pending.append((kept_nothing(record), 0))
             return
@@ -85,7 +86,7 @@ class MemoryWriter:
     def add_batch(self, batch: RecordBatch) -> None:
         """Takes the rows of a batch; the bytes of small tensors are copied out of it."""
         if self.info["status"] != "recording":
-            raise RunError(f"the run is closed; {len(batch)} records came after close()")
+            raise RunError(tr("store.closed_many", count=len(batch)))
         self.commit()  # records that came alone were before these
         keys, failure = [""] * len(batch), None
         for row in batch.waiting():

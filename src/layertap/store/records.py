@@ -16,6 +16,7 @@ from layertap.site import Record, Site, Statistics
 from layertap.store.assembly import Whole, assembled, whole_of
 from layertap.store.dtype import SIZES, Bytes, to_numpy
 from layertap.store.index import NONE, Rows
+from layertap.store.kept import checksum
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +61,7 @@ class SiteRecords(Sequence[Record]):
             rows = rows[np.isin(found, [*value]) if several else found == value]
         if not len(rows):
             asked = ", ".join(f"{name}={value!r}" for name, value in wanted.items())
-            raise SiteNotFound(f"{self.site}: no record at {asked}; there is {self._choices()}")
+            raise SiteNotFound(tr("store.no_record", site=self.site, asked=asked, value=self._choices()))
         return SiteRecords(self._run, self.site, rows)
 
     @property
@@ -72,7 +73,7 @@ class SiteRecords(Sequence[Record]):
     def record(self) -> Record:
         """The only record; with more than one, an error says what to choose from."""
         if len(self) != 1:
-            raise RunError(f"{self.site}: {len(self)} records; choose one with .at(...) or [i]: {self._choices()}")
+            raise RunError(tr("store.choose_record", site=self.site, count=len(self), value=self._choices()))
         return self[0]
 
     @property
@@ -110,15 +111,21 @@ class SiteRecords(Sequence[Record]):
         name, shape, raw = self._kept(verify)
         dtype = getattr(torch, name, None)
         if not isinstance(dtype, torch.dtype):
-            raise RunError(f"{self.site}: torch {torch.__version__} has no dtype {name}")
+            raise RunError(tr("store.no_dtype", site=self.site, version=torch.__version__, name=name))
         try:
             if not len(raw):
                 return torch.empty(shape, dtype=dtype)
             return torch.from_numpy(raw).view(dtype).reshape(shape)
         except (RuntimeError, TypeError) as error:
             raise RunError(
-                f"{self.site}: {len(raw)} bytes do not make a {name} tensor of shape "
-                f"{list(shape)} ({str(error).splitlines()[0]})"
+                tr(
+                    "store.bytes_shape",
+                    site=self.site,
+                    count=len(raw),
+                    name=name,
+                    shape=list(shape),
+                    value=str(error).splitlines()[0],
+                )
             ) from None
 
     def numpy(self, *, verify: bool | None = None) -> npt.NDArray[Any]:
@@ -131,23 +138,28 @@ class SiteRecords(Sequence[Record]):
         record = self.record
         if record.kept != histogram.NAME:
             name = f"{str(self.site)!r}"
-            instead = f", or take numpy.histogram of run[{name}].numpy()" if record.kept == "tensor" else ""
+            instead = tr("store.or_histogram", name=name) if record.kept == "tensor" else ""
             raise NoTensor(
-                f"{self.site}: no histogram was kept at step {record.step} (kept is {record.kept!r}); record again "
-                f"with keep='histogram', or with keep={{{name}: 'histogram'}}{instead}"
+                tr("store.no_histogram", site=self.site, step=record.step, kept=record.kept, name=name, instead=instead)
             )
         if (record.kept_dtype, record.kept_shape) != ("int64", (histogram.BINS,)):
             raise CorruptRun(
-                f"{self.site}: the histogram of step {record.step} is {record.kept_dtype} {list(record.kept_shape)}, "
-                f"expected int64 [{histogram.BINS}]"
+                tr(
+                    "store.histogram_shape",
+                    site=self.site,
+                    step=record.step,
+                    kept_dtype=record.kept_dtype,
+                    kept_shape=list(record.kept_shape),
+                    bins=histogram.BINS,
+                )
             )
         return histogram.Histogram(histogram.edges(), np.array(self.numpy(verify=verify)))
 
     def verify(self) -> bool:
         """Whether the bytes on disk are still those that were recorded; if not, a CorruptRun says so."""
         record = self.record
-        if self._run.checksum(record) is None and record.kept != "stats":
-            raise NoTensor(f"{self.site}: kept is {record.kept!r}, and no checksum of it is known")
+        if checksum(record) is None and record.kept != "stats":
+            raise NoTensor(tr("store.no_checksum", site=self.site, kept=record.kept))
         self._run.kept_bytes(record, verify=True)
         return True
 
@@ -172,7 +184,7 @@ class SiteRecords(Sequence[Record]):
         return self._run.records_at(self._rows, sketches=False)
 
     def __repr__(self) -> str:
-        return printable(f"<{self.site}: {len(self)} record(s); {self._choices()}>")
+        return printable(tr("store.records_repr", site=self.site, count=len(self), value=self._choices()))
 
     def _kept(self, verify: bool | None) -> tuple[str, tuple[int, ...], Bytes]:
         """Dtype, shape and bytes of what was kept."""

@@ -19,6 +19,7 @@ from typing import Any
 from layertap.durable import replacing
 from layertap.errors import CorruptRun, NewerFormat
 from layertap.files import parse_json, read_bytes, reason
+from layertap.messages import tr
 from layertap.store.schema import FORMAT
 
 MAX_BYTES = 64 << 20
@@ -48,25 +49,22 @@ def read_run_file(path: Path, name: str = "") -> dict[str, Any]:
     try:
         data = parse_json(read_bytes(path, MAX_BYTES))
     except OSError as error:
-        raise CorruptRun(f"{name}: cannot be read ({error.strerror or error})") from None
+        raise CorruptRun(tr("store.unreadable", name=name, strerror=error.strerror or error)) from None
     except ValueError as error:
-        raise CorruptRun(f"{name}: not JSON; expected the description of a run ({reason(error)})") from None
+        raise CorruptRun(tr("store.run_not_json", name=name, error=reason(error))) from None
     if not isinstance(data, dict) or type(data.get("format")) is not int:
-        raise CorruptRun(f"{name}: expected a JSON object with a whole number as 'format'")
+        raise CorruptRun(tr("store.run_format", name=name))
     if data["format"] > FORMAT:
-        raise NewerFormat(
-            f"{name}: written in format {data['format']}; this layertap reads up to {FORMAT}. "
-            f"Upgrade it: pip install -U layertap"
-        )
+        raise NewerFormat(tr("store.run_newer", name=name, data=data["format"], format=FORMAT))
     sessions = data.setdefault("sessions", [])
     if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
-        raise CorruptRun(f"{name}: 'sessions' is not a list of objects")
+        raise CorruptRun(tr("store.run_sessions", name=name))
     for key in ("parameter_dtypes", "computes_in"):
         found = data.get(key) or []
         if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-            raise CorruptRun(f"{name}: {key!r} is not a list of names")
+            raise CorruptRun(tr("store.run_names", name=name, key=key))
     if not isinstance(data.get("artefact") or "", str):
-        raise CorruptRun(f"{name}: 'artefact' is not a name")
+        raise CorruptRun(tr("store.run_artefact", name=name))
     return data
 
 
@@ -86,7 +84,7 @@ def write_session(path: Path, session: Mapping[str, Any], *, keep: bool = True, 
             except CorruptRun as error:
                 aside = path.with_name(f"{path.name}.damaged")
                 os.replace(path, aside)
-                lost = f"{error}; it is now {aside.name}, and what it said of earlier sessions is lost"
+                lost = tr("store.run_aside", error=error, name=aside.name)
                 session = {**session, "problems": [*session.get("problems", ()), lost]}
         names = [other.get("session") for other in others]
         mine = dict(plain(session))

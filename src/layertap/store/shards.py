@@ -22,8 +22,21 @@ import pyarrow.parquet as pq
 from layertap.errors import CorruptRun, LayertapError, NewerFormat
 from layertap.files import check_unpacked, open_regular
 from layertap.measure.definition import BUCKETS
+from layertap.messages import tr
+from layertap.site import Record
 from layertap.store.footer import read_chunks
-from layertap.store.schema import ADDED, FORMAT, FORMAT_KEY, REPLACES_KEY, SCHEMA, schema_of, upgrade
+from layertap.store.schema import (
+    ADDED,
+    FORMAT,
+    FORMAT_KEY,
+    RECORD,
+    REPLACES_KEY,
+    SCHEMA,
+    TEXTS,
+    schema_of,
+    to_records,
+    upgrade,
+)
 
 SKETCH_BYTES = 4 * BUCKETS
 _NAME = re.compile(r"(\d{1,9})-([0-9A-Za-z]+-[0-9a-f]+)-(\d{6,9})\.parquet")
@@ -54,7 +67,9 @@ class Shard:
         self.groups: tuple[int, ...] = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
         """Rows of each row group."""
         if min(self.groups, default=0) < 0 or sum(self.groups) != metadata.num_rows:
-            raise CorruptRun(f"{self.name}: {metadata.num_rows} rows, its parts have {sum(self.groups)}")
+            raise CorruptRun(
+                tr("store.rows_parts", name=self.name, num_rows=metadata.num_rows, groups=sum(self.groups))
+            )
 
     @property
     def rows(self) -> int:
@@ -72,7 +87,7 @@ class Shard:
         except (ValueError, TypeError, AttributeError, RecursionError):
             whole = False
         if not whole:
-            raise CorruptRun(f"{self.name}: the list of shards that it replaces is damaged")
+            raise CorruptRun(tr("store.replaces_damaged", name=self.name))
         return found
 
     def merged_into(self) -> Shard | None:
@@ -111,7 +126,7 @@ class Shard:
             column = table.column(name)
             parts = [column, column.combine_chunks().flatten()] if pa.types.is_list(column.type) else [column]
             if not SCHEMA.field(name).nullable and any(part.null_count for part in parts):
-                raise CorruptRun(f"{self.name}: column {name!r} has empty values")
+                raise CorruptRun(tr("store.column_empty", name=self.name, name2=name))
         return table
 
     def _read(self, columns: list[str], group: int | None, encoded: list[str]) -> Any:
@@ -128,7 +143,7 @@ class Shard:
             table = file.read(here) if group is None else file.read_row_group(group, here)
         expected = self.rows if group is None else self.groups[group]
         if table.num_rows != expected:
-            raise ValueError(f"{table.num_rows} rows where {expected} were promised")
+            raise ValueError(tr("store.rows_expected", num_rows=table.num_rows, expected=expected))
         table.validate(full=True)  # offsets and UTF-8 too: what arrow trusts later must be checked once
         for name in repeated:
             if name not in encoded:
@@ -159,32 +174,33 @@ class Shard:
             chunk = chunk.flatten() if pa.types.is_list(chunk.type) else chunk
             lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
             total += pc.sum(lengths.take(chunk.indices)).as_py() or 0
-        check_unpacked(f"{self.name}: column {name!r}", total, os.stat(self._path).st_size)
+        check_unpacked(tr("store.column", name=self.name, name2=name), total, os.stat(self._path).st_size)
 
     def _sketches(self, column: Any) -> None:
         sizes = pc.unique(pc.binary_length(column)).to_pylist()
         if not set(sizes) <= {0, SKETCH_BYTES}:
-            raise ValueError(f"a sketch of {next(size for size in sizes if size not in (0, SKETCH_BYTES))} bytes")
+            raise ValueError(
+                tr("store.sketch_bytes", value=next(size for size in sizes if size not in (0, SKETCH_BYTES)))
+            )
 
     def _check(self, schema: Any) -> int:
         """The version of the format, if all of its columns are there."""
         version = (schema.metadata or {}).get(FORMAT_KEY)
         if version is None or not version.isdigit() or len(version) > 9:
-            raise CorruptRun(f"{self.name}: no layertap format in its metadata; layertap did not write this file")
+            raise CorruptRun(tr("store.not_ours", name=self.name))
         if int(version) > FORMAT:
-            raise NewerFormat(
-                f"{self.name}: written in format {int(version)}; this layertap reads up to {FORMAT}. "
-                f"Upgrade it: pip install -U layertap"
-            )
+            raise NewerFormat(tr("store.shard_newer", name=self.name, version=int(version), format=FORMAT))
         self._absent = frozenset(ADDED) - set(schema.names)
         for field in schema_of(int(version)):
             if field.name in self._absent:
                 continue
             if schema.names.count(field.name) != 1:
-                raise CorruptRun(f"{self.name}: column {field.name!r} is missing")
+                raise CorruptRun(tr("store.column_missing", name=self.name, name2=field.name))
             found = schema.field(field.name).type
             if found != field.type:
-                raise CorruptRun(f"{self.name}: column {field.name!r} is {found}, expected {field.type}")
+                raise CorruptRun(
+                    tr("store.column_type", name=self.name, name2=field.name, found=found, value=field.type)
+                )
         return int(version)
 
     def _guarded(self, work: Any) -> Any:
@@ -194,14 +210,14 @@ class Shard:
             raise
         except Exception as error:  # noqa: BLE001 - pyarrow raises a dozen kinds for a damaged file
             reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise CorruptRun(f"{self.name}: damaged, or not parquet ({reason[0][:200]})") from None
+            raise CorruptRun(tr("store.not_parquet", name=self.name, value=reason[0][:200])) from None
 
 
 class MemoryShard:
     """A committed part of a `MemoryWriter`, read like a file."""
 
     def __init__(self, table: Any, number: int) -> None:
-        self.name = f"memory shard {number}"
+        self.name = tr("store.memory_shard", number=number)
         self.groups: tuple[int, ...] = (table.num_rows,)
         self.rows: int = table.num_rows
         self._table = table
@@ -239,7 +255,7 @@ def list_shards(folder: Path) -> tuple[str, ...]:
 def tensor_path(folder: Path, name: str) -> Path:
     """The tensor file that a record names, if that is a name and nothing more."""
     if not _TENSOR_NAME.fullmatch(name):
-        raise CorruptRun(f"{folder}: a record names the tensor file {name!r}, which is not a plain file name")
+        raise CorruptRun(tr("store.file_name", folder=folder, name=name))
     return inside(folder, "tensors", name)
 
 
@@ -249,13 +265,23 @@ def inside(folder: Path, *parts: str) -> Path:
     root = os.path.realpath(folder)
     real = os.path.realpath(path)
     if os.path.commonpath([root, real]) != root:
-        raise CorruptRun(f"{path}: a link to {real}, which is outside of the run's folder; it is not followed")
+        raise CorruptRun(tr("store.link", path=path, real=real))
     try:
         regular = stat.S_ISREG(os.stat(real).st_mode)
     except FileNotFoundError:
-        raise CorruptRun(f"{path}: missing") from None
+        raise CorruptRun(tr("store.path_missing", path=path)) from None
     except OSError as error:
-        raise CorruptRun(f"{path}: cannot be read ({error.strerror or error})") from None
+        raise CorruptRun(tr("store.path_unreadable", path=path, strerror=error.strerror or error)) from None
     if not regular:
-        raise CorruptRun(f"{path}: not a regular file")
+        raise CorruptRun(tr("store.not_regular", path=path))
     return Path(real)
+
+
+def decode(shard: Shard | MemoryShard, group: int, table: Any = None) -> list[Record]:
+    """The records of a row group, or of the table that was read from it."""
+    try:
+        return to_records(shard.read(RECORD, group, TEXTS) if table is None else table)
+    except CorruptRun:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CorruptRun(f"{shard.name}: {error}") from None

@@ -20,6 +20,7 @@ import numpy as np
 from layertap.durable import sync, sync_folder
 from layertap.errors import CorruptRun
 from layertap.files import open_regular, parse_json, reason
+from layertap.messages import tr
 from layertap.store.dtype import SAFETENSORS, SIZES, Bytes
 from layertap.store.locked_file import LockedFile
 from layertap.store.mapped import map_bytes
@@ -99,7 +100,7 @@ class TensorFileWriter(LockedFile):
     def finish(self, path: Path) -> None:
         """Fills the header in and gives the file its name. May be called again after an interrupt (Ctrl-C)."""
         if self._broken:
-            raise OSError(f"{self.path.name} holds a part of a tensor that could not be taken back")
+            raise OSError(tr("store.part_left", name=self.path.name))
         if self._fd >= 0:
             header = self._header + b"".join(self._entries) + b"}"
             room = self._start - 8
@@ -123,28 +124,28 @@ def read_header(path: Path, name: str) -> dict[str, TensorEntry]:
             prefix = file.read(8)
             length = int.from_bytes(prefix, "little")
             if len(prefix) < 8 or length > size - 8:
-                raise _damaged(name, f"a header of {length} bytes in a file of {size} (truncated, or not safetensors)")
+                raise _damaged(name, tr("store.header_size", length=length, size=size))
             if length > MAX_HEADER:
-                raise _damaged(name, f"a header of {length} bytes; safetensors allows {MAX_HEADER}")
+                raise _damaged(name, tr("store.header_max", length=length, max_header=MAX_HEADER))
             text = file.read(length)
     except OSError as error:
-        raise _damaged(name, f"cannot be read ({error.strerror or error})") from None
+        raise _damaged(name, tr("store.cannot_read", strerror=error.strerror or error)) from None
     if not text.startswith(b"{"):
-        raise _damaged(name, "the header is not JSON (not a safetensors file)")
+        raise _damaged(name, tr("store.header_json"))
     try:
         header = parse_json(text, object_pairs_hook=_no_duplicates)
     except ValueError as error:
-        raise _damaged(name, f"the header is not JSON ({reason(error)}; not a safetensors file)") from None
+        raise _damaged(name, tr("store.header_json_why", error=reason(error))) from None
     header.pop("__metadata__", None)
     start, end = 8 + length, 0
     entries = {key: _entry(name, key, value, start) for key, value in header.items()}
     # One tensor after another, without gaps: this rules out overlaps, and bytes that belong to nobody.
     for key, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
         if entry.begin - start != end:
-            raise _damaged(name, f"tensor {key!r} begins at {entry.begin - start}, expected {end}")
+            raise _damaged(name, tr("store.tensor_begins", key=key, value=entry.begin - start, end=end))
         end = entry.end - start
     if start + end != size:
-        raise _damaged(name, f"tensors end at byte {start + end} of {size}")
+        raise _damaged(name, tr("store.tensors_end", value=start + end, size=size))
     return entries
 
 
@@ -154,7 +155,7 @@ def is_empty(path: Path) -> bool:
         with open_regular(path, buffering=0) as file:
             return not any(file.read(8))
     except OSError as error:
-        raise _damaged(str(path), f"cannot be read ({error})") from None
+        raise _damaged(str(path), tr("store.cannot_read_why", error=error)) from None
 
 
 def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = False) -> Bytes:
@@ -169,7 +170,7 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
         with open_regular(path, buffering=0) as file:
             there = os.fstat(file.fileno()).st_size
             if there < end:
-                raise _damaged(name, f"{there} bytes, expected at least {end}; it was cut")
+                raise _damaged(name, tr("store.cut", there=there, end=end))
             if size and mapped and (pages := map_bytes(file.fileno(), begin, end)) is not None:
                 return pages
             raw = np.empty(size, np.uint8)
@@ -178,10 +179,10 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
             while room:
                 count = file.readinto(room)
                 if not count:
-                    raise _damaged(name, f"ends {len(room)} bytes before byte {end}; it was cut while it was read")
+                    raise _damaged(name, tr("store.cut_reading", count=len(room), end=end))
                 room = room[count:]
     except (OSError, ValueError) as error:
-        raise _damaged(name, f"cannot be read ({error})") from None
+        raise _damaged(name, tr("store.cannot_read_why", error=error)) from None
     return raw
 
 
@@ -202,7 +203,7 @@ def _damaged(name: str, what: str) -> CorruptRun:
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("duplicate key")
+        raise ValueError(tr("store.duplicate_key"))
     return found
 
 
@@ -214,7 +215,7 @@ def _entry(name: str, key: str, value: Any, start: int) -> TensorEntry:
     except (KeyError, TypeError, ValueError):
         whole = False
     if not whole:
-        raise _damaged(name, f"tensor {key!r} has a malformed header entry")
+        raise _damaged(name, tr("store.header_entry", key=key))
     if len(shape) > 64 or item_size * math.prod(shape) != end - begin:
-        raise _damaged(name, f"tensor {key!r} of {dtype} {shape} has data_offsets [{begin}, {end}]")
+        raise _damaged(name, tr("store.data_offsets", key=key, dtype=dtype, shape=shape, begin=begin, end=end))
     return TensorEntry(dtype=dtype, shape=tuple(shape), begin=start + begin, end=start + end)

@@ -19,6 +19,8 @@ import numpy as np
 from layertap.durable import make_folder, sync_folder
 from layertap.errors import BadArgument, RunError
 from layertap.measure.fingerprint import fingerprint
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Receipt, Record
 from layertap.store.batch_append import BatchAppender
 from layertap.store.columns import RecordBatch
@@ -89,9 +91,9 @@ class RunWriter:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if durability not in DURABILITIES:
-            raise BadArgument(f"durability={durability!r}: expected {' or '.join(map(repr, DURABILITIES))}")
+            raise BadArgument(tr("store.durability", durability=durability, value=" or ".join(map(repr, DURABILITIES))))
         if exists not in ("error", "append", "replace"):
-            raise BadArgument(f"exists={exists!r}: expected 'error', 'append' or 'replace'")
+            raise BadArgument(tr("store.exists_choice", exists=exists))
         self.path = Path(path)
         self.rank = rank
         self.session = session or _session_name(clock())
@@ -131,7 +133,7 @@ class RunWriter:
         except OSError as error:
             if isinstance(error, RunError):
                 raise
-            raise RunError(f"{self.path}: no run can be written here ({error.strerror or error})") from error
+            raise RunError(tr("store.path_unwritable", path=self.path, strerror=error.strerror or error)) from error
 
     @property
     def shard(self) -> str:
@@ -141,7 +143,7 @@ class RunWriter:
     def add(self, record: Record, data: Any = None) -> None:
         """Takes one record and, when its tensor is kept, the tensor's contiguous bytes (anything with a buffer)."""
         if self._closed:
-            raise RunError(f"{self.path}: the run is closed; a record of {record.site} came after close()")
+            raise RunError(tr("store.path_closed", path=self.path, site=record.site))
         size = 0
         if data is None:
             record = kept_nothing(record)
@@ -154,18 +156,20 @@ class RunWriter:
                 self.lost += 1
                 raise
             except OSError as error:
-                raise self.failed(f"the tensor of {record.site}", error) from error
+                raise self.failed(tr("store.tensor_of_site", site=record.site), error) from error
         try:
             self._open.add(record, size)
         except OSError as error:
-            raise self.failed(f"{'the tensor' if data is not None else 'a record'} of {record.site}", error) from error
+            raise self.failed(
+                tr("store.tensor_of_site" if data is not None else "store.record_of_site", site=record.site), error
+            ) from error
         if self.due:
             self.commit()
 
     def add_batch(self, batch: RecordBatch) -> None:
         """Takes the rows of a batch. What cannot be had or written costs its row; its error is raised in the end."""
         if self._closed:
-            raise RunError(f"{self.path}: the run is closed; {len(batch)} records came after close()")
+            raise RunError(tr("store.path_closed_many", path=self.path, count=len(batch)))
         appending = BatchAppender(self, batch)
         appending.run()
         if appending.failure is not None:
@@ -184,7 +188,7 @@ class RunWriter:
             with suppress(OSError):
                 shard.tensors.unlink()
             self._next_shard(abandon=True)
-            raise self._note(shard.records, f"shard {shard.stem} could not be written: {error}") from error
+            raise self._note(shard.records, Note("store.shard_unwritten", stem=shard.stem, error=error)) from error
         self.records += shard.records
         self.bytes += shard.nbytes
         self._committed[shard.stem] = _Committed(shard.records, shard.nbytes, time.monotonic())
@@ -194,7 +198,7 @@ class RunWriter:
                 sync_folder(shard.parquet.parent)
             except OSError as error:
                 # The shard is there and can be read; only whether it would survive a power cut is not known.
-                self.problems.append(f"{shard.parquet}: not known to be on the disk: {error}")
+                self.problems.append(Note("store.not_synced", parquet=shard.parquet, error=error))
         if len(self._committed) >= self._merge_at:
             self._compact(time.monotonic() - SETTLED)
 
@@ -210,7 +214,7 @@ class RunWriter:
             rows = sum(self._committed[stem].records for stem in gone)
             self.records -= rows
             self.bytes -= sum(self._committed[stem].bytes for stem in gone)
-            self._note(rows, f"{len(gone)} shard(s) that were written are gone, removed by another program")
+            self._note(rows, Note("store.shards_gone", count=len(gone)))
             for stem in gone:
                 del self._committed[stem]
 
@@ -232,7 +236,7 @@ class RunWriter:
             try:
                 merge(self.path, stems, new, durable=self._durable)
             except Exception as error:  # noqa: BLE001 - the shards are as they were, which is all that matters
-                log.warning("layertap: the small shards of %s stay as they are: %s", self.path, error)
+                log.warning(tr("store.not_compacted"), self.path, error)
                 break
             merged |= dict.fromkeys(stems, new)
         shards: dict[str, _Committed] = {}
@@ -277,7 +281,7 @@ class RunWriter:
             self._write_session()
         except OSError as error:
             raise RunError(
-                f"{run_file(self.path, self.rank)}: cannot be written ({error.strerror or error})"
+                tr("store.run_file_unwritable", path=run_file(self.path, self.rank), strerror=error.strerror or error)
             ) from error
         self._closed = True
         if failure is not None:
@@ -315,7 +319,7 @@ class RunWriter:
         """Counts a record that could not be written, and says so."""
         # The tensor that did not fit is taken back already; what came before it is whole, so it is committed now, while
         # the space that the tensor had taken is free again.
-        trouble = self._note(1, f"{what} could not be written: {error}")
+        trouble = self._note(1, Note("store.unwritten", what=what, error=error))
         if self._open.records:
             with suppress(RunError):
                 self.commit()
@@ -347,7 +351,7 @@ class RunWriter:
 
     def _note(self, lost: int, what: str) -> RunError:
         self.lost += lost
-        text = f"{self.path}: {what}; {lost} record(s) lost, what was committed before is untouched"
+        text = Note("store.lost", path=self.path, what=what, lost=lost)
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
         return RunError(text)
@@ -362,14 +366,20 @@ def as_bytes(record: Record, data: Any) -> memoryview:
     """The kept tensor's bytes, checked against what the record says of them."""
     view = memoryview(data)
     if not view.c_contiguous:
-        raise BadArgument(f"{record.site}: the bytes are not contiguous")
+        raise BadArgument(tr("store.not_contiguous", site=record.site))
     view = view.cast("B") if view.nbytes else memoryview(b"")
     expected = size_of(record.kept_dtype, record.kept_shape)
     if record.kept == "stats" or not record.kept_dtype or (expected is not None and expected != len(view)):
         raise BadArgument(
-            f"{record.site}: {len(view)} bytes given; the record says kept={record.kept!r}, "
-            f"{record.kept_dtype or 'no kept_dtype'} {list(record.kept_shape)}"
-            + (f", which is {expected} bytes" if expected is not None else "")
+            tr(
+                "store.bytes_given",
+                site=record.site,
+                count=len(view),
+                kept=record.kept,
+                kept_dtype=record.kept_dtype or tr("store.no_kept_dtype"),
+                kept_shape=list(record.kept_shape),
+            )
+            + (tr("store.which_is_bytes", expected=expected) if expected is not None else "")
         )
     return view
 

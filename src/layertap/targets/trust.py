@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layertap.capture.leaves import leaves, map_tensors
+from layertap.judge.calibration import PER_LAYER
 from layertap.result import Note
 
 if TYPE_CHECKING:
     from layertap.targets.reader import Ran, Reader
 
-PER_LAYER = 3.0
-"""Unit roundoffs that one layer adds to an error, as in the modelled floor of a comparison."""
 NAMED = 4
 NOT_VARIED = "trust.not_varied"
 CHECKED = "trust.checked"

@@ -21,6 +21,7 @@ def run_dict(side: Side) -> dict[str, Any]:
             "records": run.count,
             "steps": [int(step) for step in run.index.steps()],
             "live": side.live,
+            "gone": side.gone,
             "problems": list(run.problems),
             "receipt": None if receipt is None else receipt.to_dict(),
             "info": {name: value for name, value in run.info.items() if name != "receipt"},

@@ -22,14 +22,18 @@ from layertap.view.guard import Guard
 from layertap.view.ladders import ComparedLadder, SingleLadder, ladder_dict
 from layertap.view.query import Query
 from layertap.view.sides import Session
+from layertap.view.strip import coloured
 
 STATIC = {
     "ladder.css": ("report", "text/css"),
     "ladder.js": ("report", "text/javascript"),
+    "page.css": ("report", "text/css"),
     "viewer.css": ("view", "text/css"),
     "viewer.js": ("view", "text/javascript"),
     "long.js": ("view", "text/javascript"),
     "maps.js": ("view", "text/javascript"),
+    "follow.js": ("view", "text/javascript"),
+    "grid.js": ("view", "text/javascript"),
     "scanner.js": ("view", "text/javascript"),
     "icon.svg": ("view", "image/svg+xml"),
 }
@@ -47,13 +51,19 @@ class Json(JSONResponse):
 
 def make_app(session: Session, *, scanner: Any = None, token: str = "") -> Guard:
     """The application behind its guard."""
-    found = _Pages(session)
+    found = _PageApp(session)
     routes = [
         Route("/", found.main),
         Route("/diff.json", found.diff),
+        Route("/runs", found.runs_page),
         Route("/runs.json", found.runs),
+        Route("/training", found.training_page),
+        Route("/training.json", found.training),
+        Route("/results", found.results_page),
+        Route("/results.json", found.results),
         Route("/state.json", found.state),
         Route("/rows.json", found.rows),
+        Route("/tokens.json", found.tokens),
         Route("/site.json", found.site_json),
         Route("/site.html", found.site_html),
         Route("/cell.json", found.cell),
@@ -76,22 +86,22 @@ async def _not_found(request: Request, error: Exception) -> Response:
     return PlainTextResponse(tr("view.no_page"), status)
 
 
-Endpoint = Callable[["_Pages", Request, Query], Response]
+Endpoint = Callable[["_PageApp", Request, Query], Response]
 
 
-def _answer(work: Endpoint) -> Callable[[_Pages, Request], Response]:
+def _answer(work: Endpoint) -> Callable[[_PageApp, Request], Response]:
     """An endpoint: reads the address, and what is wrong with it is one sentence and a status."""
 
     @wraps(work)
-    def answered(self: _Pages, request: Request) -> Response:
+    def answered(self: _PageApp, request: Request) -> Response:
         try:
             self.session.refresh()
             return work(self, request, Query.of(request.query_params, len(self.session.sides)))
         except (BadArgument, SiteNotFound) as error:
             status = 404 if isinstance(error, SiteNotFound) else 400
-            return _problem(request, str(error), status)
+            return _problem(request, self.why(error), status)
         except LayertapError as error:
-            return _problem(request, str(error), 422)
+            return _problem(request, self.why(error), 422)
         except OSError as error:
             return _problem(request, printable(str(error)), 410)
 
@@ -104,14 +114,20 @@ def _problem(request: Request, why: str, status: int) -> Response:
     return PlainTextResponse(why, status)
 
 
-class _Pages:
+class _PageApp:
     def __init__(self, session: Session) -> None:
         self.session = session
+
+    def why(self, error: LayertapError) -> str:
+        """An error in words; that a run has gone explains all that cannot be read of it."""
+        gone = "; ".join(side.gone for side in self.session.sides if side.gone)
+        return gone or str(error)
 
     @_answer
     def main(self, request: Request, query: Query) -> Response:
         if not self.session.sides:
-            return RedirectResponse("/scanner" + (f"?{request.url.query}" if request.url.query else ""))
+            other = "/results" if self.session.results else "/scanner"
+            return RedirectResponse(other + (f"?{request.url.query}" if request.url.query else ""))
         return HTMLResponse(page.main_page(self.session, query))
 
     @_answer
@@ -145,8 +161,45 @@ class _Pages:
         return Json({"runs": [run_dict(side) for side in self.session.sides]})
 
     @_answer
+    def runs_page(self, request: Request, query: Query) -> Response:
+        from layertap.view.runs_page import runs_page
+
+        return HTMLResponse(runs_page(self.session, query))
+
+    @_answer
+    def training_page(self, request: Request, query: Query) -> Response:
+        from layertap.view.training import training_page
+
+        return HTMLResponse(training_page(self._with_runs(), query))
+
+    @_answer
+    def training(self, request: Request, query: Query) -> Response:
+        from layertap.view.training import training_dict
+
+        return Json(training_dict(self._with_runs(), query))
+
+    @_answer
+    def results_page(self, request: Request, query: Query) -> Response:
+        from layertap.view.results_page import results_page
+
+        return HTMLResponse(results_page(self.session, query))
+
+    @_answer
+    def results(self, request: Request, query: Query) -> Response:
+        from layertap.view.results_page import results_dict
+
+        return Json(results_dict(self.session, query))
+
+    def _with_runs(self) -> Session:
+        if not self.session.sides:
+            raise BadArgument(tr("view.no_runs"))
+        return self.session
+
+    @_answer
     def state(self, request: Request, query: Query) -> Response:
         """What a page asks every second while something goes on: whether it is to be loaded again."""
+        if query.given.get("page"):  # a page that compares nothing
+            return Json({"version": self.session.version, "live": self.session.live})
         numbers = [query.a] if query.b is None else [query.a, query.b]
         sides = [self.session.sides[number] for number in numbers if self.session.sides]
         found: dict[str, Any] = {
@@ -164,10 +217,19 @@ class _Pages:
         ladder, _ = page.ladder_and_verdict(self.session, query)
         if ladder is None:
             return Json({"total": 0, "html": ""}, 202)
+        ladder = coloured(self.session, query, ladder)
         start, count = max(0, query.number("from", 0)), min(1000, max(1, query.number("count", page.PART)))
         places = self._filtered(ladder, query)
         html = page.rows_part(ladder, query, start, count, places)
         return Json({"total": len(ladder) if places is None else len(places), "first": ladder.first, "html": html})
+
+    @_answer
+    def tokens(self, request: Request, query: Query) -> Response:
+        """The tokens of the input, and how likely each next one is on either side."""
+        from layertap.view.strip import strip_dict
+
+        ladder, _ = page.ladder_and_verdict(self._with_runs(), query)
+        return Json({"ids": []}, 202) if ladder is None else Json(strip_dict(self.session, query, ladder))
 
     @_answer
     def site_json(self, request: Request, query: Query) -> Response:
@@ -219,7 +281,7 @@ class _Pages:
             ]
 
         version = tuple(side.version for side in self.session.sides)
-        key = ("filter", query.a, query.b, ladder.step, tuple(words), bad, version)
+        key = ("filter", query.a, query.b, ladder.step, query.token, tuple(words), bad, version)
         found: list[int] = self.session.cached(key, find)
         return found
 

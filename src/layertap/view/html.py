@@ -27,12 +27,14 @@ def link(path: str, query: Mapping[str, object]) -> str:
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, css: str = "plain") -> str:
     """A table; the first column is the name of its row."""
-    head = "".join(f"<th scope='col'>{clean(title)}</th>" for title in titles)
+    head = "".join(f"<th scope='col'>{clean(title)}</th>" if title else "<td></td>" for title in titles)
     body = "".join(
         f"<tr><th scope='row'>{clean(row[0])}</th>{''.join(f'<td>{clean(cell)}</td>' for cell in row[1:])}</tr>"
         for row in rows
     )
-    return f"<div class='scroll'><table class='{css}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    named = f"<thead><tr>{head}</tr></thead>" if any(titles) else ""
+    # What scrolls sideways must be reached by keys too.
+    return f"<div class='scroll' tabindex='0'><table class='{css}'>{named}<tbody>{body}</tbody></table></div>"
 
 
 def options(choices: Iterable[tuple[object, str]], chosen: object) -> str:
@@ -43,6 +45,13 @@ def options(choices: Iterable[tuple[object, str]], chosen: object) -> str:
     )
 
 
+def verdict_section(state: str, inner: str) -> str:
+    """What stands above everything else of a page."""
+    css = "" if state == "none" else f" {state}"
+    label = text("view.verdict")
+    return f"<section id='verdict' class='verdict{css}' data-verdict='{state}' aria-label='{label}'>{inner}</section>"
+
+
 def document(title: str, body: str, *, scripts: Sequence[str] = (), here: str = "") -> str:
     """A whole page."""
     loaded = "".join(f"<script type='module' src='/static/{name}'></script>" for name in scripts)
@@ -51,7 +60,8 @@ def document(title: str, body: str, *, scripts: Sequence[str] = (), here: str = 
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         "<meta name='color-scheme' content='light dark'>"
         f"<title>{clean(title)}</title><link rel='icon' href='/static/icon.svg'>"
-        "<link rel='stylesheet' href='/static/ladder.css'><link rel='stylesheet' href='/static/viewer.css'>"
+        "<link rel='stylesheet' href='/static/ladder.css'><link rel='stylesheet' href='/static/page.css'>"
+        "<link rel='stylesheet' href='/static/viewer.css'>"
         f"<script defer src='/static/ladder.js'></script>{loaded}</head>"
         f"<body class='{clean(here)}'><a class='skip' href='#main'>{text('view.skip')}</a>{body}</body></html>"
     )

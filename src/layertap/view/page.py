@@ -11,10 +11,11 @@ from layertap.compare.columns import column
 from layertap.messages import tr
 from layertap.report.diff import headline
 from layertap.report.ladder import Axis, Drawing, ladder_html
-from layertap.view.html import clean, document, link, options, text
+from layertap.view.html import clean, document, link, options, text, verdict_section
 from layertap.view.ladders import ComparedLadder, Ladder, SingleLadder
 from layertap.view.query import Query
-from layertap.view.sides import PATIENCE, Comparison, Session
+from layertap.view.sides import PATIENCE, Comparison, Session, Side
+from layertap.view.strip import coloured, strip_part
 
 if TYPE_CHECKING:
     from layertap.compare import Report
@@ -33,7 +34,7 @@ def main_page(session: Session, query: Query) -> str:
     if ladder is None:
         left = f"<p class='empty'>{text('view.starting', **_names(session, query))}</p>"
     else:
-        left = ladder_part(ladder, query)
+        left = ladder_part(coloured(session, query, ladder), query)
     panel = f"<p class='empty'>{text('view.choose')}</p>"
     if chosen:
         from layertap.view.panel import site_panel
@@ -42,7 +43,7 @@ def main_page(session: Session, query: Query) -> str:
     steps = ladder.steps if ladder is not None else []
     step = ladder.step if ladder is not None else None
     body = (
-        f"{top(session, query, steps=steps, step=step, here='compare')}{verdict}"
+        f"{top(session, query, steps=steps, step=step, here='compare')}{verdict}{strip_part(session, query, ladder)}"
         f"<main id='main' class='panes' data-version='{clean(version)}'>"
         f"<section id='ladder' aria-label='{text('ladder.caption')}'>{left}</section>"
         f"<section id='site' aria-live='polite' aria-label='{text('ladder.site')}'>{panel}</section></main>{keys()}"
@@ -123,7 +124,8 @@ def top(session: Session, query: Query, *, here: str, steps: Sequence[int] = (),
     runs = [(side.number, side.name) for side in session.sides]
     parts = ["<header class='top'><a class='brand' href='/'>layertap</a>"]
     if runs:
-        parts.append("<form method='get' action='/' class='choose'>")
+        action = "/training" if here == "training" else "/"
+        parts.append(f"<form method='get' action='{action}' class='choose'>")
         parts.append(f"<label>{text('view.reference')} <select name='a'>{options(runs, query.a)}</select></label>")
         others = [*runs, ("none", tr("view.nobody"))]
         second = "none" if query.b is None else query.b
@@ -150,6 +152,8 @@ def pages(session: Session) -> list[tuple[str, str]]:
         if any(len(side.run.index.steps()) > 1 for side in session.sides):
             found += [("training", "/training")]
         found += [("runs", "/runs")]
+    if session.results:
+        found += [("results", "/results")]
     if session.scanner is not None:
         found += [("scanner", "/scanner")]
     return found
@@ -166,32 +170,29 @@ def keys() -> str:
 
 def _verdict(session: Session, query: Query, report: Report, comparison: Comparison) -> str:
     lines = [clean(line) for line, _ in headline(report)]
-    parts = [f"<section id='verdict' class='verdict {report.verdict}' data-verdict='{report.verdict}'>"]
-    parts.append(f"<h1>{lines[0]}</h1>")
+    parts = [f"<h1>{lines[0]}</h1>"]
     parts += [f"<p>{line}</p>" for line in lines[1:]]
-    parts += _alive(session, query)
+    parts += alive(_shown(session, query))
     if not comparison.ended:
         parts.append(_progress(session, query, comparison))
     elif comparison.error:
         parts.append(f"<p class='problem'>{text('view.failed', error=comparison.error)}</p>")
-    notes = [*report.notes, *(f"plan: {step}" for step in report.plan)]
+    notes = [*report.notes, *(tr("view.plan_step", step=step) for step in report.plan)]
     if notes:
         listed = "".join(f"<li>{clean(note)}</li>" for note in notes)
         opened = " open" if report.notes and len(notes) <= 3 else ""
         parts.append(
             f"<details{opened}><summary>{text('view.notes')} ({len(notes)})</summary><ul>{listed}</ul></details>"
         )
-    return "".join([*parts, "</section>"])
+    return verdict_section(report.verdict, "".join(parts))
 
 
 def _pending(session: Session, query: Query, comparison: Comparison) -> str:
     if comparison.error:
         why = text("view.failed", error=comparison.error)
-        return (
-            f"<section id='verdict' class='verdict inconclusive' data-verdict='inconclusive'><h1>{why}</h1></section>"
-        )
+        return verdict_section("inconclusive", f"<h1>{why}</h1>")
     progress = _progress(session, query, comparison)
-    return f"<section id='verdict' class='verdict pending' data-verdict='pending'>{progress}</section>"
+    return verdict_section("pending", f"<h1>{text('view.starting', **_names(session, query))}</h1>{progress}")
 
 
 def _progress(session: Session, query: Query, comparison: Comparison) -> str:
@@ -213,19 +214,29 @@ def _single_verdict(session: Session, query: Query, ladder: SingleLadder) -> str
         parts.append(f"<p class='problem'>{text('view.single_bad', site=entry.site, step=ladder.step)}</p>")
     elif len(ladder):
         parts.append(f"<p>{text('view.single_good', step=ladder.step)}</p>")
-    parts += _alive(session, query)
+    parts += alive(_shown(session, query))
     problems = run.problems
     if problems:
         listed = "".join(f"<li>{clean(problem)}</li>" for problem in problems)
         parts.append(
             f"<details><summary>{text('view.problems', count=len(problems))}</summary><ul>{listed}</ul></details>"
         )
-    return f"<section id='verdict' class='verdict {state}' data-verdict='{state}'>{''.join(parts)}</section>"
+    return verdict_section(state, "".join(parts))
 
 
-def _alive(session: Session, query: Query) -> list[str]:
-    sides = [session.sides[number] for number in (query.a, query.b) if number is not None]
-    return [f"<p class='live'><i></i>{clean(side.name)}: {text('view.live')}</p>" for side in sides if side.live]
+def alive(sides: Sequence[Side]) -> list[str]:
+    """A line for each run that is still being written, or that has gone."""
+    return [
+        f"<p class='problem'>{clean(side.gone)}</p>"
+        if side.gone
+        else f"<p class='live'><i></i>{clean(side.name)}: {text('view.live')}</p>"
+        for side in sides
+        if side.gone or side.live
+    ]
+
+
+def _shown(session: Session, query: Query) -> list[Side]:
+    return [session.sides[number] for number in (query.a, query.b) if number is not None]
 
 
 def _names(session: Session, query: Query) -> dict[str, str]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from layertap.messages import tr
 from layertap.report.values import number
-from layertap.view.html import clean, document, text
+from layertap.view.html import clean, document, text, verdict_section
 from layertap.view.page import keys, top
 from layertap.view.query import Query
 from layertap.view.sides import Session
@@ -38,9 +38,8 @@ def scan_page(session: Session, scanner: Scanner, query: Query) -> str:
     listed = f"<ol class='switches'>{rows}</ol>" if rows else f"<p class='soft'>{clean(scanner.why_no_branches)}</p>"
     choices = "".join(f"<option value='{name}'>{text('scan.' + name)}</option>" for name in MEASURES)
     body = f"""{top(session, query, here="scanner")}
-<section id='verdict' class='verdict' data-verdict='none'><h1>{clean(scanner.spec)}</h1>
-<p>{text("scan.intro", layers=len(scanner.layers))}</p></section>
-<main id='main' class='wide scanner'>
+{verdict_section("none", f"<h1>{clean(scanner.spec)}</h1><p>{text('scan.intro', layers=len(scanner.layers))}</p>")}
+<main id='main' tabindex='0' class='wide scanner'>
 <form id='scan'><label>{text("scan.prompt")}<textarea name='prompt' rows='2'>{clean(scanner.prompt)}</textarea></label>
 <label>{text("scan.ids")}<input name='ids' placeholder='3, 17, 42'></label>
 <button id='run'>{text("scan.run")}</button> <span id='state' role='status'></span></form>

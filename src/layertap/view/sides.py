@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from layertap.errors import LayertapError
 from layertap.formats import open_run
-from layertap.messages import printable
+from layertap.messages import printable, tr
 from layertap.store import Run
+from layertap.view.results import ResultFile, is_result
+from layertap.view.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from layertap.compare import Report
@@ -35,6 +37,8 @@ class Side:
         self.run: Run = open_run(source)
         self.version = 1
         """Counts snapshots."""
+        self.gone = ""
+        """Why the folder cannot be read any more; what is shown was read before."""
 
     @property
     def name(self) -> str:
@@ -53,10 +57,14 @@ class Side:
         with self.lock:
             try:
                 run = open_run(self.source)
-            except (LayertapError, OSError):
-                return False  # caught in the middle of being replaced; the next look sees more
-            self._signature = found
-            self.run = run
+            except (LayertapError, OSError) as error:
+                # Gone, or caught in the middle of being replaced: the next look sees more.
+                gone = tr("view.gone", path=self.source, error=printable(str(error)))
+                if gone == self.gone:
+                    return False
+                self.gone = gone
+            else:
+                self._signature, self.run, self.gone = found, run, ""
             self.version += 1
         return True
 
@@ -112,8 +120,18 @@ class Session:
         *,
         floors: Sequence[str] = (),
         mapping: str | None = None,
+        tokenizer: str | None = None,
     ) -> None:
-        self.sides = [Side(source, number) for number, source in enumerate(runs)]
+        self._vocabulary = None if tokenizer is None else Vocabulary.read(tokenizer)
+        self.results: list[ResultFile] = []
+        sources: list[str] = []
+        for source in runs:
+            if is_result(source):
+                self.results.append(ResultFile(source, len(self.results)))
+                sources += self.results[-1].runs()
+            else:
+                sources.append(source)
+        self.sides = [Side(source, number) for number, source in enumerate(sources)]
         self.scanner: Any = None
         """What runs a model, where one was given."""
         self.floors, self.mapping = tuple(floors), mapping
@@ -131,9 +149,25 @@ class Session:
             if now - self._looked < 0.5:
                 return
             self._looked = now
-        for side in self.sides:
-            if side.refresh():
-                self.caches = {key: value for key, value in self.caches.items() if key[1] != side.number}
+        changed = [side.refresh() for side in self.sides]
+        if any(changed):
+            self.caches = {}
+        for result in self.results:
+            result.refresh()
+
+    def texts_of(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The text of each token; nothing where no tokenizer was given."""
+        return () if self._vocabulary is None else self._vocabulary.texts(ids)
+
+    @property
+    def version(self) -> str:
+        """What changes when any run or result does."""
+        versions = [*(side.version for side in self.sides), *(result.version for result in self.results)]
+        return ".".join(map(str, versions))
+
+    @property
+    def live(self) -> bool:
+        return any(side.live for side in self.sides)
 
     def comparison(self, a: int, b: int) -> Comparison:
         """The comparison of two runs as they are now; it is begun, or goes on."""
@@ -155,10 +189,11 @@ class Session:
         return (found.report or (None if found.error else last)), found
 
     def cached(self, key: tuple[Any, ...], make: Any) -> Any:
-        """What was made before for this key, whose second part is the number of the side that it belongs to."""
-        if key not in self.caches:
-            self.caches[key] = make()
-        return self.caches[key]
+        """What was made before for this key; all of it is forgotten when a run changes."""
+        caches = self.caches
+        if key not in caches:
+            caches[key] = make()
+        return caches[key]
 
 
 def _signature(source: str) -> tuple[Any, ...]:

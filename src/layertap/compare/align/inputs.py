@@ -69,6 +69,15 @@ def input_pairs(reference: Run, candidate: Run) -> Iterator[tuple[StepMoment, li
             yield StepMoment(0, 0), _pair(*told)
 
 
+def inputs_of(run: Run) -> Iterator[list[Input]]:
+    """The inputs of one run, moment by moment; those of a folder's metadata where no moment has any."""
+    moments = _inputs(run)
+    for records in moments.values():
+        yield _read(run, records)
+    if not moments and (told := _told(run)):
+        yield told
+
+
 def _labels(moments: Mapping[StepMoment, list[Record]]) -> Labels:
     return {moment: {(record.epoch, record.batch) for record in records} for moment, records in moments.items()}
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.compare.align.board import Match
-from layertap.compare.depth import first_number
 from layertap.compare.result import Pair
+from layertap.judge.depth import first_number
 from layertap.site import Record, Site
 from layertap.store import Run
 from layertap.store.index import Rows

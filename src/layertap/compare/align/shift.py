@@ -39,6 +39,8 @@ class _Group:
     stems: tuple[str, str]
     named: int
     """What names add to the reference's number to get the candidate's."""
+    bases: tuple[int | None, int | None] = (None, None)
+    """With which number each side's layers begin, as far as its names tell."""
     families: list[tuple[dict[int, int], dict[int, int]]] = field(default_factory=list)
     """Number → place on the board, for each family and side."""
 
@@ -102,9 +104,25 @@ def _groups(board: Board) -> list[_Group]:
     for ours, found in partners.items():
         theirs = found.most_common(1)[0][0]
         stems = ours[0], theirs[0]
-        group = groups.setdefault(stems, _Group(stems, offsets[stems].most_common(1)[0][0]))
+        if stems not in groups:
+            bases = _base(board, 0, stems[0], members[0]), _base(board, 1, stems[1], members[1])
+            groups[stems] = _Group(stems, offsets[stems].most_common(1)[0][0], bases)
+        group = groups[stems]
         group.families.append((members[0][ours], members[1][theirs]))
     return list(groups.values())
+
+
+def _base(board: Board, side: int, stem: str, members: dict[Family, dict[int, int]]) -> int | None:
+    """The number of a side's first layer, as far as its names tell.
+
+    `embedding, layer_1, layer_2 …` counts from 1; some layers of a file that has no embedding may begin anywhere.
+    """
+    numbers = {number for key, found in members.items() if key[0] == stem for number in found}
+    if 0 in numbers or stem.endswith("."):
+        return 0
+    gapless = min(numbers) == 1 and max(numbers) == len(numbers)
+    records = (board.reference, board.candidate)[side]
+    return 1 if gapless and any(board.end(side, n) == "embedding" for n in range(len(records))) else None
 
 
 def _votes(board: Board, group: _Group) -> dict[int, int]:
@@ -164,7 +182,12 @@ def _decide(group: _Group, votes: dict[int, int]) -> _Vote | None:
     most = max(cover.values())
     fitting = [offset for offset, count in cover.items() if count == most]
     if group.named in fitting:
-        return _Vote(group.named, "names")
+        one, other = group.bases
+        if group.named:  # which the numbers have said already
+            return _Vote(group.named, "names")
+        if one is None or other is None:
+            return _Vote(group.named, "names") if fitting == [group.named] else None
+        return _Vote(other - one, "names" if other - one == group.named else "numbering")
     return _Vote(fitting[0], "numbering") if len(fitting) == 1 else None
 
 

@@ -37,6 +37,7 @@ MESSAGES = {
     "cause.most_in_column": ", largest in [..., {column_index}]",
     "cause.most_in_row": ", largest in [{place}]",
     "cause.no_gradient": "no gradient flows through it, in the reference one does",
+    "cause.not_rearranged": "its values are as the reference's, but what it works with is rearranged, as {like} is",
     "cause.not_finite": "{sum} values are not finite",
     "cause.not_finite_where": "{sum} values are not finite where the reference's are",
     "cause.not_zero": "{sum} values are not zero, while all of the reference's are",

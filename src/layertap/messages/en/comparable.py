@@ -20,6 +20,7 @@ MESSAGES = {
     "comparable.has": "{called} has {shapes}{common}",
     "comparable.has_shapes": "{called} has shapes {shape} and {shape2}",
     "comparable.in_brackets": " ({text})",
+    "comparable.input": "input {name}",
     "comparable.inputs_unknown": "inputs {whose} unknown: it is assumed that both sides had the same inputs",
     "comparable.is": "{called} is {dtypes}",
     "comparable.lengths": "lengths {shape} and {shape2}",
@@ -27,6 +28,10 @@ MESSAGES = {
     "comparable.means_differ": "{called} differs (mean {mean:.6g} and {mean2:.6g})",
     "comparable.not_comparable": "{called} cannot be compared: its values were not kept on both sides",
     "comparable.nothing_captured": "{name}: nothing was captured{more}",
+    "comparable.numbers": (
+        "{count} single number(s) beside the tensors differ and are not judged: {some}; give them as tensors to have "
+        "them judged"
+    ),
     "comparable.of_both": "of both sides",
     "comparable.of_call": "{name} of call {call}",
     "comparable.of_side": "of the {side}",

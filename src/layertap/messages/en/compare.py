@@ -18,6 +18,9 @@ MESSAGES = {
     "compare.of_run": "{name}: {text}",
     "compare.one_side_only": "the {total} matched sites agree, but {count} were recorded on one side only",
     "compare.other_part": "{part} of {whole} was recorded in the reference, and another part in the candidate",
+    "compare.one_mask": (
+        "according to the attention mask of the {side}; nothing is known of the inputs of the other side"
+    ),
     "compare.overlap": (
         "lengths {key} and {key2}: the {part} {both} positions hold the same values at {sites} (relative distance ≈ "
         "{distance:.1g}), so only these are compared"

@@ -1,14 +1,19 @@
 """One input through many modes."""
 
 MESSAGES = {
+    "sweep.first_values": "  First 10 values: {value}",
     "sweep.groups": "{groups}",
     "sweep.alone": "{count} modes, no two of them bit-identical: {modes}",
+    "sweep.mean": "  Mean: {mean:.6f}",
     "sweep.none": "no mode has a run",
     "sweep.group": "{group}: bit-identical",
     "sweep.group_reference": (
         "{group}: bit-identical; the reference is not what its name says, or these settings change nothing"
     ),
     "sweep.group_not_its_name": "{group}: the reference is not what its name says",
+    "sweep.range": "  Range: [{min:.6f}, {max:.6f}]",
+    "sweep.role_shape": "{role}{leaf} (Shape: {shape}):",
+    "sweep.std": "  Std:  {std:.6f}",
     "sweep.verdict": "{verdict}: {count} against {reference}: {counts}",
     "sweep.count_identical": "{count} identical",
     "sweep.count_noise": "{count} within what rounding or their bits explain",
@@ -16,9 +21,12 @@ MESSAGES = {
     "sweep.count_inconclusive": "{count} not judged",
     "sweep.count_failed": "{count} without a run",
     "sweep.failed": "{mode} has no run: {error}",
+    "sweep.all_failed": "{mode} have no run: {error}",
+    "sweep.only": "{mode} alone has a run, so there is nothing to hold it against",
     "sweep.log": "what it printed: {path}",
     "sweep.no_effect": "{mode} sets {settings}, and not one bit differs from {other}",
     "sweep.not_its_name": "{mode} says {says}, but computes on {bits} bits: {shown}",
+    "sweep.other_float": "{mode} says {says}, but what was seen of it is {others}",
     "sweep.reference_failed": "the reference {wanted} has no run; the modes are held against {instead}",
     "sweep.reference_left_out": (
         "the reference {wanted} was not chosen; the modes are held against {instead} (--reference chooses another)"
@@ -28,7 +36,9 @@ MESSAGES = {
         "its input is not the reference's ({leaf}: {given}, the reference's is {expected}); give input = … in the "
         "definition, so that all modes are handed the same"
     ),
-    "sweep.other_weights": "its weights are not the reference's: their fingerprints differ",
+    "sweep.other_weights": (
+        "{changed} of {common} parameters that both have hold other values than the reference's; the first: {first}"
+    ),
     "sweep.not_watched": "its operators could not be watched ({why}); its dtypes are known by its values alone",
     "sweep.silent": "{count} sites gave no tensor; {first}",
     "sweep.other_sites": "{missing} sites of the reference are missing, {extra} are its alone; the first: {first}",
@@ -50,6 +60,11 @@ MESSAGES = {
     "sweep.cost": "{seconds} s, at most {jobs} at once; {disk} on disk, the largest mode alone {one}",
     "sweep.kept": "{count} of {total} runs were there already (--fresh runs them again)",
     "sweep.json": "all sites, metrics and evidence: --json, --html, or sweep.json in {folder}",
+    "sweep.codes": "{dtype} on one side, taken as codes: times {scale}, plus {offset}, they fit best",
+    "sweep.not_codes": (
+        "{one} against {other}: the whole numbers are not the other side's values in any scale ({error} is left over)"
+    ),
+    "sweep.by_ideal": "{ratio} × the ideal {bits}-bit error",
     "sweep.ranked": "{mode}: layers by what their own error does to the output ({output} {total})",
     "sweep.ranked_row": (
         "{path}: {share} of it (own error {own}; weights {weights}, activations {activations}, cache {cache})"

@@ -37,6 +37,7 @@ MESSAGES = {
     "cause.most_in_column": "，最大处在 [..., {column_index}]",
     "cause.most_in_row": "，最大处在 [{place}]",
     "cause.no_gradient": "没有梯度流过它，而参考中有",
+    "cause.not_rearranged": "其数值与参考完全相同，但与它配合的模块已重新排列，{like} 也是如此",
     "cause.not_finite": "有 {sum} 个值不是有限值",
     "cause.not_finite_where": "有 {sum} 个值不是有限值，而参考的是",
     "cause.not_zero": "有 {sum} 个值不为零，而参考的全为零",

@@ -17,6 +17,7 @@ MESSAGES = {
     "compare.of_run": "{name}：{text}",
     "compare.one_side_only": "已配对的 {total} 个位置一致，但有 {count} 个位置只在一侧有记录",
     "compare.other_part": "参考侧记录的是整体 {whole} 中的 {part}，候选侧记录的是另一部分",
+    "compare.one_mask": "依据{side}侧的注意力掩码；另一侧的输入未知",
     "compare.overlap": (
         "长度 {key} 和 {key2}：{sites} 处的 {part} {both} 个位置相同（相对距离约 {distance:.1g}），因此只比较这些位置"
     ),

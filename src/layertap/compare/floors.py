@@ -1,0 +1,34 @@
+"""The floor at each site, measured by runs that differ from the reference by rounding alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from layertap.compare.align import align
+from layertap.compare.measuring import measure_pair
+from layertap.judge.floor import Floor, FloorKey, key_of
+from layertap.store import Run
+
+
+def measured_floors(reference: Run, floors: Sequence[Run]) -> dict[FloorKey, Floor]:
+    """Lays each floor run beside the reference; where there are several, the largest error counts."""
+    found: dict[FloorKey, Floor] = {}
+    for run in floors:
+        alignment = align(reference, run)
+        for pair in alignment.pairs:
+            measured = measure_pair(reference, run, pair, alignment.trims)
+            if math.isnan(measured.error):
+                continue
+            here = measured.difference
+            row = here.row.relative if here and here.row else measured.error
+            column = here.column.relative if here and here.column else measured.error
+            key = key_of(pair.reference)
+            old = found.get(key)
+            found[key] = Floor(
+                error=max(measured.error, old.error if old else 0.0),
+                row=max(row, old.row if old else 0.0),
+                column=max(column, old.column if old else 0.0),
+                kind="measured",
+            )
+    return found

@@ -1,0 +1,46 @@
+"""Who is inside whom while a model runs, and how often each module was called."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+
+import torch
+
+from layertap.fault.model_runner import seed
+from layertap.fault.reference_trace import ModuleCall
+
+
+class CallStack:
+    """Who is inside whom, and how often each was called."""
+
+    def __init__(self, seeded: bool) -> None:
+        self.inside: list[ModuleCall] = []
+        self.calls: Counter[str] = Counter()
+        self.measuring = False
+        """Whether what is computed now is ours, and not the model's."""
+        self._again: Counter[str] = Counter()
+        self._seeded = seeded
+
+    def enter(self, page: str) -> tuple[int, bool]:
+        """Which call this is, and whether it is one made again on the way back, by activation checkpointing."""
+        again = torch._C._current_graph_task_id() != -1
+        counter = self._again if again else self.calls
+        call = counter[page]
+        counter[page] += 1
+        self.inside.append((page, call))
+        self.reseed(page, call, 0)
+        return call, again
+
+    def leave(self, page: str, call: int) -> None:
+        self.inside.pop()
+        self.reseed(page, call, 1)
+
+    def reseed(self, page: str, call: int, end: int) -> None:
+        """Where a model draws random numbers, both sides begin each module, and go on after it, with the same seed."""
+        if self._seeded:
+            seed(zlib.crc32(f"{page}@{call}/{end}".encode()))
+
+    @property
+    def caller(self) -> ModuleCall | None:
+        return self.inside[-2] if len(self.inside) > 1 else None

@@ -1,0 +1,71 @@
+"""A module that was left out when its neighbours were rearranged, as they are in every other layer.
+
+Queries and keys that a port holds in another order are wrong one by one and right together. Where one key was left in
+the reference's order, it is equal to the reference, and the queries beside it look wrong. Which it is, the other layers
+say: given the reference's inputs and left free inside, they come out right, and this one does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from layertap.fault.cancelling import Ends, Probe, role_of
+from layertap.fault.result import ModuleRow
+from layertap.judge.calibration import LIMIT_OF_MODULES
+from layertap.measure.pair.contrast import Contrast
+from layertap.site import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Omitted:
+    """A module that is the reference's where all that it works with is rearranged."""
+
+    row: ModuleRow
+    like: str
+    """One of its role that is rearranged."""
+    cleared: frozenset[str]
+    """The pages that are rearranged, and no fault."""
+
+
+def omitted(
+    first: ModuleRow,
+    out: Sequence[ModuleRow],
+    table: Iterable[ModuleRow],
+    floors: Mapping[Site, Contrast],
+    least: float,
+    probe: Callable[[Ends], Probe],
+) -> Omitted | None:
+    """The module that was left out beside the first fault; `out` are all modules that are out of line."""
+    parent = _above(first.page)
+    beside = {role_of(row.page) for row in out if _above(row.page) == parent}
+    twins: dict[str, set[str]] = {}
+    for row in out:
+        above = _above(row.page)
+        if parent and above != parent and role_of(above) == role_of(parent):
+            twins.setdefault(above, set()).add(role_of(row.page))
+    further = [roles - beside for roles in twins.values() if beside < roles]
+    if not further or any(roles != further[0] for roles in further) or len(further[0]) != 1:
+        return None
+    (role,) = further[0]
+    rows = {row.page: row for row in table if _above(row.page) == parent}
+    left = next((row for page, row in rows.items() if role_of(page) == role and row.found.exact), None)
+    whole = [above for above, roles in twins.items() if beside < roles]
+    if left is None:
+        return None
+    replayed = probe(frozenset((page, "input") for page in (parent, *whole))).replayed
+    right: dict[str, bool] = {}
+    for event in replayed.events:
+        page, end = event.site.path, event.site.role
+        if end == "output" and page in (parent, *whole):
+            within = event.found.error <= LIMIT_OF_MODULES * max(floors.get(event.site, Contrast()).error, least)
+            right[page] = right.get(page, True) and within and not event.found.mismatched
+    if right.get(parent, True) or not all(right.get(page, False) for page in whole):
+        return None
+    like = next(row.page for row in out if role_of(row.page) == role)
+    places = (parent, *whole)
+    return Omitted(left, like, frozenset(row.page for row in out if row.page in places or _above(row.page) in places))
+
+
+def _above(page: str) -> str:
+    return page.rpartition(".")[0]

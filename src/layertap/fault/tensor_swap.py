@@ -1,0 +1,106 @@
+"""One tensor in the place of another, in whatever value it lies, with its gradient passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from layertap.capture import taps
+from layertap.capture.leaves import Leaf, call_leaves, map_tensors
+from layertap.fault.tensor_cache import TensorCache
+
+Nudge = Callable[[torch.Tensor], torch.Tensor]
+Swaps = dict[int, tuple[torch.Tensor, torch.Tensor]]
+"""By its identity, a tensor and what stands in for it."""
+
+
+class _Gate(torch.autograd.Function):
+    """Hands a value on, or another in its place, and sees its gradient come back."""
+
+    @staticmethod
+    def forward(ctx: Any, found: torch.Tensor, passage: _Passage) -> torch.Tensor:
+        ctx.passage = passage
+        return found.clone() if passage.right is None else passage.right
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        return ctx.passage.back(grad), None
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    right: torch.Tensor | None
+    back: Nudge
+
+
+BACK = {"input": "grad_input", "output": "grad_output"}
+
+
+def arriving(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> Iterator[Leaf]:
+    """The tensors of a call under the names of the parameters."""
+    given = {names[i] if i < len(names) else str(i): value for i, value in enumerate(args)}
+    return call_leaves((), given | kwargs)
+
+
+def in_objects(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> Iterator[Leaf]:
+    """Of the tensors of a call, those that lie in objects: a module may have written there."""
+    plain = {id(tensor) for tensor in tensors_in((args, kwargs))}
+    return (leaf for leaf in arriving(names, args, kwargs) if leaf.tensor is not None and id(leaf.tensor) not in plain)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+
+    def meet(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(value, meet)
+    return found
+
+
+def flows(tensor: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and tensor.requires_grad
+
+
+def as_given(right: torch.Tensor, found: torch.Tensor) -> torch.Tensor | None:
+    """The reference's value in the place of another; None where it cannot stand there."""
+    if right.is_nested != found.is_nested or (not right.is_nested and right.shape != found.shape):
+        return None
+    if found.layout == torch.jagged:  # its rows are known by their offsets, which must stay the same tensor
+        return torch.nested.nested_tensor_from_jagged(right.values().to(found.device, found.dtype), found.offsets())  # type: ignore[attr-defined]
+    if right.is_nested and not torch.equal(right._nested_tensor_size(), found._nested_tensor_size()):
+        return None
+    return right.to(found.device, found.dtype, copy=True)
+
+
+def gate(found: torch.Tensor, right: torch.Tensor | None, back: Nudge) -> torch.Tensor:
+    passed: torch.Tensor = _Gate.apply(found, _Passage(right, back))  # type: ignore[no-untyped-call]
+    return passed
+
+
+def swap(value: Any, swaps: Swaps, cache: TensorCache | None = None) -> Any:
+    """The same value with other tensors in it.
+
+    A tensor that lies in an object, a cache, cannot be exchanged; with a `cache` it is written into instead.
+    """
+    if not swaps:
+        return value
+    met: set[int] = set()
+
+    def exchange(tensor: torch.Tensor) -> torch.Tensor:
+        met.add(id(tensor))
+        return swaps[id(tensor)][1] if id(tensor) in swaps else tensor
+
+    changed = map_tensors(value, exchange)
+    for old, new in (swaps[key] for key in swaps.keys() - met if cache is not None):
+        if not flows(old):
+            with torch.no_grad():
+                old.copy_(new)
+            slot = cache.slot_of(new) if cache is not None else None
+            if cache is not None and slot is not None:
+                cache.remember(old, slot)
+    return changed

@@ -1,0 +1,12 @@
+"""Two tensors, one pass: every metric by which people compare them, and the signs by which rounding is judged.
+
+arrays      `compare`: two arrays of bytes, on the host, without torch (`native` or `plain`; `lines` reads their sums)
+difference  what that gives: `Difference`
+deferred    pairs of tensors of any device, measured now and read later; `contrast` is what that gives
+many        pairs on a CUDA device by our own kernel (`kernel` launches `fused`, with `words`, `exact` and `fold`)
+"""
+
+from layertap.measure.pair.arrays import Array, compare
+from layertap.measure.pair.difference import Agreement, Concentration, Difference
+
+__all__ = ["Agreement", "Array", "Concentration", "Difference", "compare"]

@@ -1,0 +1,204 @@
+"""Pairs of tensors of any device, measured now and read later.
+
+A measurement is begun where the tensor is at hand and read when the run is over, all of them at once: on a GPU, reading
+a number waits for everything before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from layertap.measure.dense import closed, dense
+from layertap.measure.pair import many
+from layertap.measure.pair.contrast import Contrast
+
+BLOCK = 1 << 22
+"""Elements at a time, in float64."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPair:
+    """A measurement that is under way: its numbers lie on the tensors' device."""
+
+    numbers: torch.Tensor
+    count: int
+    shape: tuple[int, ...] | None = None
+    """Of a pair that the kernel measured: what lies there is its slab."""
+    truth: bool = False
+    calm: torch.Tensor | None = None
+    """The error apart from what is massive, and whether the values lie on a grid."""
+
+
+def contrast(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
+    """None where the two differ in form: then there is nothing to measure."""
+    begun = begin(reference, candidate)
+    return settle([begun])[0] if isinstance(begun, PendingPair) else begun
+
+
+@torch.no_grad()
+def begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Contrast | None:
+    """Starts a measurement on the candidate's device; what needs no measuring is returned at once."""
+    form = form_of(reference, candidate)
+    if form is None or form.shape or not reference.numel():
+        return form
+    ours, theirs = dense(reference.detach()), dense(candidate.detach())
+    if ours is None or theirs is None or ours.shape != theirs.shape:
+        return None
+    reference, candidate = on_one_device(ours, theirs)
+    if reference.is_complex():
+        reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)
+    if not reference.is_floating_point():
+        apart = (reference != candidate).sum(dtype=torch.float64).reshape(1)
+        return PendingPair(apart, reference.numel(), truth=reference.dtype == torch.bool)
+    if candidate.is_cuda:
+        reference, candidate = reference.contiguous(), candidate.contiguous()
+        if many.fits(reference, candidate) and not _may_close(candidate):
+            slab = many.begin_pair(reference, candidate)
+            calm = _calm(*_lines_of(reference.float(), candidate.float() - reference.float()))
+            calm = torch.stack([calm, _on_grid(candidate)])
+            return PendingPair(slab, reference.numel(), tuple(reference.shape), calm=calm)
+    numbers, calm = _measure_lines(reference, candidate)
+    return PendingPair(numbers, reference.numel(), calm=torch.stack([calm, _on_grid(candidate)]))
+
+
+def _may_close(tensor: torch.Tensor) -> bool:
+    """Whether a tensor may be a mask, or scores with one added, by its shape: the kernel knows infinities alone."""
+    return tensor.ndim == 4 or (tensor.ndim > 1 and tensor.shape[-1] == tensor.shape[-2])
+
+
+def on_one_device(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both on the candidate's device where that has float64 and answers at once, or else on the CPU."""
+    device = candidate.device if candidate.device.type in ("cpu", "cuda") else torch.device("cpu")
+    return reference.to(device), candidate.to(device)
+
+
+def form_of(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
+    """What can be said without looking at the values: None where the two differ in form, and whether shapes differ."""
+    if reference.is_complex() != candidate.is_complex() or reference.ndim != candidate.ndim:
+        return None
+    if reference.is_nested or candidate.is_nested:  # torch's nested tensors have no shape to be asked for
+        same = reference.is_nested == candidate.is_nested and reference.numel() == candidate.numel()
+        return Contrast(exact=True, count=reference.numel()) if same else None
+    if reference.shape != candidate.shape:
+        return Contrast(error=math.inf, shape=True, count=reference.numel())
+    if reference.is_floating_point() != candidate.is_floating_point():
+        return None
+    return Contrast(exact=True, count=reference.numel())
+
+
+def settle(begun: Sequence[PendingPair]) -> list[Contrast]:
+    """Reads the numbers of many measurements, one transfer for each device."""
+    found: list[Contrast | None] = [None] * len(begun)
+    kernel = [i for i, one in enumerate(begun) if one.shape is not None]
+    slabs, shapes = [begun[i].numbers for i in kernel], [begun[i].shape or () for i in kernel]
+    for i, numbers in zip(kernel, many.read_pairs(slabs, shapes), strict=True):
+        found[i] = _read([*numbers], begun[i].count)
+    for device in {one.numbers.device for one in begun if one.shape is None}:
+        here = [i for i, one in enumerate(begun) if one.shape is None and one.numbers.device == device]
+        read = torch.cat([begun[i].numbers for i in here]).tolist()
+        for i in here:
+            size = begun[i].numbers.numel()
+            found[i] = replace(_read(read[:size], begun[i].count), truth=begun[i].truth)
+            read = read[size:]
+    for device in {one.calm.device for one in begun if one.calm is not None}:
+        calm = [(i, one.calm) for i, one in enumerate(begun) if one.calm is not None and one.calm.device == device]
+        for (i, _), (value, grid) in zip(calm, torch.stack([value for _, value in calm]).tolist(), strict=True):
+            found[i] = replace(found[i] or Contrast(), calm=value, grid=bool(grid))
+    return [one for one in found if one is not None]
+
+
+def _measure(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
+    return _measure_lines(reference, candidate)[0]
+
+
+def _measure_lines(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers that a contrast is read from, and the error apart from what holds nearly all of the energy."""
+    width = reference.shape[-1] if reference.ndim else 1
+    left, right = reference.reshape(-1, width), candidate.reshape(-1, width)
+    rows, columns, sums = [], torch.zeros(2, width, dtype=torch.float64, device=left.device), []
+    step = max(1, BLOCK // width)
+    for start in range(0, len(left), step):
+        r, c = _opened(left[start : start + step]), _opened(right[start : start + step])
+        d = c - r
+        # Equal infinities (masks) are no error; a value that is finite on one side only is the worst there is.
+        finite = torch.isfinite(d)
+        nonfinite = (~finite & ~((r == c) | (torch.isnan(r) & torch.isnan(c)))).sum()
+        r, d = torch.where(finite, r, 0.0), torch.where(finite, d, 0.0)
+        squares = torch.stack([d.square(), r.square()])
+        rows.append(squares.sum(2))
+        columns += squares.sum(1)
+        sums.append(torch.stack([(r * d).sum(), d.sum(), nonfinite]))
+    by_row = torch.cat(rows, dim=1)
+    numbers = torch.cat([by_row.sum(1), torch.stack(sums).sum(0), *map(_worst_line, (by_row, columns))])
+    return numbers, _calm(by_row, columns)
+
+
+def _opened(values: torch.Tensor) -> torch.Tensor:
+    """In float64, the lowest numbers there are, which masks add to scores, as the infinities that they stand for."""
+    return values.double().masked_fill_(closed(values), -math.inf)
+
+
+def _lines_of(r: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    width = r.shape[-1] if r.ndim else 1
+    squares = torch.stack([d.reshape(-1, width).square(), r.reshape(-1, width).square()])
+    return squares.sum(2).double(), squares.sum(1).double()
+
+
+MASSIVE = 1e3
+"""A row or column with this many times the energy of the typical one hides what happens in the others."""
+
+
+def _calm(*sums: torch.Tensor) -> torch.Tensor:
+    """The relative error without massive rows, and without massive columns: the larger of the two."""
+    errors = []
+    for wrong, size in sums:
+        typical = size.median()
+        usual = (size <= MASSIVE * typical) | (typical == 0)
+        left, rest = (wrong * usual).sum(), (size * usual).sum()
+        errors.append((left / rest.clamp_min(1e-300)).sqrt() * ~usual.all())
+    return torch.stack(errors).max().double()
+
+
+def _on_grid(values: torch.Tensor) -> torch.Tensor:
+    """Whether the values, many and not zero, have four bits at most: they went through an eight-bit float."""
+    mantissa = torch.frexp(values.float()).mantissa * 16
+    few = (mantissa == mantissa.round()).all()
+    return (few & ((values != 0).sum() >= SEVERAL)).double()
+
+
+SEVERAL = 64
+"""So many values have four bits each by chance never."""
+
+
+def _worst_line(sums: torch.Tensor) -> torch.Tensor:
+    wrong, size = sums
+    value, index = (wrong / torch.maximum(size, size.mean()).clamp_min(1e-300)).max(0)
+    return torch.stack([value.sqrt(), index.double()])
+
+
+def _read(numbers: list[float], count: int) -> Contrast:
+    if len(numbers) == 1:
+        return Contrast(mismatched=numbers[0] / count, count=count, exact=numbers[0] == 0)
+    wrong, square, product, total, nonfinite, row, row_index, column, column_index = numbers
+    return Contrast(
+        error=_over(math.sqrt(wrong), math.sqrt(square)),
+        slope=product / square if square else 0.0,
+        offset=_over(total / count, math.sqrt(square / count)) if wrong else 0.0,
+        row=row,
+        row_index=int(row_index),
+        column=column,
+        column_index=int(column_index),
+        nonfinite=int(nonfinite),
+        count=count,
+        exact=wrong == 0 and nonfinite == 0,
+    )
+
+
+def _over(a: float, b: float) -> float:
+    if a == 0:
+        return 0.0
+    return a / b if b else math.copysign(math.inf, a)

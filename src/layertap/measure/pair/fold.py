@@ -1,0 +1,81 @@
+"""Which row and which column of a pair stand out: a small kernel over the norms that the pair kernel left."""
+
+from __future__ import annotations
+
+from layertap.measure.bits import FOUND, jit
+from layertap.measure.pair.fused import FIELDS, MOST
+
+if FOUND:
+    import triton.language as tl
+
+FOLDS = 256
+"""Programs for the rows at most, and as many for the columns: each leaves the worst that it saw."""
+LINE = 128
+"""Lines that a program looks at at a time."""
+SAMPLE = 4096
+"""Lines whose relative errors go to the host, for the typical one: all of them up to here, then every n-th."""
+BEST = len(FIELDS) * MOST
+"""Where the slab's f64 go on after the fields: relative error, squared error and index of FOLDS rows and columns."""
+SAMPLES = BEST + 2 * 3 * FOLDS
+"""Where its f32 begin, counted in f64: SAMPLE relative errors of rows, then of columns."""
+PAIR_SLAB_BYTES = 8 * SAMPLES + 2 * 4 * SAMPLE
+
+if FOUND:
+    _N, _FOLDS, _BEST = tl.constexpr(MOST), tl.constexpr(FOLDS), tl.constexpr(BEST)
+    _SAMPLE, _SAMPLES = tl.constexpr(SAMPLE), tl.constexpr(SAMPLES)
+    _LINE = tl.constexpr(LINE)
+    _REFERENCE = tl.constexpr(FIELDS.index("reference"))
+
+
+@jit
+def fold_lines(  # type: ignore[no-untyped-def]
+    slab, row_norms, column_norms, rows, segments, row_folds, width, slots, stride, full, programs
+):
+    """Looks at rows by the first `row_folds` programs, at columns by the rest."""
+    pid = tl.program_id(0)
+    if pid < row_folds:
+        _fold(slab, row_norms, rows, segments, tl.cast(full, tl.int64) * 2, 1, programs, pid, row_folds, 0)
+    else:
+        folds, apart = tl.num_programs(0) - row_folds, tl.cast(slots, tl.int64) * stride
+        _fold(slab, column_norms, width, slots, tl.cast(stride, tl.int64), apart, programs, pid - row_folds, folds, 1)
+
+
+@jit
+def _fold(slab, norms, lines, parts, stride, apart, programs, pid, folds, SIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The parts of a line lie `stride` apart, its references' norms `apart` from the errors': beside them for rows."""
+    LINE: tl.constexpr = _LINE
+    PART: tl.constexpr = 32
+    every = (lines + (_SAMPLE - 1)) // _SAMPLE
+    fields = tl.arange(0, _N)
+    whole = tl.sum(tl.load(slab + _REFERENCE * _N + fields, mask=fields < programs, other=0.0), axis=0)
+    best = tl.full([LINE], -1.0, tl.float64)
+    best_error = tl.zeros([LINE], tl.float64)
+    best_index = tl.zeros([LINE], tl.int64)
+    for start in range(pid * LINE, lines, folds * LINE):
+        line = start + tl.arange(0, LINE)
+        error = tl.zeros([LINE], tl.float64)
+        reference = tl.zeros([LINE], tl.float64)
+        for part in range(0, parts, PART):
+            piece = part + tl.arange(0, PART)[None, :]
+            place = piece * stride + line[:, None] * (2 - SIDE)
+            there = (line[:, None] < lines) & (piece < parts)
+            e = tl.load(norms + place, mask=there, other=0.0).to(tl.float64)
+            r = tl.load(norms + apart + place, mask=there, other=0.0).to(tl.float64)
+            error += tl.sum(e * e, axis=1)
+            reference += tl.sum(r * r, axis=1)
+        floor = tl.maximum(reference, whole / lines)
+        ratio = tl.where(floor > 0, error / tl.where(floor > 0, floor, 1.0), float("inf"))
+        relative = tl.sqrt(tl.where(error == 0, 0.0, ratio))
+        sample = (slab + _SAMPLES).to(tl.pointer_type(tl.float32)) + SIDE * _SAMPLE
+        tl.store(sample + line // every, relative.to(tl.float32), mask=(line < lines) & (line % every == 0))
+        better = (line < lines) & ((relative > best) | ((relative == best) & (error > best_error)))
+        best = tl.where(better, relative, best)
+        best_error = tl.where(better, error, best_error)
+        best_index = tl.where(better, line.to(tl.int64), best_index)
+    top = tl.max(best, axis=0)
+    top_error = tl.max(tl.where(best == top, best_error, -1.0), axis=0)
+    first = tl.min(tl.where((best == top) & (best_error == top_error), best_index, 1 << 62), axis=0)
+    out = slab + _BEST + SIDE * 3 * _FOLDS + pid
+    tl.store(out, top)
+    tl.store(out + _FOLDS, top_error)
+    tl.store(out + 2 * _FOLDS, first.to(tl.float64))

@@ -1,0 +1,72 @@
+"""Many pairs of CUDA tensors, measured by the pair kernel as they come and read all at once, when there is time.
+
+Of each only what rounding is judged by: its error, its slope, its offset, its worst row and its worst column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from layertap.measure.pair.fold import BEST, FOLDS, PAIR_SLAB_BYTES, SAMPLES
+from layertap.measure.pair.fused import FIELDS, MOST
+from layertap.measure.pair.kernel import folds_of, launch_pair, supported_pair
+
+Numbers = tuple[float, ...]
+"""Squared error, squared reference, error · reference, sum of errors, values finite on one side only, then the worst
+row's relative error and index, and the worst column's."""
+_USED = 8 * SAMPLES
+"""Bytes of a slab that are read: samples of typical lines are not."""
+BATCH = 128
+"""Pairs that are added up together."""
+
+
+def fits(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
+    """Whether the kernel measures these two well enough: it sums in float32, so 16 bits must be in it."""
+    coarse = min(reference.element_size(), candidate.element_size()) == 2
+    return coarse and supported_pair(reference, candidate) and all(folds_of(tuple(reference.shape)))
+
+
+def begin_pair(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
+    """Enqueues the measurement; the result is read by `read_pairs`."""
+    slab = torch.empty(PAIR_SLAB_BYTES, dtype=torch.uint8, device=reference.device)
+    launch_pair(reference, candidate, slab)
+    return slab
+
+
+def read_pairs(slabs: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
+    """What was measured: added up where it lies, then fetched, which waits for the device."""
+    found: list[Numbers] = []
+    for start in range(0, len(slabs), BATCH):
+        some = torch.stack([slab[:_USED] for slab in slabs[start : start + BATCH]]).view(torch.float64)
+        found += map(tuple, _sums(some, shapes[start : start + BATCH]).tolist())
+    return found
+
+
+def _sums(numbers: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> torch.Tensor:
+    table = numbers[:, :BEST].view(len(numbers), len(FIELDS), MOST)
+    programs = torch.arange(MOST, device=numbers.device)
+    used = programs < table[:, -1:, :1]
+    fields = dict(zip(FIELDS, torch.where(used, table, 0.0).unbind(1), strict=True))
+    n, shift_a, shift_b = fields["finite"], fields["shift_a"], fields["shift_b"]
+    error, size = fields["error"].sum(1), fields["reference"].sum(1)
+    square_b = (fields["bb"] + 2 * shift_b * fields["b"] + n * shift_b * shift_b).sum(1)
+    apart = (fields["b"] + n * shift_b - fields["a"] - n * shift_a).sum(1)
+    nonfinite = (fields["nan_mismatch"] + fields["inf_mismatch"]).sum(1)
+    off = (error > 0) | (nonfinite > 0)
+    product = (square_b - size - error) / 2  # b² = (a + d)² = a² + 2ad + d²
+    lines = _worst(numbers[:, BEST:].view(len(numbers), 2, 3, FOLDS), shapes)
+    return torch.stack([error, size, product * off, apart * off, nonfinite, *lines], dim=1)
+
+
+def _worst(best: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+    """The relative error and the index of the worst row, then of the worst column."""
+    folds = torch.tensor([folds_of(shape) for shape in shapes], device=best.device)
+    there = torch.arange(FOLDS, device=best.device) < folds[:, :, None]
+    relative, errors, index = best.unbind(2)
+    top = torch.where(there, relative, -1.0).amax(2, keepdim=True)
+    # Among equals (a reference of zeros makes all of them infinite) the one with the largest error.
+    fold = torch.where(there & (relative == top), errors, -1.0).argmax(2, keepdim=True)
+    worst, place = torch.nan_to_num(top, posinf=0.0)[..., 0], index.gather(2, fold)[..., 0]
+    return [worst[:, 0], place[:, 0], worst[:, 1], place[:, 1]]
