@@ -18,26 +18,28 @@ from torch import nn
 
 from layertap.errors import BadArgument
 from layertap.fault import find_fault
-from layertap.result import Result
+from layertap.messages import tr
+from layertap.result import Note, Result, with_codes
 from layertap.select.collapse import collapse
 from layertap.weights.audit import audit
-from layertap.weights.branches import Branch, call, confirm, find_branches
+from layertap.weights.branches import ATTENTION, Branch, call, confirm, find_branches
+from layertap.weights.decoding import decoding_gap, perplexity, relative_error
 from layertap.weights.knockout import KnockoutRow, knockout
 from layertap.weights.plan import Plan, read_plan
 from layertap.weights.pruning import PLAN_KEY, outputs, skips_of, without
-from layertap.weights.result import Audit
+from layertap.weights.result import Audit, AuditRow
 from layertap.weights.skip import SkippedBranch, is_bypassed
 from layertap.weights.sources import open_weights
 
 Answer = Literal["healthy", "code", "loading", "cache", "idea", "inconclusive"]
 EXIT_CODES: Mapping[str, int] = {"healthy": 0, "code": 1, "loading": 1, "cache": 1, "idea": 1, "inconclusive": 3}
 
-STEPS = 6
-"""Tokens that are decoded one by one to compare a cache with none."""
 GAP = 10.0
 """How many times the reference's own difference between the two a candidate's may be."""
 ROUNDING = 1e-2
 """A relative difference of logits that rounding may make in low precision."""
+REPEATED = 1e-4
+"""By how much two runs on the same inputs may differ: sums in another order."""
 SAME_TOP1, SAME_PERPLEXITY = 0.9, 1.1
 """A cut model with at least this share of the reference's next tokens, and at most this many times its perplexity, is
 as good as the reference."""
@@ -64,13 +66,20 @@ class Diagnosis(Result):
         return EXIT_CODES[self.answer]
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.answer.upper()}: {self.sentence}", *(f"- {line}" for line in self.evidence)])
+        head = tr("doctor.head", answer=tr(f"doctor.{self.answer}"), sentence=self.sentence)
+        return "\n".join([head, *(f"- {line}" for line in self.evidence)])
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         harm = [{name: getattr(row, name) for name in KnockoutRow.__dataclass_fields__} for row in self.harm]
-        known = {"answer": self.answer, "sentence": self.sentence, "evidence": list(self.evidence), "site": self.site}
-        return {**known, "cuts": list(self.cuts), "harm": harm, "audit": self.audit.to_dict()}
+        known: dict[str, Any] = {
+            "answer": self.answer,
+            "sentence": self.sentence,
+            "evidence": list(self.evidence),
+            "site": self.site,
+        }
+        known |= {"cuts": list(self.cuts), "harm": harm, "audit": self.audit.to_dict()}
+        return with_codes(known, self, "sentence", "evidence")
 
 
 def doctor(
@@ -107,24 +116,37 @@ class _Doctor:
         self, reference: nn.Module, candidate: nn.Module, inputs: Any, plan: Any, say: Callable[[str], None]
     ) -> None:
         self.reference, self.candidate, self.inputs, self.say = reference, candidate, inputs, say
-        self.lines: list[str] = []
+        self.modules = getattr(candidate, "_orig_mod", candidate)
+        """The candidate under its own names, also where it is compiled."""
+        self.compiled = self.modules is not candidate
+        self.lines: list[Note] = []
         try:
             self.branches = find_branches(reference)
         except BadArgument:
             self.branches = []
         self.meant = self._meant(plan)
+        self.restless: nn.Module = candidate
+        """The model whose output changes by itself, where one does."""
+        self._cut_reference: nn.Module | None = None
 
     def run(self) -> Diagnosis:
         """The questions in order."""
-        self.say("comparing weights")
+        self.say(tr("doctor.comparing"))
         self.found = audit(self.candidate, self.reference)
-        self.say("running both")
+        self.say(tr("doctor.running"))
         ours, calls = self._run(self.reference)
         theirs, their_calls = self._run(self.candidate)
         self.cut = [branch for branch in self.branches if self._is_cut(branch, calls, their_calls)]
-        return self._weights() or self._ran(ours, theirs) or self._cache() or self._rest() or self._worth(ours, theirs)
+        known = self._weights() or self._ran(ours, theirs)
+        if known is not None:
+            return known
+        steady = self._repeats(self.reference, ours) and self._repeats(self.candidate, theirs)
+        cache = self._cache(steady)
+        if cache is not None and self._right_without_cache(theirs):
+            return cache
+        return self._rest(steady) or cache or self._worth(ours, theirs)
 
-    def _answer(self, answer: Answer, sentence: str, **known: Any) -> Diagnosis:
+    def _answer(self, answer: Answer, sentence: Note, **known: Any) -> Diagnosis:
         cuts = tuple(branch.path for branch in self.cut)
         return Diagnosis(
             answer=answer, sentence=sentence, evidence=tuple(self.lines), audit=self.found, cuts=cuts, **known
@@ -168,7 +190,7 @@ class _Doctor:
 
     def _is_cut(self, branch: Branch, ours: set[str], theirs: set[str]) -> bool:
         try:
-            module = self.candidate.get_submodule(branch.path)
+            module = self.modules.get_submodule(branch.path)
         except AttributeError:
             return True
         if isinstance(module, SkippedBranch) or is_bypassed(module):
@@ -177,12 +199,14 @@ class _Doctor:
             True for _ in self.reference.get_submodule(branch.path).parameters()
         ):
             return True  # whatever stands there now, it holds nothing
-        return branch.path in ours and branch.path not in theirs
+        # Hooks that were set after compiling are not in the graph.
+        return not self.compiled and branch.path in ours and branch.path not in theirs
 
     # The questions.
 
     def _weights(self) -> Diagnosis | None:
         gone = [path for branch in self.cut for path in branch.members]
+        gone += [path for path in {branch.block for branch in self.cut} if not self._has(path)]
         loud = [
             row
             for row in self.found.rows
@@ -191,116 +215,127 @@ class _Doctor:
         built = [row for row in loud if _below(row.name, self.meant - {branch.path for branch in self.cut})]
         counts = ", ".join(f"{count} {status}" for status, count in self.found.by_status.items())
         if not loud:
-            self.lines.append(f"weights: {counts}" + (f"; {len(self.cut)} branches are cut" if self.cut else ""))
+            code = "doctor.weights_cut" if self.cut else "doctor.weights"
+            self.lines.append(Note(code, counts=counts, cut=len(self.cut)))
             return None
-        shown = "; ".join(f"{row.name or row.other}: {row.status}, {row.detail}" for row in loud[:3])
-        self.lines.append(f"weights: {counts}; {shown}" + (f"; and {len(loud) - 3} more" if len(loud) > 3 else ""))
+        shown = Note("doctor.weights_wrong", counts=counts, rows="; ".join(_row(row) for row in loud[:3]))
+        more = len(loud) - 3
+        self.lines.append(Note("doctor.and_more", first=shown, count=more) if more > 0 else shown)
         if len(built) == len(loud):
-            paths = ", ".join(
-                collapse(sorted({path for path in self.meant if any(_below(r.name, [path]) for r in built)}))
-            )
-            return self._answer(
-                "code",
-                f"the class that was built ({type(self.candidate).__name__}) runs {paths}, which the plan skips, with "
-                "weights that no checkpoint holds: the pruned class was lost when the model was saved and loaded",
-                site=built[0].name.rpartition(".")[0],
-            )
-        first = loud[0]
-        name = first.name or first.other
-        return self._answer(
-            "loading",
-            f"{len(loud)} tensors are not what the reference has; the first is {name} ({first.status}: {first.detail})",
-            site=name.rpartition(".")[0],
-        )
+            paths = sorted({path for path in self.meant if any(_below(r.name, [path]) for r in built)})
+            told = {"built": type(self.candidate).__name__, "paths": ", ".join(collapse(paths))}
+            return self._answer("code", Note("doctor.class_lost", **told), site=built[0].name.rpartition(".")[0])
+        row = loud[0]
+        sentence = Note("doctor.tensors" if more > -2 else "doctor.tensor", count=len(loud), row=_row(row))
+        return self._answer("loading", sentence, site=(row.name or row.other).rpartition(".")[0])
+
+    def _has(self, path: str) -> bool:
+        return any(name == path for name, _ in self.modules.named_modules())
 
     def _ran(self, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> Diagnosis | None:
         kept = self.meant - {branch.path for branch in self.cut}
         same = len(ours) == len(theirs) and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
         if kept:
-            self.lines.append(f"the change: {len(kept)} of {len(self.meant)} branches of the plan ran all the same")
-            paths = ", ".join(collapse(sorted(kept)))
-            bits = "its output is the reference's, bit for bit: a placebo" if same else "they were called and computed"
+            self.lines.append(Note("doctor.ran_all_the_same", count=len(kept), total=len(self.meant)))
+            told = {"paths": ", ".join(collapse(sorted(kept))), "built": type(self.modules).__name__}
             return self._answer(
-                "code", f"the plan skips {paths}, and {type(self.candidate).__name__} runs them: {bits}", site=min(kept)
+                "code", Note("doctor.placebo" if same else "doctor.not_skipped", **told), site=min(kept)
             )
         if same and self.cut:
-            self.lines.append("the change: the output is the reference's, bit for bit, although branches are cut")
-            return self._answer("inconclusive", "branches are cut, and the output does not change on these inputs")
-        told = f"{len(self.cut)} branches are not run: {', '.join(collapse(b.path for b in self.cut))}"
-        self.lines.append(f"the change: {told}" if self.cut else "the change: all branches run")
+            self.lines.append(Note("doctor.no_effect"))
+            return self._answer("inconclusive", Note("doctor.no_change"))
+        paths = ", ".join(collapse(branch.path for branch in self.cut))
+        code = "doctor.not_run" if self.cut else "doctor.compiled" if self.compiled else "doctor.all_run"
+        self.lines.append(Note(code, count=len(self.cut), paths=paths))
         return None
 
-    def _cache(self) -> Diagnosis | None:
+    def _repeats(self, model: nn.Module, before: list[torch.Tensor]) -> bool:
+        """Whether a second run gives the same output, but for rounding."""
+        error = relative_error(outputs(call(model, self.inputs)), before)
+        if error <= REPEATED:
+            return True
+        self.lines.append(Note("doctor.not_repeatable", model=self._name(model), error=error))
+        self.restless = model
+        return False
+
+    def _name(self, model: nn.Module) -> Note:
+        return Note("doctor.the_reference" if model is self.reference else "doctor.the_candidate")
+
+    def _cache(self, steady: bool) -> Diagnosis | None:
         ids = self._ids()
-        if ids is None:
-            self.lines.append("cache: not asked, the inputs hold no token ids")
+        if ids is None or not steady:
+            self.lines.append(Note("doctor.no_ids" if ids is None else "doctor.not_comparable"))
             return None
-        self.say("decoding with a cache and without")
-        ours, theirs = _decoding_gap(self.reference, ids), _decoding_gap(self.candidate, ids)
+        self.say(tr("doctor.decoding"))
+        ours, theirs = decoding_gap(self.reference, ids), decoding_gap(self.candidate, ids)
         if ours is None or theirs is None:
-            self.lines.append("cache: the models do not decode step by step")
+            self.lines.append(Note("doctor.no_decoding"))
             return None
-        text = f"with a cache the logits differ by {theirs.error:.2g} from those without (reference: {ours.error:.2g})"
-        counted = "" if theirs.length == theirs.tokens else f"; it counts {theirs.length} of {theirs.tokens} tokens"
-        self.lines.append(f"cache: {text}{counted}")
-        if theirs.error > max(GAP * ours.error, ROUNDING) or counted:
-            return self._answer(
-                "cache",
-                f"right without a cache, wrong with one: {text}{counted}"
-                + ("; a skipped attention has to tell the cache of its tokens" if counted else ""),
-            )
+        gap, lost = Note("doctor.gap", theirs=theirs.error, ours=ours.error), theirs.length != theirs.tokens
+        if lost:
+            gap = Note("doctor.gap_counted", gap=gap, length=theirs.length, tokens=theirs.tokens)
+        self.lines.append(Note("doctor.cache_line", gap=gap))
+        if theirs.error > max(GAP * ours.error, ROUNDING) or lost:
+            skipped = lost and any(branch.kind == ATTENTION for branch in self.cut)
+            return self._answer("cache", Note("doctor.cache_not_told" if skipped else "doctor.cache_wrong", gap=gap))
         return None
 
-    def _rest(self) -> Diagnosis | None:
-        """The reference with the same cuts against the candidate."""
-        self.say("finding the fault in what remains")
-        expected = self.reference
-        if self.cut:
+    def _right_without_cache(self, theirs: list[torch.Tensor]) -> bool:
+        error = relative_error(theirs, outputs(call(self._expected(), self.inputs)))
+        if error <= ROUNDING:
+            return True
+        self.lines.append(Note("doctor.without_cache", error=error))
+        return False
+
+    def _expected(self) -> nn.Module:
+        """The reference with the same cuts."""
+        if self._cut_reference is None:
             plan = Plan(branches=tuple(self.cut))
-            confirmed = confirm(self.reference, list(plan.branches), self.inputs)
-            expected = without(self.reference, plan, skips_of(self.reference, plan, confirmed))
-        finding = find_fault(expected, self.candidate, self.inputs)
-        self.finding = finding
-        where = f"at {finding.site or 'the model itself'}" if finding.verdict == "fault" else ""
-        cuts = "the reference with the same cuts" if self.cut else "the reference"
-        self.lines.append(f"the rest, against {cuts}: {finding.verdict} {where}".rstrip())
-        if finding.verdict == "fault":
-            told = finding.evidence[0] if finding.evidence else ""
-            return self._answer(
-                "loading" if finding.cause == "weights" else "code",
-                f"{finding.site or 'the model itself'} computes something else than {cuts}: {finding.cause}, {told}",
-                site=finding.site,
-            )
+            confirmed = confirm(self.reference, list(plan.branches), self.inputs) if self.cut else {}
+            skips = skips_of(self.reference, plan, confirmed)
+            self._cut_reference = without(self.reference, plan, skips) if self.cut else self.reference
+        return self._cut_reference
+
+    def _rest(self, steady: bool) -> Diagnosis | None:
+        """The reference with the same cuts against the candidate."""
+        self.say(tr("doctor.finding"))
+        finding = find_fault(self._expected(), self.candidate, self.inputs)
+        against = Note("doctor.the_cut_reference" if self.cut else "doctor.the_reference")
+        site = finding.site or Note("doctor.the_model")
+        verdict = tr(f"result.{finding.verdict}")
+        found = finding.verdict == "fault"
+        code = "doctor.rest_at" if found else "doctor.rest"
+        self.lines.append(Note(code, against=against, verdict=verdict, site=site))
+        if found:
+            told = {"site": site, "against": against, "cause": finding.cause}
+            evidence = next(iter(finding.evidence), "")
+            code = "doctor.computes_else" if evidence else "doctor.computes_else_bare"
+            answer: Answer = "loading" if finding.cause == "weights" else "code"
+            return self._answer(answer, Note(code, **told, evidence=evidence), site=finding.site)
+        if not steady:
+            return self._answer("inconclusive", Note("doctor.unrepeatable", model=self._name(self.restless)))
         if finding.verdict == "inconclusive":
-            return self._answer(
-                "inconclusive", f"whether the rest is right cannot be told: {next(iter(finding.notes), '')}"
-            )
+            return self._answer("inconclusive", Note("doctor.unknown", why=next(iter(finding.notes), "")))
         return None
 
     def _worth(self, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> Diagnosis:
         """What the cuts themselves cost."""
         if not self.cut:
-            return self._answer("healthy", "the candidate computes what the reference computes")
-        self.say("measuring what the cuts cost")
-        before, after = _quality(self.reference, self.inputs), _quality(self.candidate, self.inputs)
+            return self._answer("healthy", Note("doctor.same"))
+        self.say(tr("doctor.measuring"))
+        before, after = perplexity(self.reference, self.inputs), perplexity(self.candidate, self.inputs)
         top1 = float((ours[0].argmax(-1) == theirs[0].argmax(-1)).double().mean())
         ratio = after / before if before and not math.isnan(before) else math.nan
-        cost = f"top-1 agrees at {top1:.0%} of the tokens" + (
-            "" if math.isnan(ratio) else f", perplexity {ratio:.3g} ×"
-        )
-        self.lines.append(f"what the cuts cost: {cost}")
+        cost = Note("doctor.top1" if math.isnan(ratio) else "doctor.top1_perplexity", top1=top1, ratio=ratio)
+        self.lines.append(Note("doctor.cost", cost=cost))
         if top1 >= SAME_TOP1 and not ratio > SAME_PERPLEXITY:
-            return self._answer("healthy", f"the cuts are made as planned and cost little: {cost}")
+            return self._answer("healthy", Note("doctor.cheap", cost=cost))
         paths = {branch.path for branch in self.cut}
         rows = [row for row in knockout(self.reference, self.inputs, blocks=False).rows if row.site in paths]
         rows.sort(key=lambda row: -row.kl)
-        worst = ", ".join(f"{row.site} (KL {row.kl:.3g})" for row in rows[:3])
-        self.lines.append(f"each cut alone, the worst first: {worst}")
-        return self._answer(
-            "idea",
-            f"weights, code and cache are right: it is the cut itself; {cost}; the most harmful is {rows[0].site}",
-            harm=tuple(rows),
-        )
+        worst = ", ".join(tr("doctor.harm", site=row.site, kl=row.kl) for row in rows[:3])
+        self.lines.append(Note("doctor.each", worst=worst))
+        return self._answer("idea", Note("doctor.idea_wrong", cost=cost, site=rows[0].site), harm=tuple(rows))
 
     def _ids(self) -> torch.Tensor | None:
         found = self.inputs.get("input_ids") if isinstance(self.inputs, Mapping) else None
@@ -309,44 +344,10 @@ class _Doctor:
         return None
 
 
+def _row(row: AuditRow) -> Note:
+    told = {"name": row.name or row.other, "status": row.status, "detail": row.detail}
+    return Note("doctor.row" if row.detail else "doctor.row_bare", **told)
+
+
 def _below(name: str, paths: Any) -> bool:
     return bool(name) and any(name == path or name.startswith(f"{path}.") for path in paths)
-
-
-def _quality(model: nn.Module, inputs: Any) -> float:
-    """Perplexity on the inputs; NaN where they hold no ids."""
-    ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
-    logits = outputs(call(model, inputs))[0]
-    if not isinstance(ids, torch.Tensor) or logits.ndim != 3:
-        return math.nan
-    found = logits[:, :-1].float().log_softmax(-1).gather(-1, ids[:, 1:, None])
-    return math.exp(min(-float(found.mean()), 700.0))
-
-
-@dataclass(frozen=True, slots=True)
-class _CacheGap:
-    error: float
-    length: int
-    """How many tokens the cache says that it holds at the end."""
-    tokens: int
-
-
-def _decoding_gap(model: nn.Module, ids: torch.Tensor) -> _CacheGap | None:
-    """Logits of the last tokens, decoded one by one with a cache, against those of one pass; None without a cache."""
-    steps = min(STEPS, ids.shape[1] - 2)
-    given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
-    with torch.no_grad():
-        try:
-            whole = model(**given).logits[:, -steps:]
-            state = model(input_ids=ids[:, :-steps], use_cache=True)
-            found = []
-            for place in range(ids.shape[1] - steps, ids.shape[1]):
-                cache = state.past_key_values
-                state = model(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True)
-                found.append(state.logits[:, -1])
-        except (TypeError, AttributeError):
-            return None
-    apart = torch.stack(found, 1).double() - whole.double()
-    error = float(apart.norm() / whole.double().norm().clamp_min(1e-300))
-    length = getattr(state.past_key_values, "get_seq_length", lambda: ids.shape[1])()
-    return _CacheGap(error if math.isfinite(error) else math.inf, int(length), ids.shape[1])

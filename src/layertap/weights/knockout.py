@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.result import Result
 from layertap.weights.branches import ATTENTION, Branch, call, confirm, find_branches
 from layertap.weights.plan import Plan
@@ -26,6 +27,8 @@ Progress = Callable[[int, int], None]
 
 NORMAL = 1.96
 """Half the width of a 95 % interval, in standard errors."""
+SHOWN = 60
+"""Lines in the table; the rest is counted."""
 TRIED = 4
 """So many branches are measured at each step of a greedy plan: those that do least harm alone."""
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense", "wo")
@@ -71,8 +74,8 @@ class Joint:
     """Share of the parameters that is left."""
 
     def __str__(self) -> str:
-        kept = f"{self.size:.0%} of the parameters"
-        return f"{self.plan}: {kept}, KL {self.kl:.4g}, top-1 {self.top1:.1%}, perplexity {self.perplexity:.4g}"
+        known = {"size": self.size, "kl": self.kl, "top1": self.top1, "perplexity": self.perplexity}
+        return tr("knockout.joint", plan=str(self.plan), **known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,27 +92,30 @@ class Knockout(Result):
     def plan(self, size: float = 0.8, *, progress: Progress | None = None) -> Joint:
         """Branches to leave out until `size` of the parameters is left: chosen one by one, each set measured anew."""
         if self.measure is None:
-            raise BadArgument("this result came without its model; call knockout(model, inputs) again for a plan")
+            raise BadArgument(tr("knockout.no_model"))
         if not 0 < size < 1:
-            raise BadArgument(f"size={size}: the share of the parameters to keep, between 0 and 1")
+            raise BadArgument(tr("knockout.size", size=size))
         return self.measure.greedy([row.site for row in self.rows], size, progress)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "measure": None}
 
     def __str__(self) -> str:
-        lines = [
-            f"{len(self.rows)} parts left out one by one, {self.tokens} tokens, perplexity {self.perplexity:.4g} whole"
-        ]
-        lines.append(
-            f"{'':24}  {'KL':>9}  {'95 %':>19}  {'top-1':>6}  {'ppl':>8}  {'cosine':>7}  {'change':>6}  {'size':>5}"
+        known = {"tokens": self.tokens, "perplexity": self.perplexity}
+        names = ("kl", "interval", "top1", "perplexity", "cosine", "change", "share")
+        titles = dict(zip(names, (tr(f"knockout.{name}") for name in names), strict=True))
+        width = max([24, *(len(row.site) for row in self.rows[:SHOWN])])
+        layout = (
+            "{site:{width}}  {kl:>9}  {interval:>19}  {top1:>6}  {perplexity:>8}  {cosine:>7}  {change:>6}  {share:>5}"
         )
-        for row in self.rows:
-            span = f"{row.kl_low:.3g} to {row.kl_high:.3g}"
-            lines.append(
-                f"{row.site:24}  {row.kl:9.4g}  {span:>19}  {row.top1:6.1%}  {row.perplexity:8.4g}  {row.cosine:7.4f}  "
-                f"{row.change:6.3f}  {row.share:5.1%}"
-            )
+        lines = [tr("knockout.head", count=len(self.rows), **known), layout.format(site="", width=width, **titles)]
+        for row in self.rows[:SHOWN]:
+            numbers = {"kl": f"{row.kl:.4g}", "top1": f"{row.top1:.1%}", "perplexity": f"{row.perplexity:.4g}"}
+            numbers |= {"cosine": f"{row.cosine:.4f}", "change": f"{row.change:.3f}", "share": f"{row.share:.1%}"}
+            numbers["interval"] = tr("knockout.span", low=row.kl_low, high=row.kl_high)
+            lines.append(layout.format(site=row.site, width=width, **numbers))
+        if len(self.rows) > SHOWN:
+            lines.append(tr("knockout.more", count=len(self.rows) - SHOWN))
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,6 +132,8 @@ def knockout(
     `inputs` is one batch or a list of them: keywords, with `input_ids` for the perplexity, or positional arguments.
     """
     batches = list(inputs) if isinstance(inputs, list) else [inputs]
+    if not batches:
+        raise BadArgument(tr("knockout.no_inputs"))
     measure = _Measure(model, batches)
     parts: list[tuple[str, str, list[Branch]]] = [(b.path, b.kind, [b]) for b in measure.branches]
     if blocks:
@@ -163,7 +171,9 @@ class _Measure:
     def __init__(self, model: nn.Module, batches: Sequence[Any]) -> None:
         self.model, self.batches = model, batches
         self.branches = find_branches(model)
-        self._skips = skips_of(model, Plan(branches=tuple(self.branches)), confirm(model, self.branches, batches[0]))
+        confirmed = confirm(model, self.branches, batches[0])
+        self._skips = skips_of(model, Plan(branches=tuple(self.branches)), confirmed)
+        self._adds = {branch.path: confirmed[branch.path].adds or branch.path for branch in self.branches}
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self._stream: dict[str, list[float]] = {}
         self._whole: list[torch.Tensor] = []
@@ -195,7 +205,7 @@ class _Measure:
             def branch_done(_: Any, args: Any, output: Any, path: str = branch.path) -> None:
                 added[path] = output if isinstance(output, torch.Tensor) else output[0]
 
-            handles.append(self.model.get_submodule(branch.path).register_forward_hook(branch_done))
+            handles.append(self.model.get_submodule(self._adds[branch.path]).register_forward_hook(branch_done))
         try:
             logits = _logits(call(self.model, batch))
         finally:
@@ -233,7 +243,7 @@ class _Measure:
         config = getattr(module, "config", None) or getattr(self.model, "config", None)
         count = getattr(module, "num_heads", None) or getattr(config, "num_attention_heads", None)
         if not isinstance(count, int):
-            raise BadArgument(f"{branch.path}: the number of its heads is not known")
+            raise BadArgument(tr("knockout.no_heads", path=branch.path))
         return count
 
     def without(self, branches: Sequence[Branch], head: int | None = None) -> dict[str, float]:
@@ -274,7 +284,7 @@ class _Measure:
         module = self.model.get_submodule(branch.path)
         projection = next((child for name, child in module.named_children() if name in _PROJECTIONS), None)
         if projection is None:
-            raise BadArgument(f"{branch.path}: its output projection is not known (one of {', '.join(_PROJECTIONS)})")
+            raise BadArgument(tr("knockout.no_projection", path=branch.path, names=", ".join(_PROJECTIONS)))
         count = self.heads(branch)
 
         def silence(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -301,9 +311,7 @@ class _Measure:
             if progress is not None:
                 progress(min(int(100 * self.share(taken)), int(100 * (1 - size))), int(100 * (1 - size)))
         if 1 - self.share(taken) > size:
-            raise BadArgument(
-                f"without all {len(taken)} branches {1 - self.share(taken):.0%} of the parameters are left"
-            )
+            raise BadArgument(tr("knockout.left", count=len(taken), share=1 - self.share(taken)))
         ordered = tuple(branch for branch in self.branches if branch in taken)
         return Joint(plan=Plan(branches=ordered), size=1 - self.share(taken), **effect)
 
@@ -338,9 +346,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 def _logits(output: Any) -> torch.Tensor:
     found = output.logits if hasattr(output, "logits") else next(iter(outputs(output)), None)
     if not isinstance(found, torch.Tensor) or found.ndim < 2:
-        raise BadArgument(
-            "the model returns no logits; knockout compares distributions over the last axis of its output"
-        )
+        raise BadArgument(tr("knockout.no_logits"))
     return found
 
 
