@@ -19,7 +19,7 @@ from torch import nn
 from layertap.errors import BadArgument
 from layertap.fault import find_fault
 from layertap.messages import tr
-from layertap.result import Note, Result, with_codes
+from layertap.result import Note, Result
 from layertap.select.collapse import collapse
 from layertap.weights.audit import audit
 from layertap.weights.branches import ATTENTION, Branch, call, confirm, find_branches
@@ -45,7 +45,7 @@ SAME_TOP1, SAME_PERPLEXITY = 0.9, 1.1
 as good as the reference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Diagnosis(Result):
     """One answer, and what it rests on."""
 
@@ -68,18 +68,6 @@ class Diagnosis(Result):
     def __str__(self) -> str:
         head = tr("doctor.head", answer=tr(f"doctor.{self.answer}"), sentence=self.sentence)
         return "\n".join([head, *(f"- {line}" for line in self.evidence)])
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        harm = [{name: getattr(row, name) for name in KnockoutRow.__dataclass_fields__} for row in self.harm]
-        known: dict[str, Any] = {
-            "answer": self.answer,
-            "sentence": self.sentence,
-            "evidence": list(self.evidence),
-            "site": self.site,
-        }
-        known |= {"cuts": list(self.cuts), "harm": harm, "audit": self.audit.to_dict()}
-        return with_codes(known, self, "sentence", "evidence")
 
 
 def doctor(

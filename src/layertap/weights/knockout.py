@@ -78,7 +78,7 @@ class Joint:
         return tr("knockout.joint", plan=str(self.plan), **known)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Knockout(Result):
     """Every part, the one that does least harm first."""
 
@@ -117,11 +117,6 @@ class Knockout(Result):
         if len(self.rows) > SHOWN:
             lines.append(tr("knockout.more", count=len(self.rows) - SHOWN))
         return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        rows = [{name: getattr(row, name) for name in KnockoutRow.__dataclass_fields__} for row in self.rows]
-        return {"tokens": self.tokens, "perplexity": self.perplexity, "rows": rows}
 
 
 def knockout(
