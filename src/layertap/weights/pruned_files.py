@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from layertap.durable import replacing
-from layertap.errors import BadArgument, MissingExtra, WeightsWrong
-from layertap.files import parse_json, read_bytes
+from layertap.errors import BadArgument, WeightsWrong
+from layertap.files import open_regular, parse_json, read_bytes, reading, reason
+from layertap.messages import tr
+from layertap.targets.hf import load_hf
 from layertap.weights.branches import call, confirm, default_inputs
 from layertap.weights.plan import Plan, read_plan
 from layertap.weights.pruning import Pruning, branches_for, outputs, remember, skips_of, without
@@ -65,24 +67,18 @@ def load_pruned(folder: str | os.PathLike[str], model: nn.Module | None = None, 
     try:
         held = parse_json(read_bytes(path / PLAN_FILE))
         plan = {str(name): str(wish) for name, wish in held["plan"].items()}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise BadArgument(f"{path} has no {PLAN_FILE}: it was not written by save_pruned") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadArgument(f"{path / PLAN_FILE} is damaged: {error}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadArgument(f"{path / PLAN_FILE} is damaged: {reason(error)}") from None
     if model is None:
         return _of_transformers(path, str(held.get("class", "")), plan, inputs)
     return _of_skeleton(path, model, plan, inputs)
 
 
 def _of_transformers(path: Path, name: str, plan: dict[str, str], inputs: Any) -> nn.Module:
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtra("loading this model needs transformers: pip install 'layertap[hf]'") from error
-    cls = getattr(transformers, name, None)
-    if cls is None:
-        raise BadArgument(f"transformers has no {name}; give a whole model of the class: load_pruned(folder, model)")
-    full, loading = cls.from_pretrained(path, local_files_only=True, dtype="auto", output_loading_info=True)
+    # The folder may be anyone's: no code of its own, no kernel from elsewhere, no class that is no model.
+    full, loading = load_hf(path, f"hf:{path}", name)
     full.eval()
     pruned = _pruned(full, plan, inputs)
     gone = set(full.state_dict()) - set(pruned.state_dict())
@@ -96,7 +92,10 @@ def _of_skeleton(path: Path, model: nn.Module, plan: dict[str, str], inputs: Any
     from safetensors.torch import load_model
 
     small = _pruned(model, plan, inputs)
-    load_model(small, str(path / "model.safetensors"), strict=True)
+    file = path / "model.safetensors"
+    with reading(str(file), tr("checkpoint.not_of_model"), WeightsWrong):
+        open_regular(file).close()
+        load_model(small, str(file), strict=True)
     return small
 
 
