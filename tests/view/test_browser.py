@@ -177,3 +177,21 @@ def test_the_ladder_works_in_a_frame_from_text(tab, compared):
     frame.locator("a.lt-cell").nth(9).click()
     row.click()
     assert row.get_attribute("aria-selected") == "true"
+
+
+@pytest.mark.parametrize("path", ["/", "/?site=blocks.3.down", "/?b=none", "/runs"])
+def test_a_phone_scrolls_down_and_not_sideways(compared, tab, path):
+    tab.set_viewport_size({"width": 360, "height": 740})
+    tab.goto(f"{compared.url}{path}")
+    assert tab.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_paper_has_all_of_a_page(compared, tab):
+    tab.goto(f"{compared.url}/?site=blocks.3.down")
+    tab.emulate_media(media="print")
+    assert not tab.locator(".top").is_visible()
+    inner = tab.evaluate(
+        "[...document.querySelectorAll('.panes > section')].map(one => one.scrollHeight - one.clientHeight)"
+    )
+    assert max(inner) <= 1
+    assert tab.locator("tr[data-site]:visible").count() == 75

@@ -152,4 +152,8 @@ MESSAGES = {
     "view.more_tokens": "{shown} of {count} tokens are shown",
     "view.by_token": "The ladder shows the error of token {token} alone.",
     "view.all_tokens": "back to all tokens",
+    "view.refused_host": "this viewer answers to 127.0.0.1 and localhost only",
+    "view.refused_origin": "another origin may not read this viewer",
+    "view.refused_method": "this viewer only reads: GET and HEAD",
+    "view.refused_token": "running a model needs the token that layertap view printed",
 }

@@ -149,4 +149,8 @@ MESSAGES = {
     "view.more_tokens": "显示 {count} 个 token 中的 {shown} 个",
     "view.by_token": "阶梯图只显示第 {token} 个 token 的误差。",
     "view.all_tokens": "回到全部 token",
+    "view.refused_host": "本查看器只响应 127.0.0.1 和 localhost",
+    "view.refused_origin": "其他来源不得读取本查看器",
+    "view.refused_method": "本查看器只读：GET 和 HEAD",
+    "view.refused_token": "运行模型需要 layertap view 打印的令牌",
 }
