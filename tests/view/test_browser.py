@@ -73,6 +73,7 @@ def test_keys(compared, tab):
     assert "q=blocks.7" in tab.url
     tab.keyboard.press("Escape")
     assert seen.count() > 1
+    assert "q=" not in tab.url
 
 
 def test_only_what_is_no_noise(compared, tab):

@@ -156,4 +156,5 @@ MESSAGES = {
     "view.refused_origin": "another origin may not read this viewer",
     "view.refused_method": "this viewer only reads: GET and HEAD",
     "view.refused_token": "running a model needs the token that layertap view printed",
+    "view.unforeseen": "this part could not be made: {error}",
 }

@@ -153,4 +153,5 @@ MESSAGES = {
     "view.refused_origin": "其他来源不得读取本查看器",
     "view.refused_method": "本查看器只读：GET 和 HEAD",
     "view.refused_token": "运行模型需要 layertap view 打印的令牌",
+    "view.unforeseen": "这一部分无法生成：{error}",
 }
