@@ -11,7 +11,15 @@ from typing import Any
 
 from layertap.judge.measured import Measured
 from layertap.result import Note, Verdict
-from layertap.sweeping.comparing import Recorded, floors_from, groups_of, matrix_of, measure_all, recorded, rows_against
+from layertap.sweeping.comparing import (
+    RecordedMode,
+    floors_from,
+    groups_of,
+    matrix_of,
+    measure_all,
+    recorded,
+    rows_against,
+)
 from layertap.sweeping.definition import Definition, ModeDefinition
 from layertap.sweeping.evidence_words import bits_of, dtypes_of, summary
 from layertap.sweeping.language import compare_tokens, read_tokens
@@ -106,7 +114,7 @@ def conclude(
 
 
 def _reference(
-    definition: Definition, finished: Sequence[Finished], runs: Sequence[Recorded], notes: list[Note]
+    definition: Definition, finished: Sequence[Finished], runs: Sequence[RecordedMode], notes: list[Note]
 ) -> str:
     """The definition's reference; where it was not chosen or has no run, the first mode that has one."""
     wanted = definition.reference
@@ -121,8 +129,8 @@ def _reference(
 
 def _mode(
     one: Finished,
-    run: Recorded | None,
-    reference: Recorded | None,
+    run: RecordedMode | None,
+    reference: RecordedMode | None,
     measured: Mapping[str, Measured] | None,
     floors: Mapping[Any, Any],
     reference_outcome: Mapping[str, Any],
@@ -171,7 +179,7 @@ def _mode(
     )
 
 
-def _run_dtypes(run: Recorded) -> list[str]:
+def _run_dtypes(run: RecordedMode) -> list[str]:
     return list(dict.fromkeys(record.dtype for record in run.records.values()))
 
 
@@ -179,8 +187,8 @@ def _mode_notes(
     mode: ModeDefinition,
     outcome: Mapping[str, Any],
     reference: Mapping[str, Any],
-    run: Recorded,
-    ours: Recorded,
+    run: RecordedMode,
+    ours: RecordedMode,
     verdict: Verdict,
 ) -> list[Note]:
     notes = []
@@ -307,7 +315,7 @@ def _answers(
     definition: Definition,
     modes: Mapping[str, ModeResult],
     matrix: Matrix,
-    runs: Mapping[str, Recorded],
+    runs: Mapping[str, RecordedMode],
     reference: str,
 ) -> tuple[Answer, ...]:
     found = []

@@ -51,7 +51,7 @@ class Json(JSONResponse):
 
 def make_app(session: Session, *, scanner: Any = None, token: str = "") -> Guard:
     """The application behind its guard."""
-    found = _Pages(session)
+    found = _PageApp(session)
     routes = [
         Route("/", found.main),
         Route("/diff.json", found.diff),
@@ -86,14 +86,14 @@ async def _not_found(request: Request, error: Exception) -> Response:
     return PlainTextResponse(tr("view.no_page"), status)
 
 
-Endpoint = Callable[["_Pages", Request, Query], Response]
+Endpoint = Callable[["_PageApp", Request, Query], Response]
 
 
-def _answer(work: Endpoint) -> Callable[[_Pages, Request], Response]:
+def _answer(work: Endpoint) -> Callable[[_PageApp, Request], Response]:
     """An endpoint: reads the address, and what is wrong with it is one sentence and a status."""
 
     @wraps(work)
-    def answered(self: _Pages, request: Request) -> Response:
+    def answered(self: _PageApp, request: Request) -> Response:
         try:
             self.session.refresh()
             return work(self, request, Query.of(request.query_params, len(self.session.sides)))
@@ -116,7 +116,7 @@ def _problem(request: Request, why: str, status: int) -> Response:
     return PlainTextResponse(why, status)
 
 
-class _Pages:
+class _PageApp:
     def __init__(self, session: Session) -> None:
         self.session = session
 

@@ -28,7 +28,7 @@ from layertap.weights.parametrized import computed_weights
 from layertap.weights.quantised import dequantised, rounded
 from layertap.weights.result import Audit, AuditRow
 from layertap.weights.same import THREADS, compare, finite
-from layertap.weights.search import Search
+from layertap.weights.search import RelationSearch
 from layertap.weights.sides import Progress, Relation, Sides
 from layertap.weights.sources import of_tensor, open_weights
 
@@ -51,10 +51,10 @@ def audit(model: Any, other: Any, *, progress: Progress | None = None) -> Audit:
     first, second = open_weights(model), open_weights(other)
     if second.model is not None and first.model is None:
         first, second = second, first
-    return _Audit(Sides(first, second, progress)).run(began)
+    return _Auditing(Sides(first, second, progress)).run(began)
 
 
-class _Audit:
+class _Auditing:
     def __init__(self, sides: Sides) -> None:
         self.sides = sides
         self.model, self.other, self.hints = sides.model, sides.other, sides.hints
@@ -69,7 +69,7 @@ class _Audit:
         self._by_value()
         for name, relation in computed_weights(self.model, self.other).items():
             self.found.setdefault(name, relation)
-        search = Search(self.sides, self.found)
+        search = RelationSearch(self.sides, self.found)
         search.run()
         for name, reason in straight_squares(self.model, self.other, self.found).items():
             self.found[name] = Relation("changed", self.found[name].others, "not transposed", reason)

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.errors import BadArgument
 from layertap.result import Note
 from layertap.select.collapse import collapse
-from layertap.weights.branches import kind_of_child
+from layertap.weights.branches import find_branches, kind_of_child
 from layertap.weights.entries import Weights
 
 
@@ -75,10 +76,14 @@ def _ignored_skips(model: Any, config: dict[str, Any]) -> Note | None:
     if model is None or not isinstance(asked, dict):
         return None
     kept = []
+    try:
+        blocks = {branch.block: model.get_submodule(branch.block) for branch in find_branches(model)}
+    except BadArgument:
+        return None
     for layer, wish in asked.items():
         skips = wish.get("skip", ()) if isinstance(wish, dict) else ()
-        for path, module in model.named_modules():
-            if path.split(".")[-1:] == [str(layer)] and any(part.isdigit() for part in path.split(".")):
+        for path, module in blocks.items():
+            if path.split(".")[-1:] == [str(layer)]:
                 held = [skip for skip in skips for name, child in module.named_children() if _names(skip, name, child)]
                 kept += [f"{path}.{skip}" for skip in held]
     if not kept:

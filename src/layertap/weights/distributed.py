@@ -28,7 +28,7 @@ _CLASSES = {
 }
 
 
-class _Reader(pickle.Unpickler):
+class _ShardReader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         dtype = getattr(torch, name, None) if module == "torch" else None
         if isinstance(dtype, torch.dtype) or name in _CLASSES.get(module, ()):
@@ -39,7 +39,7 @@ class _Reader(pickle.Unpickler):
 def distributed_entries(folder: Path) -> dict[str, Entry]:
     """The tensors of such a folder, each put together from its chunks when it is read."""
     with reading(f"{folder}/.metadata", tr("checkpoint.not_distributed"), BadArgument):
-        metadata = _Reader(io.BytesIO(read_bytes(folder / ".metadata"))).load()
+        metadata = _ShardReader(io.BytesIO(read_bytes(folder / ".metadata"))).load()
         described = dict(metadata.state_dict_metadata)
         stored = dict(metadata.storage_data)
     found: dict[str, Entry] = {}

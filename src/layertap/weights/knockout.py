@@ -75,7 +75,7 @@ class Joint:
         return f"{self.plan}: {kept}, KL {self.kl:.4g}, top-1 {self.top1:.1%}, perplexity {self.perplexity:.4g}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Knockout(Result):
     """Every part, the one that does least harm first."""
 
@@ -111,11 +111,6 @@ class Knockout(Result):
                 f"{row.change:6.3f}  {row.share:5.1%}"
             )
         return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        rows = [{name: getattr(row, name) for name in KnockoutRow.__dataclass_fields__} for row in self.rows]
-        return {"tokens": self.tokens, "perplexity": self.perplexity, "rows": rows}
 
 
 def knockout(

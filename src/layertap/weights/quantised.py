@@ -27,7 +27,7 @@ BITS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedPart:
     """What a tensor was made of beside its partner, and whether that is as it should be."""
 
     used: tuple[str, ...]
@@ -35,7 +35,7 @@ class Merged:
     right: bool = True
 
 
-def dequantised(model: Entry, source: Entry, entries: Mapping[str, Entry]) -> Merged | None:
+def dequantised(model: Entry, source: Entry, entries: Mapping[str, Entry]) -> MergedPart | None:
     """The scales and zeros by which the model's weight is the source: one scale a row, a block, or for all."""
     if source.dtype not in _SMALL or source.shape != model.shape or not model.dtype.is_floating_point:
         return None
@@ -59,14 +59,14 @@ def dequantised(model: Entry, source: Entry, entries: Mapping[str, Entry]) -> Me
             error = _error(here, product)
             known: dict[str, Any] = {"shape": str(tuple(scale.shape)), "error": error}
             if error <= ROUNDED * torch.finfo(model.dtype).eps:
-                return Merged(used, Note(f"audit.{way}_scales", **known))
+                return MergedPart(used, Note(f"audit.{way}_scales", **known))
             # The other way round: what the values were rounded from.
             room = STEP * spread.abs() * torch.maximum(wanted.abs() / 8, torch.ones(())) if way == "times" else None
             if room is not None and bool(((here - product).abs() <= room).all()):
-                return Merged(used, Note("audit.rounded_scales", **known))
+                return MergedPart(used, Note("audit.rounded_scales", **known))
             by = float((here.double() * product.double()).sum() / product.double().square().sum().clamp_min(1e-300))
             if abs(by - 1) > APART and _error(here, by * product) < APART / 2:
-                wrong = Merged(used, Note("audit.wrong_scales", shape=known["shape"], by=by), right=False)
+                wrong = MergedPart(used, Note("audit.wrong_scales", shape=known["shape"], by=by), right=False)
     return wrong
 
 
@@ -109,7 +109,7 @@ def _spread(scale: torch.Tensor, like: torch.Tensor) -> torch.Tensor | None:
     return scale
 
 
-def merged_lora(model: Entry, base: Entry, other: Weights) -> Merged | None:
+def merged_lora(model: Entry, base: Entry, other: Weights) -> MergedPart | None:
     """The factors where the model's weight is the base plus a multiple of their product."""
     if base.shape != model.shape or len(model.shape) != 2:
         return None
@@ -130,8 +130,8 @@ def merged_lora(model: Entry, base: Entry, other: Weights) -> Merged | None:
         if error <= ROUNDED * torch.finfo(model.dtype).eps:
             wanted = _adapter_scale(other.config)
             if wanted is not None and abs(by / wanted - 1) > APART:
-                return Merged((one, two), Note("audit.lora_twice", by=by, wanted=wanted), right=False)
-            return Merged((one, two), Note("audit.lora", by=by, error=error))
+                return MergedPart((one, two), Note("audit.lora_twice", by=by, wanted=wanted), right=False)
+            return MergedPart((one, two), Note("audit.lora", by=by, error=error))
     return None
 
 

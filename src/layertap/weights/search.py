@@ -25,12 +25,12 @@ from layertap.weights.entries import Entry
 from layertap.weights.hashes import Hashes
 from layertap.weights.hints import out_of_order
 from layertap.weights.layout import axes_permuted, conventions, refines, square
-from layertap.weights.quantised import Merged, merged_lora
+from layertap.weights.quantised import MergedPart, merged_lora
 from layertap.weights.same import same_bits
 from layertap.weights.sides import Relation, Sides
 
 
-class Search:
+class RelationSearch:
     """Adds a relation for every tensor that has none."""
 
     def __init__(self, sides: Sides, found: dict[str, Relation]) -> None:
@@ -237,7 +237,7 @@ def _holds(names: Iterable[str]) -> Note:
     return Note("audit.holds", names=shown(tuple(names)))
 
 
-def _merged(source: Entry, lora: Merged) -> Relation:
+def _merged(source: Entry, lora: MergedPart) -> Relation:
     if lora.right:
         return Relation("converted", (source.name, *lora.used), "LoRA merged", lora.note, lossy=True)
     return Relation("changed", (source.name, *lora.used), "LoRA merged", lora.note)

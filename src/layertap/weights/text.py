@@ -94,13 +94,13 @@ def _spanned(details: Sequence[str]) -> str:
         elif isinstance(value, Note):
             value = _spanned(column)
         elif isinstance(value, float) and min(column) != max(column):
-            value = _Span(min(column), max(column))
+            value = _TextSpan(min(column), max(column))
         values[key] = value
     return tr(notes[0].code, **values)
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class _TextSpan:
     """Takes the place of a number in a sentence."""
 
     low: float
