@@ -257,7 +257,7 @@ def render(result: Any, form: str) -> Any:
         if where is not None:
             module, _, name = where.partition(":")
             return getattr(import_module(module), name)(result)
-    raise LayertapError(f"a {type(result).__name__} has no {form} form")
+    raise LayertapError(tr("result.no_form", name=type(result).__name__, form=form))
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -266,4 +266,4 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadArgument(f"{path}: no report can be written here ({error.strerror or error})") from error
+        raise BadArgument(tr("result.unwritable", path=path, strerror=error.strerror or error)) from error

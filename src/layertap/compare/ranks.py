@@ -146,7 +146,7 @@ def _first_nan(rows: list[dict[str, Any]]) -> list[str]:
     for row in bad:
         if row["step"] == step:
             first.setdefault(row["rank"], row["site"])
-    told = ", ".join(f"rank {rank} ({site})" for rank, site in sorted(first.items()))
+    told = ", ".join(tr("ranks.rank_site", rank=rank, site=site) for rank, site in sorted(first.items()))
     return [Note("ranks.first_nan", step=step, ranks=told)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from layertap.compare.training import Parting, TrainingReport
 from layertap.messages import printable, tr
 from layertap.report.values import jsonable, number
-from layertap.result import equal, with_codes
+from layertap.result import Note, equal, with_codes
 
 
 def training_text(report: TrainingReport) -> str:
@@ -30,7 +30,7 @@ def place_text(parting: Parting) -> str:
     if parting.epoch is not None:
         parts.insert(1, tr("training_diff.epoch_batch", epoch=parting.epoch, batch=parting.batch))
     if parting.rank:
-        parts.append(f"rank {parting.rank}")
+        parts.append(Note("training_diff.rank", rank=parting.rank))
     if parting.phase != "train":
         parts.append(parting.phase)
     if not math.isnan(parting.error):

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from layertap.durable import replacing
-from layertap.errors import CorruptRun
+from layertap.errors import BadArgument, CorruptRun
 from layertap.files import parse_json, read_bytes
 from layertap.messages import printable, tr
+from layertap.plain import from_plain
 from layertap.result import Note
 from layertap.site import Record
 from layertap.store.runfile import plain
@@ -58,11 +59,11 @@ class TriggerReport:
     """How many ranks train together."""
 
     def __str__(self) -> str:
-        at = f"step {self.step}" + "".join(
+        at = tr("trigger.step", step=self.step) + "".join(
             f", {name} {value}" for name, value in (("epoch", self.epoch), ("batch", self.batch)) if value is not None
         )
         if self.rank or self.world > 1:
-            at += f", rank {self.rank}"
+            at += tr("trigger.and_rank", rank=self.rank)
         lines: list[str] = [Note("trigger.at", rule=self.rule, at=at, reason=self.reason)]
         if self.birth is not None:
             lines.append(self.birth.text)
@@ -80,15 +81,10 @@ class TriggerReport:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TriggerReport:
-        birth = data.get("birth")
-        return cls(
-            **{
-                **data,
-                "birth": None if birth is None else Birth(**birth),
-                "inputs": tuple(data["inputs"]),
-                "steps": tuple(data["steps"]),
-            }
-        )
+        found: TriggerReport = from_plain(cls, data)
+        if any(not {"name", "dtype", "shape", "fingerprint"} <= set(given) for given in found.inputs):
+            raise ValueError(tr("trigger.input_parts"))
+        return found
 
 
 def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record], bool]) -> Birth:
@@ -105,7 +101,7 @@ def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record],
         "forward": Note("trigger.forward", name=name),
         "backward": Note("trigger.backward", name=name),
     }
-    text = f"step {first.step}: {texts[where]}"
+    text = tr("trigger.step_text", step=first.step, texts=texts[where])
     if where in ("forward", "backward"):
         text += f"; {nonfinite_text(first)}"
         if before is not None:
@@ -223,9 +219,7 @@ def read_reports(folder: Path) -> tuple[TriggerReport, ...]:
     for path in sorted((folder / "triggers").glob("[0-9]*.json")):
         try:
             data = parse_json(read_bytes(path))
-            if data["loss"] in ("NaN", "Infinity", "-Infinity"):
-                data["loss"] = float(data["loss"].replace("Infinity", "inf"))
             found.append(TriggerReport.from_dict(data))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, BadArgument):
             raise CorruptRun(tr("trigger.damaged", path=path)) from None
     return tuple(found)

@@ -201,7 +201,7 @@ class _Doctor:
             if row.weighs == "fault" and not (row.status == "unexpected" and _below(row.other, gone))
         ]
         built = [row for row in loud if _below(row.name, self.meant - {branch.path for branch in self.cut})]
-        counts = ", ".join(f"{count} {status}" for status, count in self.found.by_status.items())
+        counts = ", ".join(f"{count} {tr(f'audit.status_{status}')}" for status, count in self.found.by_status.items())
         if not loud:
             code = "doctor.weights_cut" if self.cut else "doctor.weights"
             self.lines.append(Note(code, counts=counts, cut=len(self.cut)))
@@ -264,8 +264,9 @@ class _Doctor:
             gap = Note("doctor.gap_counted", gap=gap, length=theirs.length, tokens=theirs.tokens)
         self.lines.append(Note("doctor.cache_line", gap=gap))
         if theirs.error > max(GAP * ours.error, ROUNDING) or lost:
-            skipped = lost and any(branch.kind == ATTENTION for branch in self.cut)
-            return self._answer("cache", Note("doctor.cache_not_told" if skipped else "doctor.cache_wrong", gap=gap))
+            if lost and any(branch.kind == ATTENTION for branch in self.cut):
+                gap = Note("doctor.gap_not_updated", gap=gap)
+            return self._answer("cache", Note("doctor.cache_wrong", gap=gap))
         return None
 
     def _right_without_cache(self, theirs: list[torch.Tensor]) -> bool:
@@ -333,7 +334,7 @@ class _Doctor:
 
 
 def _row(row: AuditRow) -> Note:
-    told = {"name": row.name or row.other, "status": row.status, "detail": row.detail}
+    told = {"name": row.name or row.other, "status": tr(f"audit.status_{row.status}"), "detail": row.detail}
     return Note("doctor.row" if row.detail else "doctor.row_bare", **told)
 
 

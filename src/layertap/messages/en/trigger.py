@@ -1,6 +1,7 @@
 """English: what layertap.trigger says."""
 
 MESSAGES = {
+    "trigger.and_rank": ", rank {rank}",
     "trigger.at": "{rule} at {at}: {reason}",
     "trigger.backward": "it first occurs in the backward pass of {name}",
     "trigger.batch": "the batch itself is not finite: {what}",
@@ -12,6 +13,7 @@ MESSAGES = {
     ),
     "trigger.forward": "it first occurs in the forward pass of {name}",
     "trigger.grad_norm": "gradient norm above {grad_norm:g} × its median",
+    "trigger.input_parts": "each input of a trigger report has a name, a dtype, a shape and a fingerprint",
     "trigger.input": "input {x}: {x2} {x3}, fingerprint {x4}",
     "trigger.loss": "the loss is {loss}, {times} × its spread above the median {median} of the last {count} steps",
     "trigger.loss_born": "it first occurs in the loss: all values recorded before it are finite",
@@ -23,6 +25,8 @@ MESSAGES = {
     "trigger.ring_steps": "steps {span} of the ring are in the run",
     "trigger.rule_at": "{rule} at step {step}",
     "trigger.silenced": "{silenced} more triggers were not reported; triggers.most = {most}",
+    "trigger.step": "step {step}",
+    "trigger.step_text": "step {step}: {texts}",
     "trigger.stripped": "{stripped} tensors of the ring were dropped for its budget; their statistics were kept",
     "trigger.the_model": "the model",
     "trigger.unknown": (

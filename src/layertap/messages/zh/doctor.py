@@ -5,7 +5,6 @@ MESSAGES = {
     "doctor.and_more": "{first}；另有 {count} 个",
     "doctor.cache": "缓存",
     "doctor.cache_line": "缓存：{gap}",
-    "doctor.cache_not_told": "不用缓存时正确，使用缓存时出错：{gap}；被跳过的注意力也须让缓存计入其 token",
     "doctor.cache_wrong": "不用缓存时正确，使用缓存时出错：{gap}",
     "doctor.cheap": "剪枝按计划完成，代价很小：{cost}",
     "doctor.class_lost": (
@@ -22,6 +21,7 @@ MESSAGES = {
     "doctor.finding": "在其余部分中寻找错误",
     "doctor.gap": "使用缓存时 logits 与不用缓存相差 {theirs:.2g}（参考模型：{ours:.2g}）",
     "doctor.gap_counted": "{gap}；缓存只计入 {tokens} 个 token 中的 {length} 个",
+    "doctor.gap_not_updated": "{gap}；被跳过的注意力仍须更新缓存",
     "doctor.harm": "{site}（KL {kl:.3g}）",
     "doctor.head": "{answer}：{sentence}",
     "doctor.healthy": "正常",

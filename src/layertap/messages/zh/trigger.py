@@ -1,6 +1,7 @@
 """Chinese: what layertap.trigger says."""
 
 MESSAGES = {
+    "trigger.and_rank": "，rank {rank}",
     "trigger.at": "触发 {rule}（{at}）：{reason}",
     "trigger.backward": "产生于 {name} 的反向计算",
     "trigger.batch": "输入批次本身含非有限值：{what}",
@@ -10,6 +11,7 @@ MESSAGES = {
     "trigger.first": "首个异常的位置是 {site}：其范数为 {value}，中位数为 {median}",
     "trigger.forward": "产生于 {name} 的前向计算",
     "trigger.grad_norm": "梯度范数超过其中位数的 {grad_norm:g} 倍",
+    "trigger.input_parts": "触发报告的每个输入都应有名称、dtype、形状和指纹",
     "trigger.input": "输入 {x}：{x2} {x3}，指纹 {x4}",
     "trigger.loss": "损失为 {loss}，比最近 {count} 步的中位数 {median} 高出 {times} 倍离散度",
     "trigger.loss_born": "产生于损失函数：此前记录的一切都是有限值",
@@ -21,6 +23,8 @@ MESSAGES = {
     "trigger.ring_steps": "缓存中的第 {span} 步已写入运行记录",
     "trigger.rule_at": "第 {step} 步的 {rule}",
     "trigger.silenced": "另有 {silenced} 次触发没有报告；triggers.most = {most}",
+    "trigger.step": "第 {step} 步",
+    "trigger.step_text": "第 {step} 步：{texts}",
     "trigger.stripped": "因预算丢弃了缓存中的 {stripped} 个张量；保留了统计量",
     "trigger.the_model": "模型",
     "trigger.unknown": (
