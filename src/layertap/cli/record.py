@@ -15,7 +15,7 @@ from layertap.report.receipt import receipt_view
 
 def record(
     target: Annotated[str, typer.Argument(help=tr("cli.record_model"))],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help=tr("cli.run_folder"))] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help=tr("cli.run_folder"))] = None,
     sites: Annotated[list[str] | None, typer.Option(help=tr("cli.sites"))] = None,
     exclude: Annotated[list[str] | None, typer.Option(help=tr("cli.exclude"))] = None,
     what: Annotated[str, typer.Option(help=tr("cli.what"))] = "output",

@@ -55,14 +55,11 @@ def sweep_view(sweep: Sweep, *, verbose: bool = False) -> Group:
     """For a terminal."""
     style = STYLES[sweep.verdict]
     lines: list[Any] = [Text(groups_line(sweep), style=style), Text(verdict_line(sweep), style=style)]
-    for mode in sweep.failed:
-        lines.append(Text(tr("sweep.failed", mode=mode.name, error=mode.error), style="bold red"))
-        if mode.log:
-            lines.append(Text(tr("sweep.log", path=mode.log), style="dim"))
+    for line, logs in failures(sweep):
+        lines.append(Text(line, style="bold red"))
+        lines += [Text(tr("sweep.log", path=logs[0]), style="dim")] if logs else []
     lines += [Text(f"note: {note}", style="yellow") for note in sweep.notes]
-    lines += [
-        Text(f"note: {mode.name}: {note}", style="yellow") for mode in sweep.modes.values() for note in mode.notes
-    ]
+    lines += [Text(f"note: {line}", style="yellow") for line in mode_notes(sweep)]
     lines += [Text(""), modes_table(sweep), Text(tr("sweep.legend"), style="dim")]
     lines += depth_lines(sweep, verbose=verbose)
     lines += token_view(sweep)
@@ -76,17 +73,19 @@ def groups_line(sweep: Sweep) -> str:
     """Which modes are one and the same."""
     if not sweep.groups:
         return tr("sweep.none")
-    if all(len(group) == 1 for group in sweep.groups):
+    wrong = sweep.reference in sweep.misnamed
+    if len(sweep.groups) == 1 and len(sweep.groups[0]) == 1 and not wrong:
+        return tr("sweep.only", mode=sweep.groups[0][0])
+    if all(len(group) == 1 for group in sweep.groups) and not wrong:
         return tr("sweep.alone", count=len(sweep.groups), modes=", ".join(group[0] for group in sweep.groups))
-    wrong = {note.values["mode"] for note in sweep.notes if note.code == "sweep.not_its_name"}
     same = {note.values["mode"] for note in sweep.notes if note.code == "sweep.no_effect"}
     parts = []
     for group in sweep.groups:
         text = " = ".join(group)
-        if len(group) == 1:
-            parts.append(text)
-        elif sweep.reference in group and sweep.reference in wrong:
+        if sweep.reference in group and wrong:
             parts.append(tr("sweep.group_not_its_name", group=text))
+        elif len(group) == 1:
+            parts.append(text)
         elif sweep.reference in group and not same.isdisjoint(group):
             parts.append(tr("sweep.group_reference", group=text))
         else:
@@ -107,6 +106,33 @@ def verdict_line(sweep: Sweep) -> str:
     return tr(
         "sweep.verdict", verdict=word, count=len(modes), reference=sweep.reference, counts=", ".join(counts) or "-"
     )
+
+
+def failures(sweep: Sweep) -> list[tuple[str, list[str]]]:
+    """Why modes have no run, each reason once; with the files that hold what was printed."""
+    found: dict[str, list[ModeResult]] = {}
+    for mode in sweep.failed:
+        found.setdefault(mode.error, []).append(mode)
+    return [
+        (
+            tr(
+                "sweep.failed" if len(modes) == 1 else "sweep.all_failed",
+                mode=", ".join(one.name for one in modes),
+                error=error,
+            ),
+            [one.log for one in modes if one.log],
+        )
+        for error, modes in found.items()
+    ]
+
+
+def mode_notes(sweep: Sweep) -> list[str]:
+    """What is to be known of modes, each sentence once, with the modes that it is about."""
+    found: dict[str, list[str]] = {}
+    for mode in sweep.modes.values():
+        for note in mode.notes:
+            found.setdefault(note, []).append(mode.name)
+    return [f"{', '.join(names)}: {note}" for note, names in found.items()]
 
 
 _TITLES = ("mode", "verdict", "computes", "first", "last", "ratio", "sqnr", "ideal", "seconds")

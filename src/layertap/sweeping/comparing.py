@@ -16,9 +16,10 @@ from layertap.judge.depth import depth
 from layertap.judge.floor import Floor, key_of
 from layertap.judge.measured import Measured
 from layertap.judge.roundoff import ROUNDOFF
-from layertap.result import Verdict
+from layertap.result import Note, Verdict, joined
 from layertap.site import Record
 from layertap.store import Run
+from layertap.sweeping.codes import FITS, are_codes, measure_codes
 from layertap.sweeping.ideal import decibels, ideal_error
 from layertap.sweeping.result import Matrix, SiteRow
 
@@ -26,12 +27,15 @@ Errors = dict[str, dict[str, dict[str, float]]]
 LIMIT = 6.0
 """A mode on a grid is within what its bits explain up to so many times the ideal quantiser's error: real ones have
 static scales, and several tensors are quantised on the way to a site."""
+CODE_BITS = 8
+"""Of codes whose mode shows no grid."""
+MOST_BITS = 16
 STANDS_OUT = 3.0
 _SAME = Measured(identical=True, error=0.0, how="exact")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class RecordedMode:
     """A mode's run, its records by site."""
 
     name: str
@@ -49,7 +53,7 @@ class Recorded:
         return sites, outputs
 
 
-def recorded(name: str, folder: Path, outcome: Mapping[str, Any]) -> Recorded:
+def recorded(name: str, folder: Path, outcome: Mapping[str, Any]) -> RecordedMode:
     """Opens a finished mode."""
     run = Run(folder)
     found = sorted((record for record in run.records() if record.asked), key=lambda one: (one.step, one.order))
@@ -57,10 +61,10 @@ def recorded(name: str, folder: Path, outcome: Mapping[str, Any]) -> Recorded:
     for record in found:
         site = str(record.site) if record.step == 0 else f"{record.site} (step {record.step})"
         records.setdefault(site, record)
-    return Recorded(name=name, run=run, records=records, outputs=outcome.get("outputs") or {})
+    return RecordedMode(name=name, run=run, records=records, outputs=outcome.get("outputs") or {})
 
 
-def groups_of(modes: Sequence[Recorded], reference: str) -> tuple[tuple[str, ...], ...]:
+def groups_of(modes: Sequence[RecordedMode], reference: str) -> tuple[tuple[str, ...], ...]:
     """Bit-identical modes together: the reference's group first, and the reference first in it; else in order."""
     found: dict[tuple[Any, ...], list[str]] = {}
     for mode in sorted(modes, key=lambda one: one.name != reference):
@@ -68,7 +72,7 @@ def groups_of(modes: Sequence[Recorded], reference: str) -> tuple[tuple[str, ...
     return tuple(tuple(names) for names in found.values())
 
 
-def measure_all(modes: Sequence[Recorded], progress: Any = None) -> dict[tuple[str, str], dict[str, Measured]]:
+def measure_all(modes: Sequence[RecordedMode], progress: Any = None) -> dict[tuple[str, str], dict[str, Measured]]:
     """Each pair of modes, the earlier one as the reference: site → what one pass over both tensors gives."""
     pairs = list(combinations(modes, 2))
     found = {}
@@ -79,16 +83,20 @@ def measure_all(modes: Sequence[Recorded], progress: Any = None) -> dict[tuple[s
     return found
 
 
-def _measured(one: Recorded, other: Recorded) -> Iterator[tuple[str, Pair, Measured]]:
+def _measured(one: RecordedMode, other: RecordedMode) -> Iterator[tuple[str, Pair, Measured]]:
     for site, record in one.records.items():
         if site in other.records:
             pair = Pair(reference=record, candidate=other.records[site], rung="exact")
             same = _identity(record) == _identity(other.records[site])
             # Equal fingerprints of tensors that lie in one file on the disk: nothing is read.
-            yield site, pair, _SAME if same else measure_pair(one.run, other.run, pair)
+            yield site, pair, _SAME if same else _pair(one.run, other.run, pair)
 
 
-def matrix_of(modes: Sequence[Recorded], measured: Mapping[tuple[str, str], Mapping[str, Measured]]) -> Matrix:
+def _pair(one: Run, other: Run, pair: Pair) -> Measured:
+    return (measure_codes if are_codes(pair.reference, pair.candidate) else measure_pair)(one, other, pair)
+
+
+def matrix_of(modes: Sequence[RecordedMode], measured: Mapping[tuple[str, str], Mapping[str, Measured]]) -> Matrix:
     """The errors both ways: the other way round it is the same difference over the other's norm."""
     errors: Errors = {mode.name: {} for mode in modes}
     by_name = {mode.name: mode for mode in modes}
@@ -102,7 +110,7 @@ def matrix_of(modes: Sequence[Recorded], measured: Mapping[tuple[str, str], Mapp
 
 
 def _turned(found: Measured, one: Record, other: Record) -> float:
-    if found.identical or math.isnan(found.error):
+    if found.identical or math.isnan(found.error) or _coded(found):
         return found.error
     here, there = one.statistics.l2, other.statistics.l2
     if there == 0:
@@ -111,8 +119,8 @@ def _turned(found: Measured, one: Record, other: Record) -> float:
 
 
 def rows_against(
-    reference: Recorded,
-    mode: Recorded,
+    reference: RecordedMode,
+    mode: RecordedMode,
     measured: Mapping[str, Measured],
     *,
     bits: int,
@@ -127,24 +135,35 @@ def rows_against(
     ]
     roundoff = max((ROUNDOFF[dtype] for dtype in dtypes if dtype in ROUNDOFF), default=ROUNDOFF["float32"])
     judged = rows_of(pairs, floors, roundoff)
-    rows = [_row(reference, pair, found, row, bits) for (pair, found), row in zip(pairs, judged, strict=True)]
+    rows = [_row((reference, mode), pair, found, row, bits) for (pair, found), row in zip(pairs, judged, strict=True)]
     rows = _standing_out(rows)
-    missing = len(reference.records) != len(pairs) or len(mode.records) != len(pairs)
+    missing = len(reference.records) != len(pairs)  # what the mode has besides is said, and proves nothing
     return _whole(rows, missing, mode, reference), tuple(rows)
 
 
-def _row(reference: Recorded, pair: Pair, found: Measured, row: Row, bits: int) -> SiteRow:
-    record = pair.reference
-    verdict, floor, kind, ratio = row.verdict, row.floor, row.floor_kind, row.ratio
+def _row(sides: tuple[RecordedMode, RecordedMode], pair: Pair, found: Measured, row: Row, bits: int) -> SiteRow:
+    record, other = pair.reference, pair.candidate
+    verdict, floor, kind, ratio, why = row.verdict, row.floor, row.floor_kind, row.ratio, row.why
     ideal = math.nan
-    if 0 < bits <= 8 and record.kept == "tensor" and "float" in record.dtype and not found.identical:
-        error = ideal_error(reference.run[record.site].at(step=record.step).numpy(), bits)
+    coded = _coded(found)
+    run = sides[0].run
+    if coded and "float" not in record.dtype:
+        run, record = sides[1].run, other
+    bits = bits or (CODE_BITS if coded else 0)
+    if coded and not found.error <= FITS:
+        verdict, floor, kind, ratio = "inconclusive", math.nan, "", math.nan
+        why = Note("sweep.not_codes", one=pair.reference.dtype, other=other.dtype, error=f"{found.error:.3g}")
+    elif 0 < bits <= MOST_BITS and record.kept == "tensor" and "float" in record.dtype and not found.identical:
+        error = ideal_error(run[record.site].at(step=record.step).numpy(), bits)
         ideal = decibels(error)
-        if verdict != "identical" and found.difference is not None and error > floor:
+        if verdict != "identical" and found.difference is not None and (coded or error > floor):
             floor, kind = error * (1 + math.sqrt(depth(record))), "ideal"
             ratio = found.error / floor if floor else math.inf
             mismatch = found.difference.nan_mismatch or found.difference.inf_mismatch
             verdict = "fault" if ratio > LIMIT or mismatch or math.isnan(ratio) else "noise"
+            why = Note("sweep.by_ideal", ratio=f"{ratio:.3g}", bits=bits)
+        if coded:
+            why = joined(found.why, why)
     return SiteRow(
         site=str(row.site) if record.step == 0 else f"{row.site} (step {record.step})",
         kind=record.kind,
@@ -158,8 +177,12 @@ def _row(reference: Recorded, pair: Pair, found: Measured, row: Row, bits: int) 
         ideal_sqnr=ideal,
         stands_out=math.nan,
         metrics=_metrics(found),
-        why=row.why if kind != "ideal" else f"{ratio:.3g} × the ideal {bits}-bit error",
+        why=why,
     )
+
+
+def _coded(found: Measured) -> bool:
+    return getattr(found.why, "code", "") == "sweep.codes"
 
 
 def _metrics(found: Measured) -> dict[str, float]:
@@ -200,7 +223,7 @@ def _standing_out(rows: Sequence[SiteRow]) -> list[SiteRow]:
     return [replace(row, stands_out=step / usual if usual else math.nan) for row, step in zip(rows, steps, strict=True)]
 
 
-def _whole(rows: Sequence[SiteRow], missing: bool, mode: Recorded, reference: Recorded) -> Verdict:
+def _whole(rows: Sequence[SiteRow], missing: bool, mode: RecordedMode, reference: RecordedMode) -> Verdict:
     verdicts = {row.verdict for row in rows}
     if not rows or "inconclusive" in verdicts or missing:
         return "fault" if "fault" in verdicts else "inconclusive"
@@ -212,7 +235,9 @@ def _whole(rows: Sequence[SiteRow], missing: bool, mode: Recorded, reference: Re
     return "identical"
 
 
-def floors_from(reference: Recorded, modes: Sequence[tuple[Recorded, Mapping[str, Measured]]]) -> dict[Any, Floor]:
+def floors_from(
+    reference: RecordedMode, modes: Sequence[tuple[RecordedMode, Mapping[str, Measured]]]
+) -> dict[Any, Floor]:
     """What the reference differs from itself by in another batch or with other threads, at each site."""
     found: dict[Any, Floor] = {}
     for _, measured in modes:

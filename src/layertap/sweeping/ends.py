@@ -13,17 +13,18 @@ _ENDS = {"first": 0, "last": -1}
 def resolve_sites(tree: Tree, sites: Sequence[str] | None) -> list[str] | None:
     """The patterns, with `first` and `last` replaced by paths; a module that is called so keeps its name.
 
-    A role may follow: `first:input`.
+    A role may follow, and what is inside: `first:input`, `last.attention.**`.
     """
     if sites is None:
         return None
     found = []
     for site in sites:
-        name, colon, role = site.partition(":")
+        path, colon, role = site.partition(":")
+        name, dot, inside = path.partition(".")
         if name not in _ENDS or name in tree.children:
             found.append(site)
             continue
-        found.append(blocks(tree)[_ENDS[name]] + colon + role)
+        found.append(blocks(tree)[_ENDS[name]] + dot + inside + colon + role)
     return found
 
 

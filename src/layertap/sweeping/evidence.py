@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layertap.measure import measure
-from layertap.sweeping.grids import ENOUGH, MOST, grid_of
+from layertap.sweeping.grids import ENOUGH, bits_between, grid_of
 from layertap.sweeping.opening import Opened
 
 KERNELS = (
@@ -21,6 +20,8 @@ KERNELS = (
 )
 """Operators that multiply and add: the dtypes of what they are given are the precision of the mode."""
 ROUNDING = ("round", "fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine", "quantize_per_tensor")
+WIDEST = 1 << 16
+"""Whole numbers that reach further are no grid that anything is rounded to."""
 NARROW = ("int8", "uint8", "float8_e4m3fn", "float8_e5m2", "int4", "uint4", "int2")
 
 
@@ -40,7 +41,6 @@ def evidence_of(opened: Opened) -> dict[str, Any]:
         "rounding": dict(seen.rounding),
         "outputs": seen.grids,
         "refused": seen.refused,
-        "weights_fingerprint": _weights(opened.plain),
     }
 
 
@@ -115,9 +115,11 @@ def _rounded(name: str, output: Any) -> str:
     """The operator, and on how many bits its whole numbers are: rounding to a grid is done that way."""
     if not isinstance(output, torch.Tensor) or output.numel() < ENOUGH or not output.is_floating_point():
         return name
-    low, high = (float(one) for one in output.detach().aminmax())
-    places = high - low + 1
-    return f"{name}, {max(1, min(8, math.ceil(math.log2(places))))} bits" if 2 <= places <= MOST else name
+    finite = output.detach()[output.detach().isfinite()]
+    if finite.numel() < ENOUGH:
+        return name
+    low, high = (int(one) for one in finite.aminmax())
+    return f"{name}, {bits_between(low, high)} bits" if 1 < high - low < WIDEST else name
 
 
 def _watched(opened: Opened, seen: _Kernels) -> None:
@@ -147,11 +149,10 @@ def _watched(opened: Opened, seen: _Kernels) -> None:
             handle.remove()
 
 
-def _weights(model: nn.Module) -> str:
-    """One fingerprint of all parameters: modes that load other weights differ in it."""
-    total = 0
-    for number, (_, tensor) in enumerate(model.named_parameters()):
-        if type(tensor) not in _PLAIN or tensor.is_meta:
-            return ""
-        total = (total * 31 + number + measure(tensor.detach().cpu()).fingerprint) % 2**64
-    return f"{total:016x}"
+def fingerprints(model: nn.Module) -> dict[str, str]:
+    """Every plain parameter by its bits; of quantised tensors, which are another's anyway, none."""
+    return {
+        name: f"{measure(tensor.detach().cpu()).fingerprint:016x}"
+        for name, tensor in model.named_parameters()
+        if type(tensor) in _PLAIN and not tensor.is_meta
+    }

@@ -6,18 +6,33 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+_USUAL = (2, 4, 8)
+MOST_BITS = 16
+"""Rounding to more places is seen as floating point."""
+
 
 def bits_of(evidence: Mapping[str, Any]) -> int:
-    """The bits of the coarsest whole-number or 8-bit arithmetic that was seen; 0 where there is none."""
+    """The bits of the coarsest whole-number or 8-bit arithmetic, or rounding, that was seen; 0 where there is none."""
     found = [_width(dtype) for dtype in evidence.get("parameters", {})]
     for text in evidence.get("kernels", {}):
         found += [_width(dtype) for dtype in text.partition("(")[2].rstrip(")").split(", ")]
     for text in evidence.get("casts", {}):
         found += [_width(dtype) for dtype in text.split(" → ")]
-    for where in ("weights", "outputs"):
-        found += [grid["bits"] for grid in evidence.get(where, {}).values()]
-    found += [int(text.split()[-2]) for text in evidence.get("rounding", {}) if text.endswith(" bits")]
-    return min((bits for bits in found if 1 < bits <= 8), default=0)
+    for widths in _grids(evidence).values():
+        found += [_usual(bits, max(widths)) for bits in widths]
+    return min((bits for bits in found if 1 < bits <= MOST_BITS), default=0)
+
+
+def _grids(evidence: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The widths of the grids that weights, outputs and rounded tensors lie on."""
+    found = {where: [grid["bits"] for grid in evidence.get(where, {}).values()] for where in ("weights", "outputs")}
+    found["rounding"] = [int(text.split()[-2]) for text in evidence.get("rounding", {}) if text.endswith(" bits")]
+    return {where: widths for where, widths in found.items() if widths}
+
+
+def _usual(bits: int, widest: int) -> int:
+    """An odd width among wider ones is a tensor that does not fill its grid."""
+    return bits if bits in _USUAL or bits == widest else next((one for one in _USUAL if one >= bits), bits)
 
 
 def dtypes_of(evidence: Mapping[str, Any]) -> list[str]:
@@ -47,10 +62,11 @@ def summary(evidence: Mapping[str, Any]) -> dict[str, str]:
             kernels[dtype] = kernels.get(dtype, 0) + count
     for dtype, count in kernels.items():
         told.setdefault(dtype, []).append(f"{count} kernels")
+    widths = _grids(evidence)
     for where in ("weights", "outputs"):
         bits: dict[int, list[str]] = {}
         for path, found in evidence.get(where, {}).items():
-            bits.setdefault(found["bits"], []).append(path or "(the model)")
+            bits.setdefault(_usual(found["bits"], max(widths[where])), []).append(path or "(the model)")
         for width, paths in sorted(bits.items()):
             first = evidence[where]["" if paths[0] == "(the model)" else paths[0]]
             step = f", step {first['step']:.4g}" if first.get("step") else ""
@@ -58,5 +74,6 @@ def summary(evidence: Mapping[str, Any]) -> dict[str, str]:
             told.setdefault(f"int{width}", []).append(text)
     for text, count in evidence.get("rounding", {}).items():
         if text.endswith(" bits"):
-            told.setdefault(f"int{text.split()[-2]}", []).append(f"{count} × {text}")
+            width = _usual(int(text.split()[-2]), max(widths["rounding"]))
+            told.setdefault(f"int{width}", []).append(f"{count} × {text}")
     return {dtype: "; ".join(parts) for dtype, parts in told.items()}

@@ -49,13 +49,31 @@ def _grid(values: torch.Tensor, *, rows: bool = False) -> dict[str, Any] | None:
     count = distinct.numel()
     if count < 3 or count > MOST or (not rows and count * 4 > values.numel()):
         return None
-    span = float(distinct[-1] - distinct[0])
-    places = round(span / float(distinct.diff().min()))
+    low, high = float(distinct[0]), float(distinct[-1])
+    places = round((high - low) / float(distinct.diff().min()))
     if places > MOST:
         return None
     # The step is known best from the whole span, not from the smallest difference, which has rounding in it.
-    step = span / places
+    step = (high - low) / places
     steps = (distinct - distinct[0]) / step
     if bool((steps - steps.round()).abs().max() > 0.02):
         return None
-    return {"distinct": count, "step": step, "bits": max(1, min(8, math.ceil(math.log2(places + 1))))}
+    first = low / step
+    on_zero = abs(first - round(first)) < 0.02
+    bits = bits_between(round(first), round(first) + places) if on_zero else bits_between(0, places)
+    return {"distinct": count, "step": step, "bits": min(8, bits)}
+
+
+def bits_between(low: int, high: int) -> int:
+    """The bits of whole numbers that reach from `low` to `high`.
+
+    A width is believed where its last number is reached; else the numbers lie within one of the usual widths.
+
+    >>> bits_between(-31, 31), bits_between(0, 15), bits_between(-127, -35), bits_between(-50, 41)
+    (6, 4, 8, 8)
+    """
+    most = max(abs(low), abs(high))
+    for bits in range(2, 9):
+        if most in (2 ** (bits - 1) - 1, 2 ** (bits - 1)) or (low >= 0 and high == 2**bits - 1):
+            return bits
+    return next((bits for bits in (2, 4, 8) if most < 2 ** (bits - 1)), max(2, math.ceil(math.log2(most + 1)) + 1))

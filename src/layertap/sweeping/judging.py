@@ -11,12 +11,20 @@ from typing import Any
 
 from layertap.judge.measured import Measured
 from layertap.result import Note, Verdict
-from layertap.sweeping.comparing import Recorded, floors_from, groups_of, matrix_of, measure_all, recorded, rows_against
+from layertap.sweeping.comparing import (
+    RecordedMode,
+    floors_from,
+    groups_of,
+    matrix_of,
+    measure_all,
+    recorded,
+    rows_against,
+)
 from layertap.sweeping.definition import Definition, ModeDefinition
 from layertap.sweeping.evidence_words import bits_of, dtypes_of, summary
 from layertap.sweeping.language import compare_tokens, read_tokens
 from layertap.sweeping.quantising_names import declared
-from layertap.sweeping.result import Answer, Matrix, ModeResult, SiteRow, Sweep
+from layertap.sweeping.result import WRONG_NAME, Answer, Matrix, ModeResult, SiteRow, Sweep
 from layertap.sweeping.sharing import disk_bytes
 
 _FLOAT = {
@@ -29,6 +37,8 @@ _FLOAT = {
     "fp64": "float64",
 }
 """Words in a mode's name that say what it computes in."""
+NARROW = 8
+"""A mode that says it is float and computes on so many bits is not what it says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +114,7 @@ def conclude(
 
 
 def _reference(
-    definition: Definition, finished: Sequence[Finished], runs: Sequence[Recorded], notes: list[Note]
+    definition: Definition, finished: Sequence[Finished], runs: Sequence[RecordedMode], notes: list[Note]
 ) -> str:
     """The definition's reference; where it was not chosen or has no run, the first mode that has one."""
     wanted = definition.reference
@@ -119,8 +129,8 @@ def _reference(
 
 def _mode(
     one: Finished,
-    run: Recorded | None,
-    reference: Recorded | None,
+    run: RecordedMode | None,
+    reference: RecordedMode | None,
     measured: Mapping[str, Measured] | None,
     floors: Mapping[Any, Any],
     reference_outcome: Mapping[str, Any],
@@ -169,7 +179,7 @@ def _mode(
     )
 
 
-def _run_dtypes(run: Recorded) -> list[str]:
+def _run_dtypes(run: RecordedMode) -> list[str]:
     return list(dict.fromkeys(record.dtype for record in run.records.values()))
 
 
@@ -177,8 +187,8 @@ def _mode_notes(
     mode: ModeDefinition,
     outcome: Mapping[str, Any],
     reference: Mapping[str, Any],
-    run: Recorded,
-    ours: Recorded,
+    run: RecordedMode,
+    ours: RecordedMode,
     verdict: Verdict,
 ) -> list[Note]:
     notes = []
@@ -198,10 +208,12 @@ def _mode_notes(
         theirs = [(one.dtype, one.shape, one.fingerprint) for one in ours.run.inputs]
         if mine != theirs:
             notes.append(Note("sweep.other_input", leaf="input", given=_first(mine), expected=_first(theirs)))
-    evidence, reference_evidence = outcome.get("evidence") or {}, reference.get("evidence") or {}
-    weights, others = evidence.get("weights_fingerprint"), reference_evidence.get("weights_fingerprint")
-    if weights and others and weights != others and not mode.dtype and not mode.target:
-        notes.append(Note("sweep.other_weights"))
+    evidence = outcome.get("evidence") or {}
+    weights, others = outcome.get("weights") or {}, reference.get("weights") or {}
+    common = [name for name in weights if name in others]
+    changed = [name for name in common if weights[name] != others[name]]
+    if changed and not mode.dtype and not mode.target:
+        notes.append(Note("sweep.other_weights", changed=len(changed), common=len(common), first=changed[0]))
     if evidence.get("refused"):
         notes.append(Note("sweep.not_watched", why=evidence["refused"]))
     silent = (outcome.get("receipt") or {}).get("silent") or []
@@ -247,7 +259,7 @@ def _notes(
     notes: list[Note] = []
     for mode in modes.values():
         says = claimed(mode.name)
-        if says and mode.path and mode.bits:
+        if says and mode.path and 0 < mode.bits <= NARROW:
             shown = next(
                 (
                     text
@@ -257,6 +269,8 @@ def _notes(
                 "",
             )
             notes.append(Note("sweep.not_its_name", mode=mode.name, says=says, bits=mode.bits, shown=shown))
+        elif says and mode.path and (others := _floats(mode)) and says not in others:
+            notes.append(Note("sweep.other_float", mode=mode.name, says=says, others=", ".join(others)))
     settings = {mode.name: _settings(mode) for mode in definition.modes}
     for group in groups:
         for name in group[1:]:
@@ -265,6 +279,11 @@ def _notes(
                 shown = ", ".join(f"{key} = {value}" for key, value in settings[one].items())
                 notes.append(Note("sweep.no_effect", mode=one, settings=shown, other=other))
     return notes
+
+
+def _floats(mode: ModeResult) -> list[str]:
+    """The floating-point dtypes that it was seen to compute in."""
+    return [dtype for dtype in mode.dtypes if dtype in set(_FLOAT.values())]
 
 
 def _settings(mode: ModeDefinition) -> dict[str, str]:
@@ -284,7 +303,7 @@ def _verdict(modes: Mapping[str, ModeResult], notes: Sequence[Note]) -> Verdict:
     found = {mode.verdict for mode in modes.values()}
     if any(mode.error or any(note.code == "sweep.other_input" for note in mode.notes) for mode in modes.values()):
         return "inconclusive"
-    if "fault" in found or any(note.code == "sweep.not_its_name" for note in notes):
+    if "fault" in found or any(note.code in WRONG_NAME for note in notes):
         return "fault"
     for verdict in ("inconclusive", "noise"):
         if verdict in found:
@@ -296,7 +315,7 @@ def _answers(
     definition: Definition,
     modes: Mapping[str, ModeResult],
     matrix: Matrix,
-    runs: Mapping[str, Recorded],
+    runs: Mapping[str, RecordedMode],
     reference: str,
 ) -> tuple[Answer, ...]:
     found = []

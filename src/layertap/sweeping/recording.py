@@ -14,7 +14,7 @@ from layertap.capture.leaves import leaves
 from layertap.select.tree import Tree
 from layertap.sweeping.batches import Batches
 from layertap.sweeping.ends import resolve_sites
-from layertap.sweeping.evidence import evidence_of
+from layertap.sweeping.evidence import evidence_of, fingerprints
 from layertap.sweeping.identity import identity
 from layertap.sweeping.opening import Opened, open_mode
 from layertap.sweeping.tokens import ids_of, keep_tokens
@@ -39,6 +39,7 @@ def record_mode(task: Mapping[str, Any]) -> dict[str, Any]:
         "inputs": opened.given,
         "outputs": outputs,
         "evidence": evidence,
+        "weights": fingerprints(opened.plain),
         "tokens": tokens,
         "quantised": list(opened.quantised),
         "notes": [note.to_dict() for note in opened.notes],

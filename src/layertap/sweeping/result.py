@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from layertap.store import Run
 
+WRONG_NAME = ("sweep.not_its_name", "sweep.other_float")
+"""Codes of the notes about modes that do not compute in what their names say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteRow:
@@ -256,6 +259,11 @@ class Sweep(Result):
     def failed(self) -> tuple[ModeResult, ...]:
         """The modes without a run."""
         return tuple(mode for mode in self.modes.values() if mode.error)
+
+    @property
+    def misnamed(self) -> tuple[str, ...]:
+        """The modes that do not compute in what their names say."""
+        return tuple(str(note.values["mode"]) for note in self.notes if note.code in WRONG_NAME)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Sweep:

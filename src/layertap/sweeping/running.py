@@ -14,6 +14,7 @@ from layertap.errors import BadArgument, LayertapError, RunExists
 from layertap.files import parse_json, read_bytes, reason
 from layertap.store import Run
 from layertap.store.folder_lock import FolderLock
+from layertap.store.storage import on_this_machine
 from layertap.sweeping.definition import Definition, ModeDefinition, read_definition, slug
 from layertap.sweeping.environment import clean_environment
 from layertap.sweeping.judging import Finished, conclude
@@ -55,10 +56,10 @@ def sweep(
     name = "" if isinstance(definition, Mapping) else str(definition)
     defined = _changed(read_definition(definition), reference, sites, timeout, sensitivity, changes)
     chosen = defined.chosen(modes)
-    folder = Path(output)
+    folder = on_this_machine(output, "sweep")
     tell: Progress = progress or (lambda name, state, done, total: None)
     with _claimed(folder):
-        plan = _Plan(defined, folder, jobs)
+        plan = _SweepPlan(defined, folder, jobs)
         finished = _run(plan, chosen, fresh=fresh, tell=tell)
         result = conclude(defined, finished, name=name, folder=folder, jobs=plan.jobs, tell=tell)
         result = _ranked_before(folder, result)
@@ -84,7 +85,7 @@ def _changed(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _SweepPlan:
     """Where things lie, and how many processes and threads there are."""
 
     definition: Definition
@@ -137,7 +138,7 @@ class _Plan:
         return job
 
 
-def _run(plan: _Plan, chosen: Sequence[ModeDefinition], *, fresh: bool, tell: Progress) -> list[Finished]:
+def _run(plan: _SweepPlan, chosen: Sequence[ModeDefinition], *, fresh: bool, tell: Progress) -> list[Finished]:
     """Runs the modes that are not there yet, the reference first; each is made part of the folder when it ends."""
     pool = Pool()
     finished: dict[str, Finished] = {}
@@ -163,7 +164,7 @@ def _run(plan: _Plan, chosen: Sequence[ModeDefinition], *, fresh: bool, tell: Pr
     return [finished[mode.name] for mode in chosen]
 
 
-def _kept(plan: _Plan, mode: ModeDefinition) -> Finished | None:
+def _kept(plan: _SweepPlan, mode: ModeDefinition) -> Finished | None:
     """The mode as an earlier sweep left it, if that is what is asked for now and it is whole."""
     folder = plan.folder_of(mode)
     try:
@@ -178,7 +179,7 @@ def _kept(plan: _Plan, mode: ModeDefinition) -> Finished | None:
     return Finished(mode=mode, folder=folder, outcome=outcome, resumed=True, log=_existing(plan.log_of(mode)))
 
 
-def _settle(plan: _Plan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished:
+def _settle(plan: _SweepPlan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished:
     """Moves what a process left to where it belongs; an earlier run of the mode goes, since it is another's now."""
     log, final = plan.log_of(mode), plan.folder_of(mode)
     log.parent.mkdir(parents=True, exist_ok=True)

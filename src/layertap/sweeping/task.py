@@ -16,7 +16,7 @@ from typing import Any
 
 from layertap.sweeping.definition import Definition, ModeDefinition
 
-TASK_FORMAT = 1
+TASK_FORMAT = 2
 _HASHED = 1 << 30
 """A larger file is known by its size and time alone."""
 _FOR_PEOPLE = ("name", "about", "timeout")

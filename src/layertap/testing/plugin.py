@@ -22,13 +22,13 @@ import pytest
 
 from layertap.errors import BadArgument
 from layertap.messages import tr
-from layertap.testing.session import Session, begin, end
+from layertap.testing.session import GoldenSession, begin, end
 
 SUFFIX = ".layertap"
 LONGEST = 120
 """Characters of a file's name; file systems end at 255 bytes."""
 
-_SESSION = pytest.StashKey[Session]()
+_SESSION = pytest.StashKey[GoldenSession]()
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+=,-]")
 
 
@@ -78,7 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    session = config.stash[_SESSION] = Session(update=bool(config.getoption("--layertap-update")))
+    session = config.stash[_SESSION] = GoldenSession(update=bool(config.getoption("--layertap-update")))
     begin(session)
 
 

@@ -23,6 +23,7 @@ from layertap.errors import LayertapError
 from layertap.files import parse_bytes
 from layertap.messages import tr
 from layertap.site import Receipt, Record
+from layertap.store.storage import on_this_machine
 from layertap.watching.config import WatchConfig, read_config
 from layertap.watching.control import CHANGEABLE, COMMANDS, Control
 from layertap.watching.disk import DiskBudget
@@ -71,7 +72,7 @@ class Training:
         self._control = Control()
         self._board = _board(config)
         self._scalars = Scalars(progress=config.progress, tensorboard=self._board)
-        self.home = RunFolder(Path(config.path), rank, world, model, config.exists)
+        self.home = RunFolder(on_this_machine(config.path, "watch"), rank, world, model, config.exists)
         self._resuming = config.start is None and self.home.maybe_resumed
         self.recorder.between = self._between
         self.recorder.step_number = config.start or 0

@@ -324,14 +324,14 @@ def _quality(model: nn.Module, inputs: Any) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gap:
+class _CacheGap:
     error: float
     length: int
     """How many tokens the cache says that it holds at the end."""
     tokens: int
 
 
-def _decoding_gap(model: nn.Module, ids: torch.Tensor) -> _Gap | None:
+def _decoding_gap(model: nn.Module, ids: torch.Tensor) -> _CacheGap | None:
     """Logits of the last tokens, decoded one by one with a cache, against those of one pass; None without a cache."""
     steps = min(STEPS, ids.shape[1] - 2)
     given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
@@ -349,4 +349,4 @@ def _decoding_gap(model: nn.Module, ids: torch.Tensor) -> _Gap | None:
     apart = torch.stack(found, 1).double() - whole.double()
     error = float(apart.norm() / whole.double().norm().clamp_min(1e-300))
     length = getattr(state.past_key_values, "get_seq_length", lambda: ids.shape[1])()
-    return _Gap(error if math.isfinite(error) else math.inf, int(length), ids.shape[1])
+    return _CacheGap(error if math.isfinite(error) else math.inf, int(length), ids.shape[1])

@@ -135,4 +135,5 @@ MESSAGES = {
     "cli.watch_twice": "run the command twice and report where the two trainings differ",
     "cli.watch_what": "roles, optimizer, update; separated by commas",
     "cli.what": "roles, separated by commas",
+    "cli.view_tokenizer": "a tokenizer.json, or its folder: token ids are shown as text",
 }

@@ -4,6 +4,7 @@ MESSAGES = {
     "report.all_rows": "all {total} rows: -v, --json, --html, report.rows",
     "report.and_more": " and {count} more",
     "report.closest": "closest to a fault: {site}, {why}",
+    "report.at_step": "{site} at step {step}",
     "report.first": "first departure: {site} ({kind}), relative error {error}",
     "report.first_without_kind": "first departure: {site}, relative error {error}",
     "report.floor_measured": (

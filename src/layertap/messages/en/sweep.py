@@ -16,9 +16,12 @@ MESSAGES = {
     "sweep.count_inconclusive": "{count} not judged",
     "sweep.count_failed": "{count} without a run",
     "sweep.failed": "{mode} has no run: {error}",
+    "sweep.all_failed": "{mode} have no run: {error}",
+    "sweep.only": "{mode} alone has a run, so there is nothing to hold it against",
     "sweep.log": "what it printed: {path}",
     "sweep.no_effect": "{mode} sets {settings}, and not one bit differs from {other}",
     "sweep.not_its_name": "{mode} says {says}, but computes on {bits} bits: {shown}",
+    "sweep.other_float": "{mode} says {says}, but what was seen of it is {others}",
     "sweep.reference_failed": "the reference {wanted} has no run; the modes are held against {instead}",
     "sweep.reference_left_out": (
         "the reference {wanted} was not chosen; the modes are held against {instead} (--reference chooses another)"
@@ -28,7 +31,9 @@ MESSAGES = {
         "its input is not the reference's ({leaf}: {given}, the reference's is {expected}); give input = … in the "
         "definition, so that all modes are handed the same"
     ),
-    "sweep.other_weights": "its weights are not the reference's: their fingerprints differ",
+    "sweep.other_weights": (
+        "{changed} of {common} parameters that both have hold other values than the reference's; the first: {first}"
+    ),
     "sweep.not_watched": "its operators could not be watched ({why}); its dtypes are known by its values alone",
     "sweep.silent": "{count} sites gave no tensor; {first}",
     "sweep.other_sites": "{missing} sites of the reference are missing, {extra} are its alone; the first: {first}",
@@ -50,6 +55,11 @@ MESSAGES = {
     "sweep.cost": "{seconds} s, at most {jobs} at once; {disk} on disk, the largest mode alone {one}",
     "sweep.kept": "{count} of {total} runs were there already (--fresh runs them again)",
     "sweep.json": "all sites, metrics and evidence: --json, --html, or sweep.json in {folder}",
+    "sweep.codes": "{dtype} on one side, taken as codes: times {scale}, plus {offset}, they fit best",
+    "sweep.not_codes": (
+        "{one} against {other}: the whole numbers are not the other side's values in any scale ({error} is left over)"
+    ),
+    "sweep.by_ideal": "{ratio} × the ideal {bits}-bit error",
     "sweep.ranked": "{mode}: layers by what their own error does to the output ({output} {total})",
     "sweep.ranked_row": (
         "{path}: {share} of it (own error {own}; weights {weights}, activations {activations}, cache {cache})"

@@ -135,4 +135,5 @@ MESSAGES = {
     "cli.watch_twice": "运行命令两次，报告两次训练从何处起不同",
     "cli.watch_what": "role、optimizer、update；用逗号分隔",
     "cli.what": "role，用逗号分隔",
+    "cli.view_tokenizer": "tokenizer.json 或其所在文件夹：token id 显示为文本",
 }

@@ -4,6 +4,7 @@ MESSAGES = {
     "report.all_rows": "全部 {total} 行：-v、--json、--html、report.rows",
     "report.and_more": " 等另外 {count} 个",
     "report.closest": "最接近错误的位置：{site}，{why}",
+    "report.at_step": "{site}（第 {step} 步）",
     "report.first": "首个偏离：{site}（{kind}），相对误差 {error}",
     "report.first_without_kind": "首个偏离：{site}，相对误差 {error}",
     "report.floor_measured": "把握：误差下限是实测的（参考模型以候选精度运行所得）",

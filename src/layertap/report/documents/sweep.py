@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from layertap.messages import tr
 from layertap.report.document import Block, Document, Heading, Ladder, Paragraph, Table, TableRow, Verbatim
 from layertap.report.ladder import LadderEntry
-from layertap.report.sweep import closing, groups_line, modes_cells, verdict_line
+from layertap.report.sweep import closing, failures, groups_line, mode_notes, modes_cells, verdict_line
 from layertap.report.sweep_charts import depth_chart, matrix_chart
 from layertap.report.sweep_layers import answer_lines, layer_lines, token_cells
 from layertap.report.values import number
@@ -17,8 +17,8 @@ from layertap.sweeping.result import ModeResult, Sweep
 
 def sweep_document(sweep: Sweep, extra: Sequence[Block] = ()) -> Document:
     """The groups are the headline."""
-    lines = [verdict_line(sweep), *(tr("sweep.failed", mode=mode.name, error=mode.error) for mode in sweep.failed)]
-    notes = [*sweep.notes, *(f"{mode.name}: {note}" for mode in sweep.modes.values() for note in mode.notes)]
+    lines = [verdict_line(sweep), *(line for line, _ in failures(sweep))]
+    notes = [*sweep.notes, *mode_notes(sweep)]
     return Document(
         title=f"layertap sweep: {sweep.name or sweep.target}",
         verdict=sweep.verdict,
