@@ -15,6 +15,7 @@ import torch
 
 from layertap.capture import collectives
 from layertap.capture.sharding import sharding_of
+from layertap.messages import tr
 from layertap.site import Sharding
 
 DEPTH = 8
@@ -199,9 +200,9 @@ def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[Leaf]:
     elif isinstance(value, _PLAIN):
         yield Leaf(path, None, type(value).__name__)
     elif depth >= DEPTH:
-        yield Leaf(path, None, f"{type(value).__name__} below depth {DEPTH}")
+        yield Leaf(path, None, tr("record.below_depth", name=type(value).__name__, depth=DEPTH))
     elif id(value) in seen:
-        yield Leaf(path, None, f"{type(value).__name__} seen already")
+        yield Leaf(path, None, tr("record.seen_already", name=type(value).__name__))
     else:
         # A cache holds itself in odd corners of some models; a value is walked once on the way down.
         seen = seen | {id(value)}
@@ -209,7 +210,7 @@ def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[Leaf]:
         for name, child in children:
             yield from _walk(_join(path, name), child, depth + 1, seen)
         if not children:
-            yield Leaf(path, None, f"{type(value).__name__} without tensors")
+            yield Leaf(path, None, tr("record.without_tensors", name=type(value).__name__))
 
 
 def _outline(path: str, value: Any, depth: int, seen: set[int]) -> Any:

@@ -47,7 +47,7 @@ def record(
     roles = tuple(role.strip() for role in what.split(","))
     for name in imports or ():
         import_extension(name)
-    with status(f"opening {target}"):
+    with status(tr("cli.opening_target", target=target)):
         opened = open_target(target, config=_pairs(config))
         if plan and opened.outline is not None:
             # A file is read for its plan, and not run: so there are no sizes.

@@ -80,7 +80,7 @@ def _show(command: list[str], outcome: Outcome, json: bool) -> None:
     for text in outcome.problems:
         problem(text)
     for watched in outcome.watched:
-        rank = f" (rank {watched.rank})" if watched.rank else ""
+        rank = tr("cli.watch_rank", rank=watched.rank) if watched.rank else ""
         told = f" {watched.model}{rank} → {watched.run}"
         err.print(Text.assemble(("layertap:", "bold"), told), highlight=False, soft_wrap=True)
         if not watched.closed:

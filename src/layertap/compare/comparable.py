@@ -24,6 +24,7 @@ from layertap.compare.result import Alignment, Pair
 from layertap.judge.roundoff import ROUNDOFF
 from layertap.measure.floats import FORMATS
 from layertap.measure.sketch import relative_l2
+from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Record
 from layertap.store import Run
@@ -404,5 +405,5 @@ def _folder(run: Run) -> Path | None:
 
 
 def _called(item: Input) -> str:
-    name = f"`{item.name}`" if item.name and not item.name.isdigit() else f"input {item.name or 0}"
+    name = f"`{item.name}`" if item.name and not item.name.isdigit() else tr("comparable.input", name=item.name or 0)
     return Note("comparable.of_call", name=name, call=item.call) if item.call else name

@@ -20,7 +20,6 @@ from layertap.result import with_codes
 
 STYLES = {"identical": "green", "noise": "green", "fault": "bold red", "inconclusive": "yellow"}
 BAR = 16
-SCALE = "error, log scale"
 COLUMNS = (
     Column(title="site", left=True),
     *(Column(title=title) for title in ("verdict", "error")),
@@ -139,7 +138,7 @@ def _table(report: Report, verbose: bool) -> Lines:
             *([STEP] if steps else ()),
             *COLUMNS[1:],
             *(MORE_COLUMNS if verbose else ()),
-            Column(title=SCALE, left=True, spare=4),
+            Column(title=tr("report.scale"), left=True, spare=4),
         ]
     )
     place = scale(value for name in ("error", "floor") for value in column(report.rows, name))

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from layertap.errors import CorruptRun
+from layertap.messages import tr
 from layertap.store.dtype import Bytes
 from layertap.store.storage import Storage
 
@@ -79,7 +80,9 @@ class Mirror:
         """The bytes of a tensor."""
         raw = self.storage.read(f"tensors/{name}", begin, end)
         if len(raw) != end - begin:
-            raise CorruptRun(f"{self.url}/tensors/{name}: {len(raw)} of {end - begin} bytes from {begin}")
+            raise CorruptRun(
+                tr("store.short_read", file=f"{self.url}/tensors/{name}", count=len(raw), size=end - begin, begin=begin)
+            )
         return raw
 
     def _has(self, name: str, size: int) -> bool:

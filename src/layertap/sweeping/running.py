@@ -12,6 +12,7 @@ from typing import Any
 
 from layertap.errors import BadArgument, LayertapError, RunExists
 from layertap.files import parse_json, read_bytes, reason
+from layertap.messages import tr
 from layertap.store import Run
 from layertap.store.folder_lock import FolderLock
 from layertap.store.storage import on_this_machine
@@ -101,7 +102,7 @@ class _SweepPlan:
     def jobs(self) -> int:
         limit = self.asked or self.definition.jobs
         if limit and limit < 1:
-            raise BadArgument(f"jobs={limit}: expected a whole number of at least 1")
+            raise BadArgument(tr("sweeping.jobs", limit=limit))
         return limit or max(1, (os.cpu_count() or 1) // self.threads)
 
     def folder_of(self, mode: ModeDefinition) -> Path:
@@ -192,7 +193,7 @@ def _settle(plan: _SweepPlan, mode: ModeDefinition, job: Job, pool: Pool) -> Fin
         try:
             spared = share(run, pool)
         except (OSError, LayertapError) as failure:
-            error = f"its run could not be put in place: {reason(failure)}"
+            error = tr("sweeping.not_moved", failure=reason(failure))
     if error:
         remove(final)
         return Finished(
@@ -219,11 +220,11 @@ def _problem(folder: Path) -> str:
     try:
         run = Run(folder)
     except LayertapError as error:
-        return f"it left no run: {error}"
+        return tr("sweeping.left_no_run", error=error)
     if run.partial:
-        return f"its run is not whole: {run.problems[0]}"
+        return tr("sweeping.not_whole", problems=run.problems[0])
     if not any(record.asked for record in run.records()):
-        return "nothing was recorded"
+        return tr("sweeping.nothing_recorded")
     return ""
 
 
@@ -253,14 +254,14 @@ def read_sweep(folder: str | os.PathLike[str]) -> Sweep:
     try:
         return Sweep.from_dict(parse_json(read_bytes(path)))
     except (OSError, ValueError) as error:
-        raise BadArgument(f"{path}: no result of a sweep can be read here ({reason(error)})") from error
+        raise BadArgument(tr("sweeping.no_result", path=path, error=reason(error))) from error
 
 
 @contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
     """The folder for one sweep at a time; a lock that ends with the process."""
     if (folder / "run.json").exists():
-        raise RunExists(f"{folder} holds a run; a sweep makes one for each mode, give it a folder of its own")
+        raise RunExists(tr("sweeping.holds_run", folder=folder))
     lock = FolderLock(folder, 0, lambda folder, ours: (_refused(one) for one in [folder]))
     try:
         yield
@@ -269,4 +270,4 @@ def _claimed(folder: Path) -> Iterator[None]:
 
 
 def _refused(folder: Path) -> Path:
-    raise BadArgument(f"{folder}: another sweep is writing here; wait for it, or give another folder")
+    raise BadArgument(tr("sweeping.in_use", folder=folder))

@@ -115,12 +115,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     text = tr("pytest.written", count=_count(len(names)))
     text += f": {', '.join(names)}" if names else ""
     unchanged = set(session.unchanged) - set(session.written)
-    text += f"; {len(unchanged)} unchanged" if unchanged else ""
+    text += tr("pytest.unchanged", count=len(unchanged)) if unchanged else ""
     terminalreporter.write_line(text)
 
 
 def _count(number: int) -> str:
-    return f"{number or 'no'} golden baseline{'' if number == 1 else 's'}"
+    return tr("pytest.baselines" if number != 1 else "pytest.baseline", number=number or tr("pytest.no"))
 
 
 def _short(path: str, root: Path) -> str:

@@ -177,7 +177,7 @@ def _verdict(session: Session, query: Query, report: Report, comparison: Compari
         parts.append(_progress(session, query, comparison))
     elif comparison.error:
         parts.append(f"<p class='problem'>{text('view.failed', error=comparison.error)}</p>")
-    notes = [*report.notes, *(f"plan: {step}" for step in report.plan)]
+    notes = [*report.notes, *(tr("view.plan_step", step=step) for step in report.plan)]
     if notes:
         listed = "".join(f"<li>{clean(note)}</li>" for note in notes)
         opened = " open" if report.notes and len(notes) <= 3 else ""

@@ -68,7 +68,7 @@ class AuditRow:
         return "noise" if self.status == "converted" and self.lossy else _WEIGHS.get(self.status, "fault")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Audit(Result):
     """Two sets of parameters, tensor by tensor."""
 

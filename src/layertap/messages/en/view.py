@@ -1,6 +1,12 @@
 """The viewer."""
 
 MESSAGES = {
+    "view.host_refused": "this viewer answers to 127.0.0.1 and localhost only",
+    "view.method_refused": "this viewer is read-only: GET and HEAD",
+    "view.origin_refused": "another origin may not read this viewer",
+    "view.plan_step": "plan: {step}",
+    "view.query_too_large": "{name}={text!r}: too large",
+    "view.query_whole": "{name}={text!r}: expected a whole number",
     "view.title": "layertap",
     "view.listening": "layertap view: {url}",
     "view.stop": "Ctrl-C ends it",
@@ -53,6 +59,7 @@ MESSAGES = {
     "view.one_side": "recorded on side {side} alone: nothing to compare",
     "view.shapes_differ": "the two sides have different shapes: no map of their difference",
     "view.maps": "values by token and channel",
+    "view.token_refused": "running a model needs the token that layertap view printed",
     "view.window": "rows {top} to {bottom},",
     "view.window_columns": "columns {left} to {right}:",
     "view.whole": "show all",

@@ -1,6 +1,12 @@
 """查看器。"""
 
 MESSAGES = {
+    "view.host_refused": "本查看器只应答 127.0.0.1 和 localhost",
+    "view.method_refused": "本查看器只读：GET 和 HEAD",
+    "view.origin_refused": "其他来源不能读取本查看器",
+    "view.plan_step": "计划：{step}",
+    "view.query_too_large": "{name}={text!r}：过大",
+    "view.query_whole": "{name}={text!r}：应为整数",
     "view.title": "layertap",
     "view.listening": "layertap view：{url}",
     "view.stop": "按 Ctrl-C 结束",
@@ -53,6 +59,7 @@ MESSAGES = {
     "view.one_side": "只有 {side} 侧有记录：无法对比",
     "view.shapes_differ": "两侧形状不同：没有差值图",
     "view.maps": "按 token 和通道的数值",
+    "view.token_refused": "运行模型需要 layertap view 打印的 token",
     "view.window": "第 {top} 到 {bottom} 行，",
     "view.window_columns": "第 {left} 到 {right} 列：",
     "view.whole": "显示全部",
