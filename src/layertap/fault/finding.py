@@ -15,6 +15,7 @@ from layertap.fault.free_run import FreeRunSearch, can_be_forced, eagerly
 from layertap.fault.model_runner import Inputs, ModelRunner
 from layertap.fault.pairing import Mapped, Pairing
 from layertap.fault.result import Finding
+from layertap.fault.rounding import forget_moves
 from layertap.fault.search import FaultSearch, Progress
 from layertap.fault.teacher_forced import TeacherForcedSearch
 from layertap.fault.tensor_cache import TensorCache, describe
@@ -80,6 +81,7 @@ def _left_alone(ours: ModelRunner, theirs: ModelRunner) -> Iterator[tuple[ModelR
     finally:
         ours.leave()
         theirs.leave()
+        forget_moves()
 
 
 @contextmanager

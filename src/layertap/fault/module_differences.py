@@ -12,7 +12,7 @@ from layertap.capture.sharding import same_part
 from layertap.fault.quantised import quantisation_error, weights_in_effect
 from layertap.judge.roundoff import ROUNDOFF
 from layertap.measure.pair.deferred import contrast, on_one_device
-from layertap.result import Note
+from layertap.result import Note, code_of
 
 Explanation = tuple[str, tuple[str, ...]]
 """A cause from the closed list, and evidence."""
@@ -72,7 +72,11 @@ def _effects_apart(reference: nn.Module, candidate: nn.Module) -> tuple[bool, Ex
     found = contrast(wanted.to(values.dtype), values)
     if found is None or found.error <= ROUNDOFF["bfloat16"] or quantisation_error(wanted, values) is not None:
         return True, None
-    return True, ("weights", (Note("cause.weight", name="weight", how=how_apart(wanted, values, found.error)),))
+    how = how_apart(wanted, values, found.error)
+    named = [getattr(one, "weight", None) for one in (reference, candidate)]
+    if all(isinstance(one, torch.Tensor) for one in named) and code_of(how) != "cause.transposed":
+        return False, None  # they are compared as they are: if they are equal, the code is not
+    return True, ("weights", (Note("cause.weight", name="weight", how=how),))
 
 
 QUANTISED = 0.02

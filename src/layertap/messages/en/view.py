@@ -159,4 +159,5 @@ MESSAGES = {
     "view.more_tokens": "{shown} of {count} tokens are shown",
     "view.by_token": "The ladder shows the error of token {token} alone.",
     "view.all_tokens": "back to all tokens",
+    "view.unforeseen": "this part could not be made: {error}",
 }

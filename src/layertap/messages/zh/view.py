@@ -156,4 +156,5 @@ MESSAGES = {
     "view.more_tokens": "显示 {count} 个 token 中的 {shown} 个",
     "view.by_token": "阶梯图只显示第 {token} 个 token 的误差。",
     "view.all_tokens": "回到全部 token",
+    "view.unforeseen": "这一部分无法生成：{error}",
 }
