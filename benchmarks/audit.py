@@ -2,7 +2,7 @@
 
 Two checkpoints of bf16 matrices in shards of 1 GiB with the same values, and a third in which one row is changed. The
 audit runs in a process that may have 1 GiB of data (RLIMIT_DATA), and prints the most memory that it had. Reading and
-auditing take turns, and which of them comes first changes each time; `--cold` empties the page cache of the files before
+auditing take turns, each of them first in turn; `--cold` empties the page cache of the files before
 each. Beside the ratio of the wall times stands that of the processor's times, which other processes disturb less.
 """
 
