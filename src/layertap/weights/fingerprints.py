@@ -52,6 +52,8 @@ class Fingerprints:
         """What `to_dict` wrote."""
         if data.get("format") != FORMAT or data.get("version") != 1:
             raise BadArgument(tr("checkpoint.not_fingerprints"))
+        if not isinstance(data["tensors"], Mapping) or not isinstance(data["config"], Mapping):
+            raise BadArgument(tr("checkpoint.not_fingerprints"))
         return cls(name=str(data["name"]), tensors=data["tensors"], config=data["config"])
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
