@@ -216,6 +216,8 @@ def _single_verdict(session: Session, query: Query, ladder: SingleLadder) -> str
         parts.append(f"<p class='problem'>{text('view.single_bad', site=entry.site, step=ladder.step)}</p>")
     elif len(ladder):
         parts.append(f"<p>{text('view.single_good', step=ladder.step)}</p>")
+    else:
+        parts.append(f"<p class='problem'>{text('view.empty_run')}</p>")
     parts += alive(_shown(session, query))
     problems = run.problems
     if problems:
