@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from layertap.errors import CorruptRun, LayertapError
 from layertap.judge.measured import Measured
+from layertap.messages import tr
 from layertap.result import Note, Verdict
 from layertap.sweeping.comparing import Recorded, floors_from, groups_of, matrix_of, measure_all, recorded, rows_against
 from layertap.sweeping.definition import Definition, ModeDefinition
@@ -17,7 +19,7 @@ from layertap.sweeping.evidence_words import bits_of, dtypes_of, summary
 from layertap.sweeping.language import compare_tokens, read_tokens
 from layertap.sweeping.quantising_names import declared
 from layertap.sweeping.result import WRONG_NAME, Answer, Matrix, ModeResult, SiteRow, Sweep
-from layertap.sweeping.sharing import disk_bytes
+from layertap.sweeping.sharing import disk_bytes, state_of
 
 _FLOAT = {
     "fp32": "float32",
@@ -45,6 +47,8 @@ class Finished:
     seconds: float = 0.0
     peak: int = 0
     resumed: bool = False
+    state: frozenset[tuple[str, int, int]] = frozenset()
+    """Of the run's files, when it was put in place or found there."""
 
 
 def conclude(
@@ -58,7 +62,7 @@ def conclude(
 ) -> Sweep:
     """Compares what the modes left, and judges."""
     notes: list[Note] = []
-    runs = [recorded(one.mode.name, one.folder, one.outcome) for one in finished if one.folder is not None]
+    runs, finished = _opened(finished)
     reference = _reference(definition, finished, runs, notes)
     runs.sort(key=lambda one: one.name != reference)
     measured = measure_all(runs, lambda done, total: tell("compare", "comparing", done, total))
@@ -103,6 +107,24 @@ def conclude(
         disk=disk_bytes(folders),
         disk_of_one=max((disk_bytes([one]) for one in folders), default=0),
     )
+
+
+def _opened(finished: Sequence[Finished]) -> tuple[list[Recorded], list[Finished]]:
+    """The modes' runs; one that another process has damaged since counts as none."""
+    runs, left = [], []
+    for one in finished:
+        if one.folder is None:
+            left.append(one)
+            continue
+        try:
+            changed = sorted(one.state ^ state_of(one.folder))
+            if changed:
+                raise CorruptRun(tr("sweep.written_since", file=changed[0][0]))
+            runs.append(recorded(one.mode.name, one.folder, one.outcome))
+            left.append(one)
+        except (LayertapError, OSError) as error:
+            left.append(replace(one, folder=None, error=tr("sweep.damaged", why=error)))
+    return runs, left
 
 
 def _reference(

@@ -53,6 +53,8 @@ def open_mode(task: Mapping[str, Any]) -> Opened:
     inputs = _inputs(target, task["input"], task["seed"], notes)
     model = target.model
     given = {leaf.path: identity(leaf.tensor) for leaf in leaves(inputs) if leaf.tensor is not None}
+    if "random" in task["input"]:
+        inputs = _as_the_weights(model, inputs)
     if mode["dtype"]:
         dtype = getattr(torch, mode["dtype"])
         model = model.to(dtype)
@@ -113,9 +115,9 @@ def _random(target: Target, spec: Mapping[str, Any], seed: int) -> Inputs:
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     vocabulary = spec.get("vocabulary") or getattr(config, "vocab_size", None)
     if isinstance(vocabulary, int):
-        made = torch.randint(vocabulary, shape, generator=generator)
+        made = torch.randint(vocabulary, shape, generator=generator, dtype=torch.int64)
     else:
-        made = torch.randn(shape, generator=generator)
+        made = torch.randn(shape, generator=generator, dtype=torch.float32)  # whatever default the mode has set
     weight = next(iter(target.model.parameters()), None)
     if weight is not None and not weight.is_meta:
         made = made.to(weight.device)
@@ -124,6 +126,14 @@ def _random(target: Target, spec: Mapping[str, Any], seed: int) -> Inputs:
     except (TypeError, ValueError):
         names = set()
     return {"input_ids": made} if "input_ids" in names else (made,)
+
+
+def _as_the_weights(model: Any, inputs: Inputs) -> Inputs:
+    """Random numbers in the dtype that the model is in: a factory may have built it in half precision."""
+    dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
+    if dtype.itemsize < 2:
+        return inputs
+    return map_tensors(inputs, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)  # type: ignore[no-any-return]
 
 
 def _cut(inputs: Inputs, asked: int, notes: list[Note]) -> Inputs:

@@ -20,13 +20,15 @@ from layertap.sweeping.judging import Finished, conclude
 from layertap.sweeping.processes import Job, remove, run_jobs
 from layertap.sweeping.result import Sweep
 from layertap.sweeping.sensitivity import rank_modes, wanted
-from layertap.sweeping.sharing import Pool, share
+from layertap.sweeping.sharing import Pool, share, state_of
 from layertap.sweeping.task import command_words, hash_of, task_of, write_json
 
 Progress = Callable[[str, str, int, int], None]
 """Is given a mode's name (or what is being done), its state, how many are done and how many there are."""
 OUTCOME = "mode.json"
 RESULT = "sweep.json"
+KINDS = ("record", "teach", "sensitivity", "inject")
+"""Of jobs, each with a folder of its own while it lasts."""
 
 
 def sweep(
@@ -175,7 +177,14 @@ def _kept(plan: _Plan, mode: ModeDefinition) -> Finished | None:
             return None
     except (OSError, ValueError, LayertapError):
         return None
-    return Finished(mode=mode, folder=folder, outcome=outcome, resumed=True, log=_existing(plan.log_of(mode)))
+    return Finished(
+        mode=mode,
+        folder=folder,
+        outcome=outcome,
+        resumed=True,
+        log=_existing(plan.log_of(mode)),
+        state=state_of(folder),
+    )
 
 
 def _settle(plan: _Plan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished:
@@ -210,7 +219,15 @@ def _settle(plan: _Plan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished
     remove(final)
     os.replace(run, final)
     pool.add(final)
-    return Finished(mode=mode, folder=final, outcome=outcome, log=_existing(log), seconds=job.seconds, peak=job.peak)
+    return Finished(
+        mode=mode,
+        folder=final,
+        outcome=outcome,
+        log=_existing(log),
+        seconds=job.seconds,
+        peak=job.peak,
+        state=state_of(final),
+    )
 
 
 def _problem(folder: Path) -> str:
@@ -261,6 +278,9 @@ def _claimed(folder: Path) -> Iterator[None]:
     if (folder / "run.json").exists():
         raise RunExists(f"{folder} holds a run; a sweep makes one for each mode, give it a folder of its own")
     lock = FolderLock(folder, 0, lambda folder, ours: (_refused(one) for one in [folder]))
+    for kind in KINDS:  # of a sweep that was killed: nobody else writes here now
+        for left in folder.glob(f".{kind}-*"):
+            remove(left)
     try:
         yield
     finally:

@@ -18,6 +18,8 @@ MESSAGES = {
     "sweep.failed": "{mode} has no run: {error}",
     "sweep.all_failed": "{mode} have no run: {error}",
     "sweep.only": "{mode} alone has a run, so there is nothing to hold it against",
+    "sweep.damaged": "its run was whole when it ended, and has been damaged since: {why}",
+    "sweep.written_since": "{file} was written by another process",
     "sweep.log": "what it printed: {path}",
     "sweep.no_effect": "{mode} sets {settings}, and not one bit differs from {other}",
     "sweep.not_its_name": "{mode} says {says}, but computes on {bits} bits: {shown}",
@@ -48,6 +50,7 @@ MESSAGES = {
     "sweep.stands_out": "{mode}: the error grows most at {sites}",
     "sweep.site_growth": "{site} ({times} × the usual step)",
     "sweep.tokens_title": "what the model says, against {reference} ({positions} positions)",
+    "sweep.tokens_nan": "{mode}: at {count} of {positions} positions the logits are not numbers on one side or both",
     "sweep.tokens_bound": (
         "tokens beyond the {top} likeliest count as one: the divergence is a lower bound (covered: {covered})"
     ),
