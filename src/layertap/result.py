@@ -107,6 +107,35 @@ def codes(notes: Iterable[str]) -> list[dict[str, Any] | None]:
     return [note.to_dict() if isinstance(note, Note) else None for note in notes]
 
 
+def as_dict(value: Any) -> dict[str, Any]:
+    """A dataclass as plain values, from which `rebuild` makes it again; codes of notes stand beside them."""
+    data: dict[str, Any] = {}
+    for field in fields(value):
+        if field.compare:
+            item = getattr(value, field.name)
+            data[field.name] = _jsonable(item)
+            if any(
+                isinstance(note, Note)
+                for note in ([item] if isinstance(item, str) else item if isinstance(item, tuple) else ())
+            ):
+                data[code_key(field.name)] = codes([item])[0] if isinstance(item, str) else codes(item)
+    return data
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Result):
+        return value.to_dict()
+    if is_dataclass(value) and not isinstance(value, type):
+        return str(value) if hasattr(value, "parse") else as_dict(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(name): _jsonable(item) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_jsonable(item) for item in value]
+    return str(value) if isinstance(value, Note) else value
+
+
 def rebuild(kind: type[T], data: Mapping[str, Any]) -> T:
     """A dataclass from the plain values that stand for its fields: sequences become tuples, texts sites and notes."""
     hints, values = _hints(kind), {}  # type: ignore[arg-type]
@@ -188,7 +217,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values; NaN and the infinities as strings."""
-        found: dict[str, Any] = render(self, "dict")
+        found: dict[str, Any] = render(self, "dict") if renders(self, "dict") else as_dict(self)
         return found
 
     @classmethod
@@ -216,6 +245,11 @@ def register(kind: str, **forms: str) -> None:
         _RENDERERS[kind, form] = where
 
 
+def renders(result: Any, form: str) -> bool:
+    """Whether a form is registered for a result's class."""
+    return any((kind.__name__, form) in _RENDERERS for kind in type(result).__mro__)
+
+
 def render(result: Any, form: str) -> Any:
     """A result in a form: `text`, `dict`, `html`, `notebook`, `markdown`."""
     for kind in type(result).__mro__:
@@ -223,7 +257,7 @@ def render(result: Any, form: str) -> Any:
         if where is not None:
             module, _, name = where.partition(":")
             return getattr(import_module(module), name)(result)
-    raise LayertapError(f"a {type(result).__name__} has no {form} form")
+    raise LayertapError(tr("result.no_form", name=type(result).__name__, form=form))
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -232,4 +266,4 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadArgument(f"{path}: no report can be written here ({error.strerror or error})") from error
+        raise BadArgument(tr("result.unwritable", path=path, strerror=error.strerror or error)) from error

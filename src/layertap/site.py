@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -17,9 +18,11 @@ from layertap.result import Note, Result, codes, note_from, with_codes
 
 ROLES = ("input", "output", "grad_input", "grad_output", "param", "param_grad")
 """What a module can be tapped for, in the order in which the design names them."""
+STATE = "state"
+"""What a call leaves in objects that it was given, such as a cache: only where two live models are compared."""
 
 _SITE = re.compile(
-    r"(?P<path>[^:@]*)(?::(?P<role>" + "|".join(ROLES) + r")(?:\.(?P<leaf>[^:@]+))?)?(?:@(?P<call>\d+))?"
+    r"(?P<path>[^:@]*)(?::(?P<role>" + "|".join((*ROLES, STATE)) + r")(?:\.(?P<leaf>[^:@]+))?)?(?:@(?P<call>\d+))?"
 )
 
 
@@ -38,19 +41,14 @@ class Site:
     path: str
     """The module's path in `named_modules()`; the root is the empty string."""
     role: str = "output"
-    """One of `ROLES`."""
+    """One of `ROLES`, or `STATE`."""
     leaf: str = ""
     """The key path inside a nested value; empty when the value is one tensor."""
     call: int = 0
     """Which call of the module within one step."""
 
     def __str__(self) -> str:
-        text = _escape(self.path)
-        if self.role != "output" or self.leaf or not text:
-            text += f":{self.role}"
-        if self.leaf:
-            text += f".{_escape(self.leaf)}"
-        return f"{text}@{self.call}" if self.call else text
+        return _text(self.path, self.role, self.leaf, self.call)
 
     def __repr__(self) -> str:
         return f"Site({str(self)!r})"
@@ -76,6 +74,17 @@ class Site:
             leaf=_unescape(match["leaf"] or ""),
             call=int(match["call"] or 0),
         )
+
+
+@lru_cache(maxsize=1 << 16)
+def _text(path: str, role: str, leaf: str, call: int) -> str:
+    """Of the same sites again and again, since a site is found in a dictionary by its text."""
+    text = _escape(path)
+    if role != "output" or leaf or not text:
+        text += f":{role}"
+    if leaf:
+        text += f".{_escape(leaf)}"
+    return f"{text}@{call}" if call else text
 
 
 def _escape(text: str) -> str:

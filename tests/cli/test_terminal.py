@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from layertap import cli, errors
 from layertap.compare import diff
+from layertap.messages import printable, tr
 from layertap.report.page import html_of
 from layertap.site import Receipt, Site, SiteReceipt
 from layertap.store import Run, RunWriter
-from layertap.words import printable, say
 from store.making import kept, receipt, record
 
 HOSTILE = [
@@ -136,7 +136,7 @@ def test_no_name_on_the_command_line_comes_back_raw(tmp_path_factory, capfd, tex
 def test_objects_print_clean(tmp_path, text):
     run = Run(run_with(tmp_path / "a", text))
     report = diff(run, Run(run_with(tmp_path / "b", f"{text}x", keep=False)))
-    for shown in (run, repr(run), run.receipt, run[run.sites[0]], report, say("note: {text}", text=text)):
+    for shown in (run, repr(run), run.receipt, run[run.sites[0]], report, tr("audit.note_line", text=text)):
         assert clean(str(shown)), shown
     assert clean(html_of(report))
     for kind in (errors.CorruptRun, errors.SiteNotFound, errors.RunExists, errors.MissingExtra, errors.NoMatch):

@@ -239,3 +239,26 @@ def test_a_report_makes_its_folder_or_says_that_it_cannot(tmp_path):
     report.to_html(tmp_path / "new" / "report.html")
     with pytest.raises(BadArgument, match=r"report\.html.x: no report can be written here"):
         report.to_json(tmp_path / "new" / "report.html" / "x")
+
+
+def test_rows_of_several_steps_are_told_apart():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).eval()
+    broken = copy.deepcopy(model)
+
+    def run(net, steps):
+        with torch.no_grad(), lt.record(net, keep="tensor") as recorder:
+            for step in range(steps):
+                if net is broken and step == 2:
+                    net[1].weight.zero_()
+                net(torch.full((2, 8), 0.5))
+                recorder.step()
+        return recorder.run
+
+    lines = str(lt.diff(run(model, 4), run(broken, 4))).splitlines()
+    assert any(line.startswith("first departure: 1 at step 2") for line in lines), lines
+    header = next(line.split() for line in lines if line.startswith("site"))
+    row = next(line.split() for line in lines if line.startswith("1 ") and "fault" in line)
+    assert header[:3] == ["site", "step", "verdict"]
+    assert row[:3] == ["1", "2", "fault"]
+    alone = str(lt.diff(run(model, 1), run(copy.deepcopy(model), 1)))
+    assert "step" not in alone.splitlines()[3].split()

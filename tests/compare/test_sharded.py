@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import layertap as lt
-from layertap.compare.sharded import Apart, CommonPart, common_part
+from layertap.compare.sharded import CommonPart, NoCommonPart, common_part
 from layertap.measure import measure
 from layertap.site import Record, Sharding, Site
 from layertap.store import MemoryWriter, Run
@@ -204,7 +204,7 @@ def test_other_parts_have_nothing_in_common():
         record("x", torch.ones(2, 6, 4), 0, sharding(("Shard(dim=2)",), offset=(0, 0, 0))),
         record("x", torch.ones(2, 6, 4), 0, sharding(("Shard(dim=2)",), offset=(0, 0, 4)), rank=1),
     )
-    assert isinstance(found, Apart)
+    assert isinstance(found, NoCommonPart)
     assert "another part in the candidate" in found.why
     same = record("x", torch.ones(2, 6, 8), 0, sharding(("Replicate()",)))
     assert common_part(same, record("x", torch.ones(2, 6, 8), 0)) is None

@@ -171,7 +171,7 @@ def test_values_that_differ_in_form_are_listed_and_not_judged(x):
 
     found = find_fault(AsBool(), AsFloat(), (x,))
     assert found.verdict == "identical"
-    assert "has another form, so it is neither forced nor judged: inner:entry.mask" in found.notes
+    assert "has another form, so it is neither forced nor judged: inner:input.mask" in found.notes
 
 
 def test_a_module_that_is_never_called_is_skipped(net, x):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.distributed.tensor import Partial, Replicate, Shard
 
@@ -28,13 +28,13 @@ def spread(whole: torch.Tensor, mesh: tuple[int, ...], placements: tuple[Any, ..
     """What each rank of a mesh holds of a tensor: (rank, part, sharding)."""
     found = []
     generator = torch.Generator().manual_seed(0)
-    summands: dict[tuple[int, ...], list[torch.Tensor]] = {}
+    summands: dict[tuple[tuple[int, ...], tuple[int, ...]], list[torch.Tensor]] = {}
     for rank, here in enumerate(itertools.product(*map(range, mesh))):
         begin, size = region(whole.shape, mesh, here, placements)
         part = whole[tuple(slice(a, a + n) for a, n in zip(begin, size, strict=True))].clone()
         count = int(np.prod([n for n, p in zip(mesh, placements, strict=True) if p.is_partial()]))
         if count > 1:
-            split = summands.setdefault(begin, [])
+            split = summands.setdefault((begin, size), [])  # an empty part may begin where another one does
             if not split:  # whole numbers, so that the sum is exact
                 split += [
                     torch.randint(-8, 8, part.shape, generator=generator).to(part.dtype) for _ in range(count - 1)
@@ -92,6 +92,7 @@ placement = st.sampled_from([Replicate(), Shard(0), Shard(1), Shard(2), Partial(
 
 
 @settings(max_examples=120, deadline=None)
+@example(mesh=(2, 2, 2), placements=[Shard(1), Shard(1), Partial()], shape=(1, 2, 1), dtype=torch.float32)
 @given(
     mesh=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
     placements=st.lists(placement, min_size=3, max_size=3),

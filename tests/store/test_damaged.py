@@ -59,7 +59,7 @@ def test_no_flipped_bit_of_a_tensor_file_is_handed_out(folder: Path) -> None:
             changed = bytearray(whole)
             changed[place] ^= 1 << bit
             file.write_bytes(changed)
-            run._headers.clear()
+            run._kept._headers.clear()
             told = 0
             for name, array in ARRAYS.items():
                 found = attempt(run, name)
@@ -209,6 +209,6 @@ def test_diff_blames_the_file_and_no_layer(runs: tuple[Path, Path, Path]) -> Non
 def test_a_pair_is_read_once(runs: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     reference, _, half = runs
     calls = []
-    monkeypatch.setattr("layertap.store.run.fingerprint", lambda *_: calls.append(1) or 0)
+    monkeypatch.setattr("layertap.store.kept.fingerprint", lambda *_: calls.append(1) or 0)
     lt.diff(reference, half)
     assert calls == []  # the pass over the pair makes both fingerprints

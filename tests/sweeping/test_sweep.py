@@ -164,11 +164,11 @@ def test_a_finished_mode_is_kept_and_a_changed_one_is_run_again(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("[modes.fp32]", "[modes.fp23]"), "the reference 'fp32' is no mode; did you mean 'fp23'"),
+        (("[modes.fp32]", "[modes.fp23]"), "the reference 'fp32' is not a mode; did you mean 'fp23'"),
         (('env = { UNUSED = "1" }', 'envs = { UNUSED = "1" }'), "there is no key 'envs'; did you mean 'env'"),
         (("random = [2, 32]", "random = [0]"), "must be a shape of whole numbers above 0"),
         (('essential = ["fp32", "2-1"]', 'essential = ["fp32", "2_1"]'), "there is no mode '2_1'; did you mean '2-1'"),
-        (("[presets]", "[presets"), "is no TOML"),
+        (("[presets]", "[presets"), "is not valid TOML"),
     ],
 )
 def test_a_wrong_definition_says_what_where_and_the_nearest(tmp_path, change, said):

@@ -96,8 +96,14 @@ def test_rows_in_another_layout_in_one_layer_alone():
     found = lt.audit(state, saved)
     assert set(changed(found)) == {"layers.1.q_proj.weight"}
     for layer in range(4):
-        weight = saved[f"layers.{layer}.q_proj.weight"]
-        state[f"layers.{layer}.q_proj.weight"] = weight.view(4, 2, 4, 32).transpose(1, 2).reshape(32, 32)
+        name = f"layers.{layer}.q_proj.weight"
+        state[name] = saved[name].view(4, 2, 4, 32).transpose(1, 2).reshape(32, 32)
+    found = lt.audit(state, saved)  # of queries alone: keys have to lie as they do
+    assert changed(found).keys() == {f"layers.{layer}.q_proj.weight" for layer in range(4)}
+    assert "k_proj.weight, which has to lie alike (as it is there)" in changed(found)["layers.0.q_proj.weight"]
+    for layer in range(4):
+        name = f"layers.{layer}.k_proj.weight"
+        state[name] = saved[name].view(2, 2, 4, 32).transpose(1, 2).reshape(16, 32)
     assert lt.audit(state, saved).verdict == "identical"
 
 

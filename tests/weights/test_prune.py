@@ -10,6 +10,7 @@ from torch import nn
 
 import layertap as lt
 import models
+import saved_models
 from layertap.errors import BadArgument
 from layertap.weights import load_pruned, save_pruned
 
@@ -204,3 +205,121 @@ def test_what_is_not_added_as_it_is_is_refused():
     model.model.layers[1].__class__ = Scaled
     with pytest.raises(BadArgument, match=r"model.layers.1 adds something else than what"):
         lt.prune(model, "mlp[1]", inputs=inputs)
+
+
+def generated(model, ids, **options):
+    return model.generate(input_ids=ids, max_new_tokens=6, do_sample=False, pad_token_id=0, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan"),
+    [
+        (kind, "attention[:1] mlp[n//2:]")
+        for kind in ("gemma3", "mistral", "opt", "phi3", "qwen3_moe", "deepseek", "tied")
+    ]
+    + [("mamba", "attention[1:]")],
+)
+def test_d2_both_ways_agree_and_survive_the_disk(tmp_path, kind, plan):
+    model, _ = saved_models.saved(kind)
+    ids = torch.randint(3, 128, (2, 10), generator=torch.Generator().manual_seed(0))
+    small = lt.prune(model, plan, how="physical")
+    whole = model(input_ids=ids, use_cache=False).logits
+    with lt.prune(model, plan):
+        bypassed = model(input_ids=ids, use_cache=False).logits
+        tokens = [generated(one, ids, use_cache=cache) for one in (model, small) for cache in (True, False)]
+    assert all(torch.equal(tokens[0], others) for others in tokens[1:])
+    assert not torch.equal(bypassed, whole)
+    assert torch.equal(bypassed, small(input_ids=ids, use_cache=False).logits)
+    assert torch.equal(whole, model(input_ids=ids, use_cache=False).logits), "undone"
+    save_pruned(small, tmp_path)
+    again = load_pruned(tmp_path)
+    assert torch.equal(bypassed, again(input_ids=ids, use_cache=False).logits)
+    assert lt.audit(again, tmp_path).verdict == "identical"
+    stock = type(model).from_pretrained(tmp_path)
+    found = lt.audit(stock, tmp_path)
+    assert [fault.code for fault in found.faults] == ["audit.pruning_lost"]
+    assert found.verdict == "fault"
+
+
+def test_d2_a_model_that_was_cast_is_loaded_as_it_was(tmp_path):
+    model, _ = saved_models.saved("qwen3")
+    small = lt.prune(model.bfloat16(), "attention[0]", how="physical")  # rounds the rope frequencies too
+    save_pruned(small, tmp_path)
+    ids = torch.arange(3, 12)[None]
+    assert torch.equal(load_pruned(tmp_path)(input_ids=ids).logits, small(input_ids=ids).logits)
+    assert lt.audit(load_pruned(tmp_path), tmp_path).verdict in ("identical", "noise")
+
+
+@pytest.mark.parametrize("plan", ["attention[1:]", "mlp[1:]"])
+def test_d4_torchs_own_encoder_does_not_run_past_what_is_skipped(plan):
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    inputs = (torch.randn(2, 8, 32),)
+    with torch.inference_mode():
+        whole = model(*inputs)
+        small = lt.prune(model, plan, how="physical", inputs=inputs)
+        with lt.prune(model, plan, inputs=inputs):
+            bypassed = model(*inputs)
+        assert torch.equal(bypassed, small(*inputs))
+        assert not torch.allclose(bypassed, whole)
+        assert torch.equal(model(*inputs), whole)
+    assert not any(module._forward_pre_hooks for module in model.modules()), "no hook is left"
+
+
+def test_d4_a_branch_that_its_caller_reads_without_calling_is_refused():
+    class Reading(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attn, self.mlp = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            x = x + (
+                self.attn(x) if self.attn._forward_hooks else nn.functional.linear(x, self.attn.weight, self.attn.bias)
+            )
+            return x + self.mlp(x)
+
+    model = nn.Sequential(*(Reading() for _ in range(3)))
+    with pytest.raises(BadArgument, match=r"1\.attn is never called: its caller reads its parameters"):
+        lt.prune(model, "attention[1]", inputs=(torch.randn(2, 8),))
+    assert type(model[1].attn) is nn.Linear
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("", "the plan skips nothing"),
+        ("mlp[n*9:]", "the plan skips nothing"),
+        ("attention[9]", "there is no layer 9, the model has 3"),
+        ("attn[:1", r"'attn\[:1' is not part of a plan"),
+        ("mlp[n//0:]", "'n//0:' is not a layer or a range"),
+        ("mlp[::0]", "'::0' is not a layer or a range"),
+        ("mlp[1:2:3:4]", "'1:2:3:4' is not a layer or a range"),
+        ("mlp[open('x')]", "is not a layer or a range"),
+        ({"model.layers.1.mlp": "drop"}, "'drop' is not known"),
+        (5, "got int"),
+    ],
+)
+def test_a_plan_that_cannot_be_read_says_where(plan, message):
+    model, _ = saved_models.saved("qwen3")
+    with pytest.raises(BadArgument, match=message):
+        lt.prune(model, plan)
+
+
+def test_skips_nest_and_come_off_in_any_order():
+    model, _ = saved_models.saved("qwen3")
+    ids = torch.arange(3, 12)[None]
+    whole = model(input_ids=ids).logits
+    one, two = lt.prune(model, "attention[0]"), lt.prune(model, "mlp[1]")
+    one.undo()
+    alone = model(input_ids=ids).logits
+    two.undo()
+    two.undo()
+    assert torch.equal(model(input_ids=ids).logits, whole)
+    with lt.prune(model, "mlp[1]"):
+        assert torch.equal(model(input_ids=ids).logits, alone)
+    with pytest.raises(KeyError), lt.prune(model, "mlp[1]"):
+        raise KeyError
+    assert torch.equal(model(input_ids=ids).logits, whole)
+    twice = lt.prune(lt.prune(model, "attention[0]", how="physical"), "mlp[1]", how="physical")
+    with lt.prune(model, "attention[0] mlp[1]"):
+        assert torch.equal(twice(input_ids=ids).logits, model(input_ids=ids).logits)

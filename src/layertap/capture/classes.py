@@ -120,7 +120,7 @@ def _make(cls: Any, kind: Kind) -> Any:
 
     names["__reduce_ex__"] = __reduce_ex__
     if not any("__class__" in base.__dict__ for base in cls.__mro__ if base is not object):
-        names["__class__"] = _Class()
+        names["__class__"] = _PatchedClass()
     meta = _transparent(type(cls))
     tapped: Any
     try:
@@ -150,7 +150,7 @@ class _Reduced(threading.local):
 _reduced = _Reduced()
 
 
-class _Class:
+class _PatchedClass:
     """`module.__class__`: a new one that is assigned to it is tapped too."""
 
     def __get__(self, module: Any, owner: Any = None) -> Any:

@@ -21,7 +21,7 @@ from torch import nn
 
 from layertap.capture import taps
 from layertap.capture.leaves import Leaf
-from layertap.capture.module_tap import ModuleTap, Moment
+from layertap.capture.module_tap import CallMoment, ModuleTap
 from layertap.errors import BadArgument
 from layertap.messages import tr
 from layertap.result import Note
@@ -220,7 +220,7 @@ class Region:
 
     def _hand_over(self, values: Values, ready: dict[int, Any]) -> None:
         self._outside |= values.outside
-        moments: dict[str, list[Moment]] = {}
+        moments: dict[str, list[CallMoment]] = {}
         for path, count in values.calls.items():
             tap = self._taps[path]
             moments[path] = [tap.begin(direct=False) for _ in range(count)]

@@ -26,6 +26,7 @@ from layertap.capture.classes import LEFT_OUT, Kind, asks_own_type, class_of, pu
 from layertap.capture.keep import STATS, Keeper, Level
 from layertap.capture.leaves import DEPTH
 from layertap.measure import portable
+from layertap.messages import tr
 from layertap.result import Note
 from layertap.select import Choice
 
@@ -283,4 +284,6 @@ def _kernel_reads(dtype: str, device: str) -> bool:
 def _reason(value: Any) -> str:
     if value is None:
         return "None"
-    return type(value).__name__ if isinstance(value, _PLAIN) else f"{type(value).__name__} without tensors"
+    return (
+        type(value).__name__ if isinstance(value, _PLAIN) else tr("record.without_tensors", name=type(value).__name__)
+    )

@@ -15,6 +15,7 @@ import torch
 
 from layertap.capture import collectives
 from layertap.capture.sharding import sharding_of
+from layertap.messages import tr
 from layertap.site import Sharding
 
 DEPTH = 8
@@ -89,7 +90,7 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Slot:
+class LeafSlot:
     """Where a tensor stood in an outline."""
 
     path: str
@@ -99,7 +100,7 @@ def outline(value: Any) -> Any:
     """The value in plain tuples, lists and dicts, a slot with its key path in the place of each tensor.
 
     >>> outline((torch.ones(1), None, {"mask": torch.ones(1)}))
-    (Slot(path='0'), None, {'mask': Slot(path='2.mask')})
+    (LeafSlot(path='0'), None, {'mask': LeafSlot(path='2.mask')})
     """
     return _outline("", value, 0, set())
 
@@ -110,7 +111,7 @@ def fill(outlined: Any, tensor: Callable[[str], Any]) -> Any:
     >>> fill(outline([torch.ones(1), 3]), {"0": "a"}.get)
     ['a', 3]
     """
-    if isinstance(outlined, Slot):
+    if isinstance(outlined, LeafSlot):
         return tensor(outlined.path)
     if isinstance(outlined, tuple):
         return tuple(fill(item, tensor) for item in outlined)
@@ -121,7 +122,7 @@ def fill(outlined: Any, tensor: Callable[[str], Any]) -> Any:
     return outlined
 
 
-class Part(NamedTuple):
+class TensorPart(NamedTuple):
     """One of the plain tensors that a tensor is made of."""
 
     name: str
@@ -131,7 +132,7 @@ class Part(NamedTuple):
     """How the tensor that it is a part of is spread over ranks."""
 
 
-def parts(tensor: torch.Tensor, *, wait: bool = True) -> Iterator[Part]:
+def parts(tensor: torch.Tensor, *, wait: bool = True) -> Iterator[TensorPart]:
     """The plain tensors of one tensor: itself, or what a sparse tensor, a shard or a quantised subclass is made of.
 
     A collective that still writes one of them is waited for; without `wait` only shapes may be read.
@@ -142,7 +143,7 @@ def parts(tensor: torch.Tensor, *, wait: bool = True) -> Iterator[Part]:
     kind = type(tensor)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         for name, plain in _layout_parts(tensor):
-            yield Part(name, collectives.complete(plain) if wait else plain)
+            yield TensorPart(name, collectives.complete(plain) if wait else plain)
     elif collectives.in_flight(kind):
         yield from parts(collectives.result_of(tensor, wait=wait), wait=wait)
     elif hasattr(tensor, "placements") and hasattr(tensor, "to_local"):
@@ -154,7 +155,7 @@ def parts(tensor: torch.Tensor, *, wait: bool = True) -> Iterator[Part]:
             for part in parts(getattr(tensor, name), wait=wait):
                 yield part._replace(name=_join(name.lstrip("_"), part.name))
     else:
-        yield Part("", tensor)
+        yield TensorPart("", tensor)
 
 
 def plain_value(tensor: torch.Tensor) -> AbstractContextManager[torch.Tensor]:
@@ -199,9 +200,9 @@ def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[Leaf]:
     elif isinstance(value, _PLAIN):
         yield Leaf(path, None, type(value).__name__)
     elif depth >= DEPTH:
-        yield Leaf(path, None, f"{type(value).__name__} below depth {DEPTH}")
+        yield Leaf(path, None, tr("record.below_depth", name=type(value).__name__, depth=DEPTH))
     elif id(value) in seen:
-        yield Leaf(path, None, f"{type(value).__name__} seen already")
+        yield Leaf(path, None, tr("record.seen_already", name=type(value).__name__))
     else:
         # A cache holds itself in odd corners of some models; a value is walked once on the way down.
         seen = seen | {id(value)}
@@ -209,12 +210,12 @@ def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[Leaf]:
         for name, child in children:
             yield from _walk(_join(path, name), child, depth + 1, seen)
         if not children:
-            yield Leaf(path, None, f"{type(value).__name__} without tensors")
+            yield Leaf(path, None, tr("record.without_tensors", name=type(value).__name__))
 
 
 def _outline(path: str, value: Any, depth: int, seen: set[int]) -> Any:
     if isinstance(value, torch.Tensor):
-        return Slot(path)
+        return LeafSlot(path)
     if value is None or isinstance(value, (bool, int, float, complex, str)):
         return value
     if isinstance(value, _PLAIN):

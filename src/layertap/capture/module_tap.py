@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from layertap.capture.recorder import Recorder
 
 
-class Moment(NamedTuple):
+class CallMoment(NamedTuple):
     """When a call happened. A tuple, as a call of every module makes one."""
 
     call: int
@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
     args: Args
     kwargs: Kwargs
-    moment: Moment
+    moment: CallMoment
     share: OwnShare | None = None
     """What it sends back to its inputs, where that is asked for."""
 
@@ -83,7 +83,7 @@ class ModuleTap:
 
     def enter(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Call | None]:
         recorder = self._recorder
-        moment: Moment | None = None
+        moment: CallMoment | None = None
         share: OwnShare | None = None
         if not self.tallies and self.path:
             self.total += 1  # watched only so that the receipt can say who called whom
@@ -135,7 +135,7 @@ class ModuleTap:
                 seen = self._gradient_hook(name)
                 yield parameter.register_post_accumulate_grad_hook(seen)
 
-    def begin(self, direct: bool) -> Moment:
+    def begin(self, direct: bool) -> CallMoment:
         """Counts a call."""
         recorder = self._recorder
         if self._step != recorder.step_number:
@@ -158,9 +158,9 @@ class ModuleTap:
         for tally in self.tallies.values():
             tally.recomputed += recomputed
             tally.direct += direct
-        return Moment(call, self._step, recorder.epoch, recorder.batch, phase, recomputed)
+        return CallMoment(call, self._step, recorder.epoch, recorder.batch, phase, recomputed)
 
-    def _take_input(self, args: Args, kwargs: Kwargs, moment: Moment) -> None:
+    def _take_input(self, args: Args, kwargs: Kwargs, moment: CallMoment) -> None:
         asked = "input" in self.tallies
         if not asked and self.path:
             return
@@ -182,12 +182,12 @@ class ModuleTap:
             if tally.tensors > before:
                 self._recorder.contents.add(leaf.tensor, level)
 
-    def take_parameters(self, moment: Moment) -> None:
+    def take_parameters(self, moment: CallMoment) -> None:
         """Takes the parameters, if they are asked for, once a step."""
         if "param" in self.tallies and moment.call == 0:
             self._take("param", (Leaf(name, parameter) for name, parameter in self._parameters()), moment)
 
-    def _take_output(self, output: Any, moment: Moment) -> None:
+    def _take_output(self, output: Any, moment: CallMoment) -> None:
         tally = self.tallies["output"]
         if type(output) is torch.Tensor and tally.fired and self._taken("output", "", output, moment, tally):
             tally.fired += 1
@@ -196,7 +196,7 @@ class ModuleTap:
         if tally.fired == 1:
             self._recorder.parts.unknown(self.path, self.module, leaves(output))
 
-    def _taken(self, role: str, leaf: str, tensor: torch.Tensor, moment: Moment, tally: Tally) -> bool:
+    def _taken(self, role: str, leaf: str, tensor: torch.Tensor, moment: CallMoment, tally: Tally) -> bool:
         """Takes a tensor the short way, if it goes there."""
         asked = tally is not self._unasked
         try:
@@ -209,13 +209,13 @@ class ModuleTap:
             self._recorder.met(self, tensor, moment, tally)
         return True
 
-    def _take(self, role: str, found: Iterator[Leaf], moment: Moment) -> None:
+    def _take(self, role: str, found: Iterator[Leaf], moment: CallMoment) -> None:
         tally = self.tallies[role]
         tally.fired += 1
         for leaf in found:
             self.put(role, leaf, moment, tally)
 
-    def put(self, role: str, leaf: Leaf, moment: Moment, tally: Tally) -> None:
+    def put(self, role: str, leaf: Leaf, moment: CallMoment, tally: Tally) -> None:
         """Takes one leaf of a call, if it is wanted."""
         if leaf.tensor is not None and self._taken(role, leaf.path, leaf.tensor, moment, tally):
             return
@@ -223,7 +223,7 @@ class ModuleTap:
         if leaf.tensor is None or not asked or self._recorder.selection.wants(self.path, role, leaf.path):
             self._recorder.take(self, role, leaf, moment, tally, asked)
 
-    def _watch_inputs(self, args: Args, kwargs: Kwargs, moment: Moment) -> OwnShare:
+    def _watch_inputs(self, args: Args, kwargs: Kwargs, moment: CallMoment) -> OwnShare:
         share = OwnShare(
             call_leaves(args, kwargs), lambda leaf, grad: self._take_gradient("grad_input", leaf, grad, moment)
         )
@@ -232,13 +232,13 @@ class ModuleTap:
             self._recorder.hook_leaf(handle)
         return share
 
-    def _watch(self, tensor: torch.Tensor, role: str, leaf: str, moment: Moment) -> None:
+    def _watch(self, tensor: torch.Tensor, role: str, leaf: str, moment: CallMoment) -> None:
         self.differentiable += 1
         handle = tensor.register_hook(lambda grad: self._take_gradient(role, leaf, grad, moment))
         if tensor.is_leaf:
             self._recorder.hook_leaf(handle)
 
-    def _take_gradient(self, role: str, leaf: str, gradient: torch.Tensor | None, moment: Moment) -> None:
+    def _take_gradient(self, role: str, leaf: str, gradient: torch.Tensor | None, moment: CallMoment) -> None:
         recorder = self._recorder
         if recorder.live:
             with recorder.inside(self.path):
@@ -251,7 +251,7 @@ class ModuleTap:
             recorder = self._recorder
             if seen[0] != recorder.step_number:
                 seen[:] = [recorder.step_number, 0]
-            moment = Moment(seen[1], seen[0], recorder.epoch, recorder.batch, recorder.phase, False)
+            moment = CallMoment(seen[1], seen[0], recorder.epoch, recorder.batch, recorder.phase, False)
             seen[1] += 1
             self._take_gradient("param_grad", name, parameter.grad, moment)
 

@@ -21,7 +21,7 @@ from layertap.measure import kernel, native, supported
 from layertap.site import Site
 
 if TYPE_CHECKING:
-    from layertap.capture.module_tap import ModuleTap, Moment
+    from layertap.capture.module_tap import CallMoment, ModuleTap
     from layertap.capture.recorder import Recorder
 
 _functorch: Any = torch._C._functorch
@@ -36,7 +36,7 @@ class QuickWay:
         self._recorder, self._tap = recorder, tap
         self._slots: dict[Any, Slot | None] = {}
 
-    def take(self, role: str, leaf: str, tensor: torch.Tensor, moment: Moment, tally: Tally, asked: bool) -> bool:
+    def take(self, role: str, leaf: str, tensor: torch.Tensor, moment: CallMoment, tally: Tally, asked: bool) -> bool:
         """Takes a tensor; False, and nothing done, where it must go the long way."""
         kind = type(tensor)
         if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.layout is not torch.strided:

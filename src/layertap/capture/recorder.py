@@ -26,7 +26,7 @@ from layertap.capture.guard import Inside
 from layertap.capture.info import checking_of, computes_of, rank, run_info
 from layertap.capture.keep import Keeper
 from layertap.capture.leaves import Leaf
-from layertap.capture.module_tap import ModuleTap, Moment
+from layertap.capture.module_tap import CallMoment, ModuleTap
 from layertap.capture.pending_record import Source
 from layertap.capture.receipt_builder import receipt_of, why_nothing
 from layertap.capture.schedule import parse_schedule
@@ -39,6 +39,7 @@ from layertap.result import Note
 from layertap.select import Selection, select
 from layertap.site import ROLES, Receipt
 from layertap.store import MemoryWriter, Run, RunWriter
+from layertap.store.storage import is_url
 from layertap.store.writer import DURABILITIES
 
 log = logging.getLogger("layertap")
@@ -84,7 +85,8 @@ class Recorder(Taking):
         super().__init__(rank())
         self._model: nn.Module | None = model
         self._model_ref = weakref.ref(model)
-        self.path = None if path is None else Path(path)
+        self._url = str(path) if is_url(path) else ""
+        self.path = None if path is None or self._url else Path(path)
         named = Uncompiled(model)
         self.selection: Selection = select(named, sites, exclude=exclude, what=roles)
         """The plan: which sites are recorded. Print it."""
@@ -136,7 +138,7 @@ class Recorder(Taking):
             region.check()
         self._writer = self.open_writer()
         between = self.between(self._writer)
-        self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None)
+        self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None and not self._url)
         self._pid = os.getpid()
         self._began = time.perf_counter()
         self._checked_before = checking_of(self.model)
@@ -149,6 +151,10 @@ class Recorder(Taking):
 
     def open_writer(self) -> Any:
         """What the run is written with; a recorder of another kind may choose the folder later."""
+        if self._url:
+            from layertap.store.remote_writer import RemoteWriter
+
+            return RemoteWriter(self._url, info=self._info, rank=self.rank, exists=self._exists)
         if self.path is None:
             return MemoryWriter(info=self._info, rank=self.rank)
         # Absolute: the working directory may change while the model runs.
@@ -276,7 +282,7 @@ class Recorder(Taking):
         if self._state == "new":
             raise BadArgument(tr(_NOT_YET))
         self.flush()
-        return Run(self._writer if isinstance(self._writer, MemoryWriter) else self._writer.path)
+        return Run(self._writer if isinstance(self._writer, MemoryWriter) else self._url or self._writer.path)
 
     @property
     def model(self) -> nn.Module:
@@ -319,7 +325,7 @@ class Recorder(Taking):
         with self.inside(path):
             source = self._sources.setdefault((path, role, kind), Source(path, kind))
             source.tally.fired += 1
-            moment = Moment(call, self.step_number, self.epoch, self.batch, self.phase, False)
+            moment = CallMoment(call, self.step_number, self.epoch, self.batch, self.phase, False)
             self.take(source, role, Leaf(leaf, tensor), moment, source.tally, True)
 
     def inside(self, path: str) -> Inside:

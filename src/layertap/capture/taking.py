@@ -10,7 +10,7 @@ import torch
 
 from layertap.capture.keep import STATS, TENSOR, Keeper, Level
 from layertap.capture.leaves import Leaf, parts, plain_value
-from layertap.capture.module_tap import Call, ModuleTap, Moment
+from layertap.capture.module_tap import Call, CallMoment, ModuleTap
 from layertap.capture.pending_record import Draft, Source, Tally, dtype_name
 from layertap.capture.sharding import Parts, marked
 from layertap.capture.slots import CallNumbers
@@ -69,7 +69,7 @@ class Taking:
         role: str,
         leaf: str,
         tensor: torch.Tensor,
-        moment: Moment,
+        moment: CallMoment,
         tally: Tally,
         sharding: Sharding | None,
         asked: bool,
@@ -90,7 +90,7 @@ class Taking:
         small = exact and tensor.numel() * tensor.element_size() <= self.small_inputs
         return TENSOR if self.keep_inputs or small else STATS
 
-    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: Moment, tally: Tally) -> None:
+    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment, tally: Tally) -> None:
         """Sees a tensor that the model was given and nobody asked for; a recorder of another kind may use it."""
 
     def draft(
@@ -98,7 +98,7 @@ class Taking:
         tap: ModuleTap | Source,
         role: str,
         leaf: str,
-        moment: Moment,
+        moment: CallMoment,
         tally: Tally,
         tensor: Any,
         sharding: Sharding | None = None,
@@ -148,7 +148,9 @@ class Taking:
             self._raised = True
             raise self.sink.failure
 
-    def take(self, tap: ModuleTap | Source, role: str, leaf: Leaf, moment: Moment, tally: Tally, asked: bool) -> None:
+    def take(
+        self, tap: ModuleTap | Source, role: str, leaf: Leaf, moment: CallMoment, tally: Tally, asked: bool
+    ) -> None:
         """Takes one leaf of a call in its parts; one that cannot be taken is counted, and recording goes on."""
         if leaf.tensor is None:
             tally.skip(leaf.reason)

@@ -41,7 +41,7 @@ class Tap(Protocol):
         """Sees the call end; returns its output."""
 
 
-class _Inside(threading.local):
+class _InsideOf(threading.local):
     """The modules that this thread is inside of; a `forward` within its own module's call is not a new call."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class _Inside(threading.local):
 
 _lock = threading.RLock()
 _taps: dict[int, tuple[Tap, ...]] = {}
-_inside = _Inside()
+_inside = _InsideOf()
 _call: Any = nn.Module.__call__
 
 

@@ -36,7 +36,7 @@ def audit(
             held = taken(_opened(model), progress=lambda done, total: bar.update(task, completed=done, total=total))
         held.to_json(fingerprints)
         known = {"output": str(fingerprints), "tensors": len(held.tensors)}
-        show_json(known) if json else show_text(f"wrote {fingerprints}: {held}")
+        show_json(known) if json else show_text(tr("cli.wrote", fingerprints=fingerprints, held=held))
         return
     sides = _opened(model), _opened(str(other))
     with progress() as bar:

@@ -30,7 +30,7 @@ def doctor(
     from layertap.targets import make_inputs, open_target
     from layertap.weights import doctor as diagnose
 
-    with status(f"opening {reference}") as shown:
+    with status(tr("cli.opening_reference", reference=reference)) as shown:
         ours, theirs = open_target(reference), open_target(candidate)
         if ids is not None:
             try:

@@ -29,7 +29,7 @@ def export(
     from layertap.formats import open_run
 
     names = dict(_pair(text) for text in name or ())
-    with status(f"opening {run}"):
+    with status(tr("cli.opening_run", run=run)):
         opened = open_run(run)
     with progress() as bar:
         task = bar.add_task(tr("cli.exporting", count=len(opened)), total=None)
@@ -47,7 +47,7 @@ def export(
         show_json({"run": run, "problems": list(opened.problems), "exported": done})
         return
     for problem in opened.problems:
-        show_text(f"problem: {problem}")
+        show_text(tr("cli.problem", problem=problem))
     show_text(done)
 
 

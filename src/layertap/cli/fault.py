@@ -34,13 +34,13 @@ def fault(
 
     for name in imports or ():
         import_extension(name)
-    with status(f"opening {reference}") as shown:
+    with status(tr("cli.opening_reference", reference=reference)) as shown:
 
         def tell(text: str) -> None:
             shown.update(Text(text))
 
         ours = open_target(reference)
-        tell(f"opening {candidate}")
+        tell(tr("cli.opening_candidate", candidate=candidate))
         theirs = open_target(candidate)
         # The reference decides what both are run on.
         inputs = make_inputs(ours, prompt=prompt, input=input, seq_len=seq_len, seed=seed)

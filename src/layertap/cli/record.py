@@ -15,7 +15,7 @@ from layertap.report.receipt import receipt_view
 
 def record(
     target: Annotated[str, typer.Argument(help=tr("cli.record_model"))],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help=tr("cli.run_folder"))] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help=tr("cli.run_folder"))] = None,
     sites: Annotated[list[str] | None, typer.Option(help=tr("cli.sites"))] = None,
     exclude: Annotated[list[str] | None, typer.Option(help=tr("cli.exclude"))] = None,
     what: Annotated[str, typer.Option(help=tr("cli.what"))] = "output",
@@ -47,7 +47,7 @@ def record(
     roles = tuple(role.strip() for role in what.split(","))
     for name in imports or ():
         import_extension(name)
-    with status(f"opening {target}"):
+    with status(tr("cli.opening_target", target=target)):
         opened = open_target(target, config=_pairs(config))
         if plan and opened.outline is not None:
             # A file is read for its plan, and not run: so there are no sizes.

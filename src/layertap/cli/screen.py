@@ -20,7 +20,7 @@ from layertap.report.screen import Screen
 from layertap.report.values import jsonable
 
 
-class _Screen(Screen):
+class _PipedScreen(Screen):
     """A console that `| head` leaves unharmed: the exit code stays the verdict's, where rich would say 1."""
 
     def on_broken_pipe(self) -> None:
@@ -28,7 +28,7 @@ class _Screen(Screen):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-out = _Screen(emoji=False)  # `net.py:x:` is no picture
+out = _PipedScreen(emoji=False)  # `net.py:x:` is no picture
 err = Screen(stderr=True, emoji=False)
 PIPE = 10_000
 
@@ -48,7 +48,7 @@ def show_screen(view: RenderableType) -> None:
     if out.is_terminal:
         out.print(view)
     else:
-        _Screen(width=PIPE, emoji=False).print(view)
+        _PipedScreen(width=PIPE, emoji=False).print(view)
 
 
 def status(text: str) -> Status:

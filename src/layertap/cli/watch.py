@@ -13,6 +13,7 @@ from rich.text import Text
 from layertap.cli.screen import err, problem, show_json, show_text
 from layertap.errors import BadArgument, LayertapError
 from layertap.messages import tr
+from layertap.store.storage import on_this_machine
 
 if TYPE_CHECKING:
     from layertap.watching.script import Outcome, WatchedRun
@@ -56,7 +57,7 @@ def watch(
         return
     if not command:
         raise BadArgument(tr("watch.no_command"))
-    check_writable(Path(settings.path))
+    check_writable(on_this_machine(settings.path, "watch"))
     asked = {**_as_options(config, options), "path": str(Path(settings.path).absolute())}
     if check_determinism:
         raise typer.Exit(_determinism(command, asked, json))
@@ -79,7 +80,7 @@ def _show(command: list[str], outcome: Outcome, json: bool) -> None:
     for text in outcome.problems:
         problem(text)
     for watched in outcome.watched:
-        rank = f" (rank {watched.rank})" if watched.rank else ""
+        rank = tr("cli.watch_rank", rank=watched.rank) if watched.rank else ""
         told = f" {watched.model}{rank} → {watched.run}"
         err.print(Text.assemble(("layertap:", "bold"), told), highlight=False, soft_wrap=True)
         if not watched.closed:

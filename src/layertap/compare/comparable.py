@@ -24,6 +24,7 @@ from layertap.compare.result import Alignment, Pair
 from layertap.judge.roundoff import ROUNDOFF
 from layertap.measure.floats import FORMATS
 from layertap.measure.sketch import relative_l2
+from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Record
 from layertap.store import Run
@@ -215,26 +216,26 @@ def _inputs(reference: Run, candidate: Run, trim: Trim | None, reasons: list[str
         )
 
 
-class _Finding(NamedTuple):
+class _InputDoubt(NamedTuple):
     """Something about an input that is not the same on both sides."""
 
     text: str
     harmless: bool = False
 
 
-def _differs(pair: InputPair, trim: Trim | None) -> Iterator[_Finding]:
+def _differs(pair: InputPair, trim: Trim | None) -> Iterator[_InputDoubt]:
     one, other = pair
     if one is None or other is None:
         item, side = (one, "reference") if other is None else (other, "candidate")
         assert item is not None
         harmless = "mask" in item.name and item.values is not None and bool(np.all(item.values == 1))
         if harmless:
-            yield _Finding(Note("comparable.only_given_mask", side=side, called=_called(item)), harmless=True)
+            yield _InputDoubt(Note("comparable.only_given_mask", side=side, called=_called(item)), harmless=True)
         elif "position" in item.name and item.values is not None and _counts_up(item.values):
             text = Note("comparable.only_given_positions", side=side, called=_called(item))
-            yield _Finding(text, harmless=True)
+            yield _InputDoubt(text, harmless=True)
         elif trim is None or "mask" not in item.name:
-            yield _Finding(Note("comparable.only_given", side=side, called=_called(item)))
+            yield _InputDoubt(Note("comparable.only_given", side=side, called=_called(item)))
         return
     a, b = one.record, other.record
     if a is not None and b is not None and (a.fingerprint, a.dtype, a.shape) == (b.fingerprint, b.dtype, b.shape):
@@ -244,7 +245,7 @@ def _differs(pair: InputPair, trim: Trim | None) -> Iterator[_Finding]:
     elif a is not None and b is not None:
         yield from _real_numbers(one, a, b)
     else:
-        yield _Finding(Note("comparable.not_comparable", called=_called(one)))
+        yield _InputDoubt(Note("comparable.not_comparable", called=_called(one)))
 
 
 def _counts_up(positions: Any) -> bool:
@@ -252,7 +253,7 @@ def _counts_up(positions: Any) -> bool:
     return positions.ndim > 0 and bool(np.all(positions == np.arange(positions.shape[-1])))
 
 
-def _whole_numbers(one: Input, other: Input, trim: Trim | None) -> Iterator[_Finding]:
+def _whole_numbers(one: Input, other: Input, trim: Trim | None) -> Iterator[_InputDoubt]:
     assert one.values is not None
     assert other.values is not None
     x, y = np.atleast_1d(one.values), np.atleast_1d(other.values)
@@ -263,13 +264,13 @@ def _whole_numbers(one: Input, other: Input, trim: Trim | None) -> Iterator[_Fin
             Note("comparable.lengths", shape=x.shape[-1], shape2=y.shape[-1]) if x.shape[:-1] == y.shape[:-1] else ""
         )
         shapes = length or Note("comparable.shapes", shape=list(x.shape), shape2=list(y.shape))
-        yield _Finding(Note("comparable.has", called=_called(one), shapes=shapes, common=_common(x, y)))
+        yield _InputDoubt(Note("comparable.has", called=_called(one), shapes=shapes, common=_common(x, y)))
         return
     wrong = np.argwhere(x != y)
     if len(wrong):
         at = tuple(int(index) for index in wrong[0])
         where = at[-1] if len(at) == 1 or not any(at[:-1]) else list(at)
-        yield _Finding(
+        yield _InputDoubt(
             Note(
                 "comparable.differs_at",
                 called=_called(one),
@@ -282,7 +283,7 @@ def _whole_numbers(one: Input, other: Input, trim: Trim | None) -> Iterator[_Fin
         )
     elif one.record is not None and other.record is not None and one.record.dtype != other.record.dtype:
         dtypes = Note("comparable.dtypes", dtype=one.record.dtype, dtype2=other.record.dtype)
-        yield _Finding(Note("comparable.is", called=_called(one), dtypes=dtypes), harmless=True)
+        yield _InputDoubt(Note("comparable.is", called=_called(one), dtypes=dtypes), harmless=True)
 
 
 def _common(x: Any, y: Any) -> str:
@@ -296,12 +297,12 @@ def _common(x: Any, y: Any) -> str:
     return Note("comparable.differ_from", wrong=wrong[0])
 
 
-def _real_numbers(one: Input, a: Record, b: Record) -> Iterator[_Finding]:
+def _real_numbers(one: Input, a: Record, b: Record) -> Iterator[_InputDoubt]:
     if a.shape != b.shape:
-        yield _Finding(Note("comparable.has_shapes", called=_called(one), shape=list(a.shape), shape2=list(b.shape)))
+        yield _InputDoubt(Note("comparable.has_shapes", called=_called(one), shape=list(a.shape), shape2=list(b.shape)))
         return
     if not (a.sketch and b.sketch and a.statistics.l2 > 0):
-        yield _Finding(
+        yield _InputDoubt(
             Note("comparable.means_differ", called=_called(one), mean=a.statistics.mean, mean2=b.statistics.mean)
         )
         return
@@ -313,7 +314,11 @@ def _real_numbers(one: Input, a: Record, b: Record) -> Iterator[_Finding]:
         else Note("comparable.both_dtype", dtype=a.dtype)
     )
     text = Note("comparable.differs_by", called=_called(one), error=error, dtypes=dtypes)
-    yield _Finding(Note("comparable.only_rounding", text=text), harmless=True) if error <= rounding else _Finding(text)
+    yield (
+        _InputDoubt(Note("comparable.only_rounding", text=text), harmless=True)
+        if error <= rounding
+        else _InputDoubt(text)
+    )
 
 
 # Claims.
@@ -400,5 +405,5 @@ def _folder(run: Run) -> Path | None:
 
 
 def _called(item: Input) -> str:
-    name = f"`{item.name}`" if item.name and not item.name.isdigit() else f"input {item.name or 0}"
+    name = f"`{item.name}`" if item.name and not item.name.isdigit() else tr("comparable.input", name=item.name or 0)
     return Note("comparable.of_call", name=name, call=item.call) if item.call else name

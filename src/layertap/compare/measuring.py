@@ -8,7 +8,7 @@ from dataclasses import replace
 from layertap.compare.overlap import overlapping
 from layertap.compare.padding import Trim
 from layertap.compare.result import Pair
-from layertap.compare.sharded import Apart, CommonPart, common_part
+from layertap.compare.sharded import CommonPart, NoCommonPart, common_part
 from layertap.compare.tensors import array_of, changed, elements
 from layertap.errors import CorruptRun
 from layertap.judge.measured import Measured
@@ -65,7 +65,7 @@ def measure_pair(
     """
     a, b = pair.reference, pair.candidate
     common = common_part(a, b) if pair.layout is None else None
-    if isinstance(common, Apart):
+    if isinstance(common, NoCommonPart):
         return Measured(part=common.why)
     if common is not None and not a.kept == b.kept == "tensor":
         return Measured(part=Note("compare.part_needs_tensors", part=common.why))

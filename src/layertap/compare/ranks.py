@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from layertap.messages import tr
-from layertap.result import Note
+from layertap.result import Note, Result
 from layertap.store import Run
 
 MOST = 500
@@ -22,8 +22,8 @@ FAR = 5.0
 """A gradient or loss of one rank that is this many times the median of all ranks stands out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RanksReport:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RanksReport(Result):
     """What the ranks of a run say about each other."""
 
     run: str
@@ -146,7 +146,7 @@ def _first_nan(rows: list[dict[str, Any]]) -> list[str]:
     for row in bad:
         if row["step"] == step:
             first.setdefault(row["rank"], row["site"])
-    told = ", ".join(f"rank {rank} ({site})" for rank, site in sorted(first.items()))
+    told = ", ".join(tr("ranks.rank_site", rank=rank, site=site) for rank, site in sorted(first.items()))
     return [Note("ranks.first_nan", step=step, ranks=told)]
 
 

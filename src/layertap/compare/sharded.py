@@ -26,13 +26,13 @@ class CommonPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apart:
+class NoCommonPart:
     """Two records that have nothing in common, as far as is known."""
 
     why: str
 
 
-def common_part(a: Record, b: Record) -> CommonPart | Apart | None:
+def common_part(a: Record, b: Record) -> CommonPart | NoCommonPart | None:
     """What both records hold of one whole; None where they are to be compared as they are."""
     parts = [None if record.sharding is None or record.sharding.is_whole(record.shape) else record for record in (a, b)]
     if parts == [None, None]:
@@ -44,12 +44,12 @@ def common_part(a: Record, b: Record) -> CommonPart | Apart | None:
         sharding = record.sharding
         if sharding is not None and sharding.partial:
             placements = ", ".join(sharding.placements)
-            return Apart(why=Note("compare.summand", site=record.site, rank=record.rank, placements=placements))
+            return NoCommonPart(why=Note("compare.summand", site=record.site, rank=record.rank, placements=placements))
     wholes = [_whole(record) for record in (a, b)]
     places = [_place(record) for record in (a, b)]
     if None in wholes or None in places:
         unknown = a if wholes[0] is None or places[0] is None else b
-        return Apart(why=Note("compare.unknown_part", site=unknown.site, part=text(unknown.shape)))
+        return NoCommonPart(why=Note("compare.unknown_part", site=unknown.site, part=text(unknown.shape)))
     shape = next(whole for whole, part in zip(wholes, parts, strict=True) if part is not None)
     assert shape is not None
     if any(whole is None or compact(whole) != compact(shape) for whole in wholes):
@@ -57,7 +57,7 @@ def common_part(a: Record, b: Record) -> CommonPart | Apart | None:
     return _overlap(a, b, shape)
 
 
-def _overlap(a: Record, b: Record, whole: Shape) -> CommonPart | Apart:
+def _overlap(a: Record, b: Record, whole: Shape) -> CommonPart | NoCommonPart:
     spans: list[tuple[int, int]] = []
     regions = []
     for record in (a, b):
@@ -69,7 +69,7 @@ def _overlap(a: Record, b: Record, whole: Shape) -> CommonPart | Apart:
     for one, size, other, length in zip(first, sizes, second, others, strict=True):
         spans.append((max(one, other), min(one + size, other + length)))
     if any(end <= begin for begin, end in spans):
-        return Apart(why=Note("compare.other_part", part=text(a.shape), whole=text(whole)))
+        return NoCommonPart(why=Note("compare.other_part", part=text(a.shape), whole=text(whole)))
     why = Note(
         "compare.common_part",
         part=text(tuple(end - begin for begin, end in spans)),

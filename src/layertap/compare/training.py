@@ -85,7 +85,7 @@ def diff_training(
     reference: Source, candidate: Source, *, progress: Callable[[int, int], None] | None = None
 ) -> TrainingReport:
     """Lays two trainings side by side, step by step; of a step that was recorded twice, the later time counts."""
-    ours, theirs = (_Steps(side if isinstance(side, Run) else Run(side)) for side in (reference, candidate))
+    ours, theirs = (_StepRows(side if isinstance(side, Run) else Run(side)) for side in (reference, candidate))
     shared = sorted(set(ours.rows) & set(theirs.rows))
     notes = [
         *_alone(ours, theirs, shared),
@@ -127,7 +127,7 @@ def diff_training(
 
 
 def _partings(
-    ours: _Steps, theirs: _Steps, mine: dict[Place, int], other: dict[Place, int], roundoff: float
+    ours: _StepRows, theirs: _StepRows, mine: dict[Place, int], other: dict[Place, int], roundoff: float
 ) -> Iterator[tuple[Parting, Verdict]]:
     for place, row in mine.items():
         there = other.get(place)
@@ -186,7 +186,7 @@ def _whole(
     return "inconclusive", (Note("training_diff.grown", first=first.step, above=above.step),)
 
 
-def _data_is_known(ours: _Steps, theirs: _Steps, first: Parting) -> bool:
+def _data_is_known(ours: _StepRows, theirs: _StepRows, first: Parting) -> bool:
     """Whether something before the first difference says that both sides had the same data in that step."""
     mine, other = ours.at(first.step), theirs.at(first.step)
     for (rank, phase, site), row in mine.items():
@@ -198,7 +198,7 @@ def _data_is_known(ours: _Steps, theirs: _Steps, first: Parting) -> bool:
     return False
 
 
-def _alone(ours: _Steps, theirs: _Steps, shared: list[int]) -> list[str]:
+def _alone(ours: _StepRows, theirs: _StepRows, shared: list[int]) -> list[str]:
     told: list[str] = []
     for side in (ours, theirs):
         extra = sorted(set(side.rows) - set(shared))
@@ -215,7 +215,7 @@ def _alone(ours: _Steps, theirs: _Steps, shared: list[int]) -> list[str]:
     return told
 
 
-class _Steps:
+class _StepRows:
     """The rows of a run by step, with their fingerprints; no record is read."""
 
     def __init__(self, run: Run) -> None:

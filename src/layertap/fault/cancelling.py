@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from layertap.fault.outputs import size_of
-from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import ReferenceTrace, ReplayResult, call_of, end_of
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.measure.pair.contrast import Contrast
 from layertap.result import Note
+from layertap.site import Site
 
 PROBES = 5
 """So many runs of the candidate are spent on it at most."""
@@ -57,23 +58,25 @@ class Sorted:
 class Free:
     """The free run of the candidate: what is right in it, as far as rounding lets one see."""
 
-    def __init__(self, trace: ReferenceTrace, free: ReplayResult, drifts: Mapping[Key, Contrast], least: float) -> None:
+    def __init__(
+        self, trace: ReferenceTrace, free: ReplayResult, drifts: Mapping[Site, Contrast], least: float
+    ) -> None:
         self._drifts, self._least = drifts, least
-        self.found = {event.key: event.found for event in free.events}
-        self.order = {event.key: number for number, event in enumerate(free.events)}
-        self._ends: dict[tuple[str, int, str], list[Key]] = {}
+        self.found = {event.site: event.found for event in free.events}
+        self.order = {event.site: number for number, event in enumerate(free.events)}
+        self._ends: dict[tuple[str, int, str], list[Site]] = {}
         for key in self.found:
-            self._ends.setdefault(key[:3], []).append(key)
-        self._readers: dict[int, list[Key]] = {}
+            self._ends.setdefault(end_of(key), []).append(key)
+        self._readers: dict[int, list[Site]] = {}
         for key, slot in trace.slots.items():
-            if key[2] == "entry":
+            if key.role == "input":
                 self._readers.setdefault(id(slot), []).append(key)
         self._slots = trace.slots
 
-    def floor(self, key: Key) -> float:
+    def floor(self, key: Site) -> float:
         return max(self._drifts.get(key, Contrast()).error, self._least)
 
-    def is_right(self, key: Key, found: Contrast) -> bool:
+    def is_right(self, key: Site, found: Contrast) -> bool:
         """Whether rounding explains what is seen there."""
         if found.shape or found.nonfinite or found.mismatched:
             return False
@@ -88,59 +91,59 @@ class Free:
 
     def undoes(self, row: ModuleRow) -> bool:
         """Whether a module that is far off by itself is right here: then it undoes an error of its input."""
-        page, call, end, _ = row.place
-        if end not in ("exit", "entry") or row.found.shape or not self.right_at(page, call, end):
+        page, call, end = end_of(row.site)
+        if end not in ("output", "input") or row.found.shape or not self.right_at(page, call, end):
             return False
-        return row.found.error > LIMIT_OF_MODULES * self.floor(row.place) or bool(row.found.mismatched)
+        return row.found.error > LIMIT_OF_MODULES * self.floor(row.site) or bool(row.found.mismatched)
 
     def far_off(self, row: ModuleRow) -> bool:
         """Whether what it returns in the free run is beyond doubt wrong."""
-        found = self.found.get(row.place)
-        return found is not None and size_of(found) > 5 * LIMIT_OF_MODULES * self.floor(row.place)
+        found = self.found.get(row.site)
+        return found is not None and size_of(found) > 5 * LIMIT_OF_MODULES * self.floor(row.site)
 
     def closes(self, row: ModuleRow) -> bool:
         """Whether what a module spoils is right again, in a module around it or in all those that read its output."""
-        page, call, end, _ = row.place
+        page, call, end = end_of(row.site)
         above = page
         while above:
             above = above.rpartition(".")[0]
-            if self.right_at(above, 0, "exit") and self.seen_at(above, 0, "exit"):
+            if self.right_at(above, 0, "output") and self.seen_at(above, 0, "output"):
                 return True
-        if end != "exit":
+        if end != "output":
             return False
-        slots = [self._slots[key] for key in self._ends.get((page, call, "exit"), []) if key in self._slots]
-        readers = [reader for slot in slots for reader in self._readers.get(id(slot), []) if reader[0] != page]
-        inner = [reader for reader in readers if not page.startswith(f"{reader[0]}.")]
-        return bool(inner) and all(self.right_at(reader[0], reader[1], "exit") for reader in inner)
+        slots = [self._slots[key] for key in self._ends.get((page, call, "output"), []) if key in self._slots]
+        readers = [reader for slot in slots for reader in self._readers.get(id(slot), []) if reader.path != page]
+        inner = [reader for reader in readers if not page.startswith(f"{reader.path}.")]
+        return bool(inner) and all(self.right_at(reader.path, reader.call, "output") for reader in inner)
 
     def feeds(self, first: ModuleRow, second: ModuleRow) -> bool:
         """Whether the second is given what the first returns."""
-        page, call = first.place[:2]
-        slots = {id(self._slots[key]) for key in self._ends.get((page, call, "exit"), []) if key in self._slots}
-        return any(reader[:2] == second.place[:2] for slot in slots for reader in self._readers.get(slot, []))
+        page, call = call_of(first.site)
+        slots = {id(self._slots[key]) for key in self._ends.get((page, call, "output"), []) if key in self._slots}
+        return any(call_of(reader) == call_of(second.site) for slot in slots for reader in self._readers.get(slot, []))
 
     def around(self, row: ModuleRow, replayed: ReplayResult) -> tuple[float, float] | None:
         """The error of the nearest module around it, before and after."""
-        after = {event.key: event.found for event in replayed.events}
-        page = row.place[0]
+        after = {event.site: event.found for event in replayed.events}
+        page = row.site.path
         while page:
             page = page.rpartition(".")[0]
-            keys = [key for key in self._ends.get((page, 0, "exit"), []) if key in after]
+            keys = [key for key in self._ends.get((page, 0, "output"), []) if key in after]
             if keys:
                 return max(size_of(self.found[key]) for key in keys), max(size_of(after[key]) for key in keys)
         return None
 
-    def spoilt(self, replayed: ReplayResult) -> list[Key]:
+    def spoilt(self, replayed: ReplayResult) -> list[Site]:
         """Places that are right here and wrong in another run, up to the first whole number that differs there."""
         keys = []
         for event in replayed.events:
-            before = self.found.get(event.key)
-            if before is None or event.key[2] not in ("entry", "exit") or not self.is_right(event.key, before):
+            before = self.found.get(event.site)
+            if before is None or event.site.role not in ("input", "output") or not self.is_right(event.site, before):
                 continue
             if event.found.mismatched:
                 break  # a router or an argmax flips: what comes after says nothing
-            if not self.is_right(event.key, event.found) and size_of(event.found) > 3 * before.error:
-                keys.append(event.key)
+            if not self.is_right(event.site, event.found) and size_of(event.found) > 3 * before.error:
+                keys.append(event.site)
         return keys
 
 
@@ -164,7 +167,7 @@ def sort_out(
     probes = min(probes, PROBES)
     for row in faulty:
         kind = _kind(row)
-        if row.place[2] not in ("exit", "entry"):
+        if row.site.role not in ("output", "input"):
             told.faults.append(row)
         elif row.found.shape:
             (told.cancelled if right else told.faults).append(row)
@@ -181,10 +184,10 @@ def sort_out(
             probes -= 1
             tried = probe(ends_of(row))
             verdict = _verdict(row, free, tried, total, rounding, right)
-            if verdict == "unclear" and row.place[2] == "entry" and row.page and probes:
+            if verdict == "unclear" and row.site.role == "input" and row.page and probes:
                 # Right values among wrong ones may be worse than all wrong: put back what the module makes of them.
                 probes -= 1
-                tried = probe(frozenset({(row.page, "exit"), (row.page, "grad_input")}))
+                tried = probe(frozenset({(row.page, "output"), (row.page, "grad_input")}))
                 verdict = "fault" if tried.total < BETTER * total else verdict
             if verdict == "cancelled":
                 kinds.add(kind)
@@ -210,8 +213,8 @@ def _accuse(row: ModuleRow, told: Sorted, free: Free, hollow: Callable[[ModuleRo
 
 def ends_of(row: ModuleRow) -> Ends:
     """Where the reference's values are put back to undo what a module did."""
-    page, _, end, _ = row.place
-    return frozenset({(page, "exit"), (page, "grad_input")} if end == "exit" else {(page, end)})
+    page, end = row.site.path, row.site.role
+    return frozenset({(page, "output"), (page, "grad_input")} if end == "output" else {(page, end)})
 
 
 def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: float, right: bool) -> str:
@@ -219,7 +222,7 @@ def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: f
         return "cancelled"
     if right:
         worse = tried.total > LIMIT_OF_MODULES * rounding and tried.total > 3 * total
-        hidden = row.found.error > VAST * free.floor(row.place) and free.closes(row) and tried.total >= BETTER * total
+        hidden = row.found.error > VAST * free.floor(row.site) and free.closes(row) and tried.total >= BETTER * total
         return "cancelled" if worse or hidden else "fault"
     near = free.around(row, tried.replayed)
     if near is not None and near[1] < BETTER * near[0]:
@@ -230,7 +233,7 @@ def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: f
 
 def _kind(row: ModuleRow) -> tuple[str, str]:
     """Modules of one role have one name but for their numbers."""
-    return role_of(row.place[0]), row.place[2]
+    return role_of(row.site.path), row.site.role
 
 
 def role_of(page: str) -> str:

@@ -13,7 +13,7 @@ from layertap.fault.drill import Departure
 from layertap.fault.error_forms import certain_form, error_form, faint_form, whole_numbers
 from layertap.fault.module_differences import Explanation, config_apart, mode_apart, weights_apart
 from layertap.fault.operators import by_operator
-from layertap.fault.reference_trace import ReferenceTrace
+from layertap.fault.reference_trace import ReferenceTrace, call_of, end_of
 from layertap.fault.result import ModuleRow
 from layertap.fault.value_layouts import masklike
 from layertap.measure.dense import closed, dense
@@ -76,7 +76,7 @@ _SENSES = ("nonfinite", "slope", "offset")
 
 def _line(row: ModuleRow, trace: ReferenceTrace) -> str:
     """The token or channel that gave it away, as an index."""
-    slot = trace.slots.get(row.place)
+    slot = trace.slots.get(row.site)
     if slot is None or row.sign not in ("row", "column"):
         return ""
     if row.sign == "column":
@@ -107,7 +107,7 @@ def _subject(row: ModuleRow) -> str:
 
 def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Explanation | None:
     row, trace = clues.row, clues.trace
-    page, call, end, _ = row.place
+    page, call, end = end_of(row.site)
     for absent in clues.absent:
         if absent.lost:
             return absent.cause, (absent.text,)
@@ -135,7 +135,7 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
             return told
         both = closed(right) & closed(found)
         right, found = right.masked_fill(both, 0.0), found.masked_fill(both, 0.0)
-    given = trace.at(page, call, "entry").values() if end == "exit" else ()
+    given = trace.at(page, call, "input").values() if end == "output" else ()
     numbers = [values.to(found.device) for value in given if (values := _numbers(value)) is not None]
     told = certain_form(right, found, numbers)
     if told is None and ours is not None and theirs is not None:
@@ -179,7 +179,7 @@ def _closed_otherwise(right: torch.Tensor, found: torch.Tensor) -> Explanation |
 
 def _no_gradient(row: ModuleRow, theirs: nn.Module | None, ours: nn.Module | None) -> Explanation:
     """A gradient that one side lacks."""
-    name, end = row.place[3], row.place[2]
+    name, end = row.site.leaf, row.site.role
     if end != "param_grad":
         return "structure", (Note("cause.no_gradient"),)
     right, own = (module._parameters.get(name) if module is not None else None for module in (theirs, ours))
@@ -193,7 +193,7 @@ def _no_gradient(row: ModuleRow, theirs: nn.Module | None, ours: nn.Module | Non
 def _cache(row: ModuleRow, trace: ReferenceTrace) -> Explanation | None:
     """Right when it was called first, wrong when it is called with what was kept from then."""
     forced = any(
-        key[:3] == (row.page, row.call, "after") for key in trace.slots
+        end_of(key) == (row.page, row.call, "state") for key in trace.slots
     )  # an object with tensors among its arguments
     if not row.call or not forced:
         return None
@@ -203,9 +203,9 @@ def _cache(row: ModuleRow, trace: ReferenceTrace) -> Explanation | None:
 def _around(row: ModuleRow, trace: ReferenceTrace, device: torch.device) -> dict[str, torch.Tensor]:
     """What a module had at hand: its input, and what its children returned."""
     found: dict[str, torch.Tensor] = {}
-    for (page, call, end, leaf), slot in trace.slots.items():
-        if end == "entry" and (page, call) == (row.page, row.call):
-            found[Note("cause.its_input", leaf=leaf).strip()] = slot.get(device)
-        elif end == "exit" and call == 0 and page and page.rpartition(".")[0] == row.page:
-            found[Note("cause.output_of", page=page, leaf=leaf).strip()] = slot.get(device)
+    for site, slot in trace.slots.items():
+        if site.role == "input" and call_of(site) == (row.page, row.call):
+            found[Note("cause.its_input", leaf=site.leaf).strip()] = slot.get(device)
+        elif site.role == "output" and not site.call and site.path and site.path.rpartition(".")[0] == row.page:
+            found[Note("cause.output_of", page=site.path, leaf=site.leaf).strip()] = slot.get(device)
     return {name: values for name, value in found.items() if (values := _numbers(value)) is not None}

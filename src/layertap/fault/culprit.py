@@ -17,14 +17,15 @@ from layertap.fault.drill import Departure, OpLog, depart
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.module_differences import below
 from layertap.fault.quantised_kinds import MANY
-from layertap.fault.reference_trace import Key, ModuleCall, ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import ModuleCall, ReferenceTrace, ReplayResult
 from layertap.fault.repro import ReproWriter, Witness
 from layertap.fault.result import Finding, ModuleRow
-from layertap.fault.search import Search
+from layertap.fault.search import FaultSearch
 from layertap.fault.tensor_cache import CachedTensor
 from layertap.fault.unjudged import judged_pages
 from layertap.judge.signs import least_of
 from layertap.result import Note
+from layertap.site import Site
 
 LAZY = {"xla", "lazy"}
 """Devices that drop writes in place under a TorchDispatchMode, which is how operators are seen (torch_xla 2.9)."""
@@ -36,7 +37,7 @@ CLOSELY = 4
 class Scene:
     """What a search knows when some modules are out of line."""
 
-    search: Search
+    search: FaultSearch
     trace: ReferenceTrace
     forced: ReplayResult
     low: ModelRunner
@@ -46,7 +47,7 @@ class Scene:
     absent: tuple[Absent, ...]
     total: float
     rounding: float
-    standard: Mapping[Key, CachedTensor]
+    standard: Mapping[Site, CachedTensor]
     """Values to judge by in the place of the reference's: those that its weights make, quantised."""
     weights: Mapping[str, Note]
     """By page, what is wrong with weights that are quantised."""
@@ -101,7 +102,7 @@ def is_under(page: str, rows: list[ModuleRow]) -> bool:
 def _after(first: ModuleRow, scene: Scene) -> float:
     """The error of the output with the reference's values put back at a module."""
     search, page = scene.search, first.page
-    ends = frozenset({(page, "exit"), (page, "grad_input")})
+    ends = frozenset({(page, "output"), (page, "grad_input")})
     if scene.probe is not None and scene.probe.ends == ends:
         return scene.probe.total
     patched = search.play(search.theirs, search.pairing.candidate, scene.trace, force=False, put_back=ends)
@@ -110,8 +111,8 @@ def _after(first: ModuleRow, scene: Scene) -> float:
 
 def _logs(rows: list[ModuleRow], scene: Scene) -> _Logs:
     search = scene.search
-    keep = frozenset(key for row in rows for key in (row.place, (row.page, row.call, "exit", "")))
-    calls = frozenset((row.page, row.call) for row in rows if not row.place[2].endswith(("grad", "input")))
+    keep = frozenset(key for row in rows for key in (row.site, Site(path=row.page, call=row.call)))
+    calls = frozenset((row.page, row.call) for row in rows if row.site.role not in ("param_grad", "grad_input"))
     lazy = {side.device.type for side in (search.ours, search.theirs)} & LAZY
     if lazy:
         calls = frozenset()
@@ -127,7 +128,7 @@ def _logged(
     side: ModelRunner,
     modules: dict[str, nn.Module],
     calls: frozenset[ModuleCall],
-    keep: frozenset[Key] = frozenset(),
+    keep: frozenset[Site] = frozenset(),
 ) -> tuple[ReplayResult, dict[ModuleCall, Any]]:
     """A forced run whose operators inside some calls are written down."""
     search = scene.search
@@ -147,16 +148,16 @@ def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
     pairing, trace = scene.search.pairing, scene.trace
     ours, theirs = pairing.reference.get(row.page), pairing.candidate.get(row.page)
     departure = _departure(row, logs, scene)
-    slot = scene.standard.get(row.place, trace.slots.get(row.place))
+    slot = scene.standard.get(row.site, trace.slots.get(row.site))
     clues = Clues(
         row=row,
         trace=trace,
         right=slot.get() if slot is not None else None,
-        found=logs.kept.kept.get(row.place),
+        found=logs.kept.kept.get(row.site),
         departure=departure,
         absent=tuple(one for one in scene.absent if one.page == row.page or is_under(one.page, [row])),
         weights=scene.weights.get(row.page),
-        by_its_weights=row.place in scene.standard,
+        by_its_weights=row.site in scene.standard,
     )
     if row.page in scene.left_out:
         cause = "weights" if theirs is not None and next(theirs.parameters(), None) is not None else "structure"
@@ -178,7 +179,7 @@ def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
         reference=None if ours is None else weakref.ref(ours),
         candidate=None if theirs is None else weakref.ref(theirs),
         arguments=logs.kept.arguments.get(row.page),
-        right=trace.at(row.page, row.call, "exit"),
+        right=trace.at(row.page, row.call, "output"),
         cause=cause,
         evidence=evidence,
     )
@@ -199,7 +200,7 @@ def _departure(row: ModuleRow, logs: _Logs, scene: Scene) -> Departure | None:
     place = (row.page, row.call)
     if place not in logs.calls:
         return None
-    right = logs.low if row.place in scene.standard else logs.ours
+    right = logs.low if row.site in scene.standard else logs.ours
     return depart(right[place], logs.theirs[place], logs.low[place], least_of(scene.search.dtype))
 
 

@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 from layertap.fault.pairing import Pairing
-from layertap.fault.reference_trace import Event, Key, ReplayResult
+from layertap.fault.reference_trace import Event, ReplayResult
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.measure.pair.contrast import Contrast
 from layertap.measure.pair.deferred import contrast, on_one_device
 from layertap.result import Note
+from layertap.site import Site
 
 SEEN = 0.25
 """An effect of this many times the floor is worth a trial."""
@@ -33,7 +34,7 @@ GONE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apart:
+class TriedDifference:
     """Two modules that force other numbers or settings."""
 
     page: str
@@ -41,7 +42,7 @@ class Apart:
     """The candidate's, and the reference's."""
     settings: tuple[tuple[nn.Module, str, Any], ...]
     """The candidate's module, the name, and the reference's value."""
-    place: Key
+    site: Site
     """Where its effect is largest."""
     effect: Contrast
 
@@ -77,11 +78,11 @@ def _truncated(values: torch.Tensor) -> torch.Tensor:
 def suspected(
     pairing: Pairing,
     replayed: ReplayResult,
-    floors: Mapping[Key, Contrast],
+    floors: Mapping[Site, Contrast],
     least: float,
     called: Collection[str],
     rows: Iterable[ModuleRow],
-) -> list[Apart]:
+) -> list[TriedDifference]:
     """The modules that are within their floor, and force something else than the reference's."""
     owned: dict[str, list[Event]] = {}
     for event in replayed.events:
@@ -103,24 +104,26 @@ def suspected(
         settings = () if tensors else tuple(_settings_apart(ours, theirs))
         here = event.beside or event.found
         if settings or (tensors and _size(here) > SHOWN * max(_error(*pair) for pair in tensors)):
-            found.append(Apart(page=row.page, tensors=tensors, settings=settings, place=event.key, effect=here))
+            found.append(
+                TriedDifference(page=row.page, tensors=tensors, settings=settings, site=event.site, effect=here)
+            )
     return found
 
 
-def proven(suspects: Iterable[Apart], trial: ReplayResult) -> dict[str, Note]:
+def proven(suspects: Iterable[TriedDifference], trial: ReplayResult) -> dict[str, Note]:
     """By page, the modules whose effect went away with what was exchanged; with evidence."""
-    after = {event.key: event.beside or event.found for event in trial.events}
+    after = {event.site: event.beside or event.found for event in trial.events}
     found: dict[str, Note] = {}
     for one in suspects:
-        if one.place in after and _size(after[one.place]) < GONE * _size(one.effect):
+        if one.site in after and _size(after[one.site]) < GONE * _size(one.effect):
             what = ", ".join(name for _, name, _ in one.settings) or Note("fault.weights")
-            before, left = _size(one.effect), _size(after[one.place])
+            before, left = _size(one.effect), _size(after[one.site])
             found[one.page] = Note("fault.by_exchange", what=what, before=before, after=left)
     return found
 
 
 @contextmanager
-def exchanged(suspects: Iterable[Apart]) -> Iterator[None]:
+def exchanged(suspects: Iterable[TriedDifference]) -> Iterator[None]:
     """The candidate with the reference's numbers in these modules."""
     tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
     settings: list[tuple[nn.Module, str, Any]] = []
@@ -147,9 +150,9 @@ def _one_class(ours: nn.Module, theirs: nn.Module) -> bool:
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
-def _effect(event: Event, floors: Mapping[Key, Contrast], least: float) -> float:
+def _effect(event: Event, floors: Mapping[Site, Contrast], least: float) -> float:
     """How many times the floor a value is away from what the reference makes in the same dtype."""
-    found, floor = event.beside or event.found, floors.get(event.key, Contrast())
+    found, floor = event.beside or event.found, floors.get(event.site, Contrast())
     if found.exact or found.shape or found.mismatched or found.nonfinite or found.absent:
         return 0.0
     return max(

@@ -15,7 +15,7 @@ from layertap.fault.free_run import FreeRunSearch, can_be_forced, eagerly
 from layertap.fault.model_runner import Inputs, ModelRunner
 from layertap.fault.pairing import Mapped, Pairing
 from layertap.fault.result import Finding
-from layertap.fault.search import Progress, Search
+from layertap.fault.search import FaultSearch, Progress
 from layertap.fault.teacher_forced import TeacherForcedSearch
 from layertap.fault.tensor_cache import TensorCache, describe
 from layertap.files import parse_bytes
@@ -45,7 +45,7 @@ def find_fault(
     pairing = Pairing(reference, candidate, mapping)
     room = None if budget is None else parse_bytes(budget)
 
-    def search(kind: type[Search]) -> Finding:
+    def search(kind: type[FaultSearch]) -> Finding:
         with (
             _left_alone(ModelRunner(reference, inputs), ModelRunner(candidate, inputs)) as (ours, theirs),
             _cache(room) as cache,

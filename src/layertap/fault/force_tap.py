@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,11 +13,12 @@ from torch import nn
 from layertap.capture import taps
 from layertap.capture.leaves import Leaf, leaves, map_tensors
 from layertap.fault.model_runner import autocast_now, version
-from layertap.fault.reference_trace import Key, ModuleCall
+from layertap.fault.reference_trace import ModuleCall, call_of
 from layertap.fault.replay_measure import Replay
 from layertap.fault.tensor_swap import BACK, Nudge, Swaps, arriving, as_given, flows, gate, in_objects, swap, tensors_in
 from layertap.fault.value_layouts import masklike
 from layertap.measure.dense import dense
+from layertap.site import Site
 
 _Token = tuple[int, bool, ModuleCall | None]
 
@@ -33,9 +35,9 @@ class ForceTap:
         self._task.replayed.casts[self._page] = autocast_now()
         if self._page in self._task.trace.calls:
             self._look_at_masks(token, args, kwargs)
-            swaps = self._compare(token, "entry", arriving(self._names, args, kwargs))
+            swaps = self._compare(token, "input", arriving(self._names, args, kwargs))
             args, kwargs = swap((args, kwargs), swaps, self._task.into)
-        if any(key[:2] == (self._page, call) for key in self._task.keep):
+        if any(call_of(key) == (self._page, call) for key in self._task.keep):
             self._task.replayed.arguments[self._page] = _copied((args, kwargs))
         stack.measuring = False
         given = [(tensor, version(tensor)) for tensor in tensors_in((args, kwargs))]
@@ -47,9 +49,9 @@ class ForceTap:
         stack.measuring = True
         self._task.writes.note(given, (self._page, begun[0]))
         if self._page in self._task.trace.calls:
-            swaps = self._compare(begun, "after", in_objects(self._names, args, kwargs))
+            swaps = self._compare(begun, "state", in_objects(self._names, args, kwargs))
             swap((args, kwargs), swaps, self._task.into)
-            output = swap(output, self._compare(begun, "exit", leaves(output)), self._task.into)
+            output = swap(output, self._compare(begun, "output", leaves(output)), self._task.into)
         stack.leave(self._page, begun[0])
         stack.measuring = False
         return output
@@ -60,10 +62,13 @@ class ForceTap:
             return
         trace = self._task.trace
         found = {leaf.path: leaf.tensor for leaf in arriving(self._names, args, kwargs) if _mask(leaf.tensor)}
-        slots = {name: trace.slots[self._page, call, "entry", name] for name in trace.leaves(self._page, call, "entry")}
+        slots = {
+            name: trace.slots[Site(path=self._page, call=call, role="input", leaf=name)]
+            for name in trace.leaves(self._page, call, "input")
+        }
         right = {name: slot.get() for name, slot in slots.items() if slot.ndim > 1}
         right = {name: tensor for name, tensor in right.items() if _mask(tensor)}
-        names = self._names_of(call, "entry", list(found), list(right))
+        names = self._names_of(call, "input", list(found), list(right))
         for name in dict.fromkeys((*right, *(names.get(path, path) for path in found))):
             mine = next((tensor for path, tensor in found.items() if names.get(path, path) == name), None)
             self._task.masks.meet((self._page, call), caller, name, right.get(name), mine, self._module)
@@ -77,16 +82,17 @@ class ForceTap:
         for path, tensor in tensors:
             if id(tensor) in swaps:
                 continue
-            key = (self._page, call, end, names.get(path, path))
+            key = Site(path=self._page, call=call, role=end, leaf=names.get(path, path))
             # A value that a neighbour has spoilt is the neighbour's doing, not the caller's.
-            maker = (task.writes.writer(tensor) if end == "entry" else None) or caller
+            maker = (task.writes.writer(tensor) if end == "input" else None) or caller
             value = self._again(key, tensor) if again else task.measure(key, maker, tensor)
             given = value if value is not None and task.forces(key) else tensor
-            if task.nudge is not None and end == "entry":
+            if task.nudge is not None and end == "input":
                 given = task.nudge(given)
             if flows(tensor) and end in BACK:
-                task.flowing.add((*key[:2], BACK[end], key[3]))
-                back = self._back(call, end, key[3], caller)
+                site = replace(key, role=BACK[end])
+                task.flowing.add(site)
+                back = self._back(site, caller)
                 swaps[id(tensor)] = tensor, gate(tensor, None if given is tensor else given, back)
             elif given is not tensor:
                 swaps[id(tensor)] = tensor, given
@@ -98,16 +104,18 @@ class ForceTap:
         left, right = [path for path in paths if path not in theirs], [name for name in theirs if name not in paths]
         return {left[0]: right[0]} if len(left) == len(right) == 1 else {}
 
-    def _again(self, key: Key, found: torch.Tensor) -> torch.Tensor | None:
+    def _again(self, key: Site, found: torch.Tensor) -> torch.Tensor | None:
         slot = self._task.trace.slots.get(key)
         return None if slot is None else as_given(slot.get(), found)
 
-    def _back(self, call: int, end: str, leaf: str, caller: ModuleCall | None) -> Nudge:
+    def _back(self, site: Site, caller: ModuleCall | None) -> Nudge:
+        of_output = site.role == "grad_output"
+
         def back(grad: torch.Tensor) -> torch.Tensor:
-            right = self._task.measure((self._page, call, BACK[end], leaf), caller, grad)
-            if right is None or not self._task.forces((self._page, call, BACK[end], leaf)):
+            right = self._task.measure(site, caller, grad)
+            if right is None or not self._task.forces(site):
                 return grad
-            return self._task.nudge(right) if self._task.nudge is not None and end == "exit" else right
+            return self._task.nudge(right) if self._task.nudge is not None and of_output else right
 
         return back
 

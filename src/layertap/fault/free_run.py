@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,16 +25,17 @@ from layertap.errors import NothingCaptured
 from layertap.fault.module_differences import weights_apart
 from layertap.fault.module_rows import floors_of
 from layertap.fault.pairing import Pairing, clean_path
-from layertap.fault.reference_trace import Event, Key, ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import Event, ReferenceTrace, ReplayResult
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.rounding import lowered, one_ulp
-from layertap.fault.search import APART, Search
+from layertap.fault.search import APART, FaultSearch
 from layertap.judge.calibration import LIMIT_OF_MODULES, PER_LAYER
 from layertap.judge.roundoff import ROUNDOFF
 from layertap.judge.signs import least_of, ratio_of
 from layertap.measure.pair.contrast import Contrast
 from layertap.measure.pair.deferred import contrast
 from layertap.result import Note, Verdict
+from layertap.site import Site
 
 
 def can_be_forced(model: nn.Module) -> bool:
@@ -46,7 +48,7 @@ def eagerly() -> Any:
     return torch.compiler.set_stance("force_eager")
 
 
-class FreeRunSearch(Search):
+class FreeRunSearch(FaultSearch):
     """The candidate runs as it is; each module's output is laid beside the reference's."""
 
     def finding(self) -> Finding:
@@ -79,7 +81,7 @@ class FreeRunSearch(Search):
                 reach = PER_LAYER * ROUNDOFF[said] * math.sqrt(1 + len(table))
                 # What is cut off at the ends of a range has a direction, which rounding of floats has not.
                 line = Contrast(error=reach / 4, row=2 * reach, column=2 * reach, slope=reach / 4, offset=reach / 4)
-                beyond = judge_totals(seen, {event.key: line for event in seen.events}, self.pairing, said, reach)
+                beyond = judge_totals(seen, {event.site: line for event in seen.events}, self.pairing, said, reach)
             faulty = [row for row in beyond if row.ratio > LIMIT_OF_MODULES]
             if not faulty and total <= LIMIT_OF_MODULES * max(reach, least_of(said)):
                 why = (told, Note("fault.no_larger", dtype=self.dtype))
@@ -123,11 +125,11 @@ class FreeRunSearch(Search):
             run = recording.run
             for site in run.sites:
                 page = pages.get(site.path)
-                slot = trace.slots.get((page, site.call, "exit", site.leaf)) if page is not None else None
+                slot = trace.slots.get(replace(site, path=page, role="output")) if page is not None else None
                 found = contrast(slot.get(), run[site].tensor()) if slot is not None else None
                 if page is not None and found is not None:
-                    key = (page, site.call, "exit", site.leaf)
-                    replayed.events.append(Event(key=key, caller=None, found=found))
+                    key = replace(site, path=page, role="output")
+                    replayed.events.append(Event(site=key, caller=None, found=found))
         return replayed
 
     def _said(self) -> str:
@@ -165,7 +167,7 @@ class FreeRunSearch(Search):
 
 
 def judge_totals(
-    replayed: ReplayResult, floors: Mapping[Key, Contrast], pairing: Pairing, dtype: str, reach: float
+    replayed: ReplayResult, floors: Mapping[Site, Contrast], pairing: Pairing, dtype: str, reach: float
 ) -> list[ModuleRow]:
     """Each module's total error against what rounding, carried through the same model, does there.
 
@@ -173,15 +175,15 @@ def judge_totals(
     """
     rows: dict[str, ModuleRow] = {}
     for order, event in enumerate(replayed.events):
-        page, _, _, leaf = event.key
-        floor = floors.get(event.key, Contrast())
+        page, leaf = event.site.path, event.site.leaf
+        floor = floors.get(event.site, Contrast())
         ratio, sign = ratio_of(event.found, floor, max(least_of(dtype), reach / 4))
         row = ModuleRow(
             path=pairing.name(page),
             page=page,
             kind=type(pairing.candidate[page]).__name__,
             order=order,
-            where=Note("where.exit") + (f" ({leaf})" if leaf else ""),
+            where=Note("where.leaf", where=Note("where.output"), leaf=leaf) if leaf else Note("where.output"),
             total=event.found.error,
             entry=math.nan,
             exit=math.nan,
@@ -189,8 +191,8 @@ def judge_totals(
             floor=max(floor.error, least_of(dtype)),
             ratio=ratio,
             sign=sign,
-            place=event.key,
-            call=event.key[1],
+            site=event.site,
+            call=event.site.call,
             found=event.found,
         )
         if page not in rows or (ratio > LIMIT_OF_MODULES >= rows[page].ratio):

@@ -43,7 +43,7 @@ class ModelRunner:
         self._grads = {parameter: parameter.grad for parameter in model.parameters()}
         # Code that is not ours may take an optimizer's step; a plain forward pass changes buffers at most.
         kinds = ("_parameters", "_buffers") if callable(inputs) else ("_buffers",)
-        self._state = [_Kept(own, name) for own in _own(model, kinds) for name in own]
+        self._state = [_KeptTensor(own, name) for own in _own(model, kinds) for name in own]
 
     def run(self, watchers: Mapping[nn.Module, taps.Tap] | None = None, within: Any = None) -> Any:
         """Runs the model with taps on it; `within` is one more context to run it in."""
@@ -109,7 +109,7 @@ class ModelRunner:
             parameter.grad = grads[parameter] if grads is not None else None
 
 
-class _Kept:
+class _KeptTensor:
     """A parameter or buffer by its name, so that one that was exchanged comes back too."""
 
     def __init__(self, own: dict[str, torch.Tensor | None], name: str) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from layertap.fault.pairing import Pairing
-from layertap.fault.reference_trace import Event, Key, ReplayResult
+from layertap.fault.reference_trace import Event, ReplayResult, end_of
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_AMONG_EQUALS, LIMIT_OF_MODULES, SEVERAL_MODULES, SHARE_OF_EQUALS
 from layertap.judge.signs import least_of, ratio_of
 from layertap.measure.pair.contrast import Contrast
 from layertap.result import Note
+from layertap.site import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,34 +27,34 @@ class Judged:
     floor: float
 
 
-def floors_of(runs: Iterable[ReplayResult]) -> dict[Key, Contrast]:
+def floors_of(runs: Iterable[ReplayResult]) -> dict[Site, Contrast]:
     """The largest of what clean runs showed at each place."""
-    floors: dict[Key, Contrast] = {}
+    floors: dict[Site, Contrast] = {}
     for replayed in runs:
         for event in replayed.events:
-            floors[event.key] = event.found.worst(floors.get(event.key, Contrast()))
+            floors[event.site] = event.found.worst(floors.get(event.site, Contrast()))
     return floors
 
 
-def judge_events(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: str) -> list[Judged]:
+def judge_events(replayed: ReplayResult, floors: Mapping[Site, Contrast], dtype: str) -> list[Judged]:
     """The ratio of every measurement to its floor."""
     least = least_of(dtype)
     judged = []
     for event in replayed.events:
-        floor = floors.get(event.key, Contrast())
+        floor = floors.get(event.site, Contrast())
         ratio, sign = ratio_of(event.found, floor, least)
         judged.append(Judged(event=event, ratio=ratio, sign=sign, floor=max(floor.error, least)))
     return judged
 
 
-def judge_beside(replayed: ReplayResult, floors: Mapping[Key, Contrast], dtype: str) -> dict[str, Judged]:
+def judge_beside(replayed: ReplayResult, floors: Mapping[Site, Contrast], dtype: str) -> dict[str, Judged]:
     """By page, where a module is furthest from the lowered reference, against what moved inputs do to that."""
     least = least_of(dtype)
     found: dict[str, Judged] = {}
     for event in replayed.events:
         if event.owner is None or event.beside is None:
             continue
-        floor = floors.get(event.key, Contrast())
+        floor = floors.get(event.site, Contrast())
         ratio, sign = ratio_of(event.beside, floor, least)
         page = event.owner[0]
         if page not in found or ratio > found[page].ratio:
@@ -87,30 +88,30 @@ def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) ->
     arrives: dict[str, float] = {}
     returns: dict[str, float] = {}
     for order, one in enumerate(judged):
-        page, _, end, _ = one.event.key
-        here = {"entry": arrives, "exit": returns}.get(end)
+        page, end = one.event.site.path, one.event.site.role
+        here = {"input": arrives, "output": returns}.get(end)
         if here is not None:
             here[page] = max(here.get(page, 0.0), one.event.found.error)
         if one.event.owner is not None:
             owned[one.event.owner[0]].append((order, one))
     totals: dict[str, float] = {}
     for event in free.events:
-        if event.key[2] == "exit":
+        if event.site.role == "output":
             seen = math.inf if event.found.nonfinite else max(event.found.error, event.found.mismatched)
-            totals[event.key[0]] = max(totals.get(event.key[0], 0.0), seen)
-    leaves_at = Counter(one.event.key[:3] for one in judged)
+            totals[event.site.path] = max(totals.get(event.site.path, 0.0), seen)
+    leaves_at = Counter(end_of(one.event.site) for one in judged)
     rows = []
     for page, ones in owned.items():
         above = [(order, one) for order, one in ones if one.ratio > LIMIT_OF_MODULES]
         order, worst = above[0] if above else max(ones, key=lambda pair: pair[1].ratio)
-        key = worst.event.key
+        key = worst.event.site
         rows.append(
             ModuleRow(
                 path=pairing.name(page),
                 page=page,
                 kind=type(pairing.candidate[page]).__name__ if page in pairing.candidate else "",
                 order=order,
-                where=_where(worst.event, pairing, leaves_at[key[:3]] > 1),
+                where=_where(worst.event, pairing, leaves_at[end_of(key)] > 1),
                 total=totals.get(page, math.nan),
                 entry=arrives.get(page, math.nan),
                 exit=returns.get(page, math.nan),
@@ -118,7 +119,7 @@ def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) ->
                 floor=worst.floor,
                 ratio=worst.ratio,
                 sign=worst.sign,
-                place=key,
+                site=key,
                 call=worst.event.owner[1] if worst.event.owner is not None else 0,
                 found=worst.event.found,
             )
@@ -136,15 +137,15 @@ def seen_at(row: ModuleRow, one: Judged, pairing: Pairing) -> ModuleRow:
         floor=one.floor,
         ratio=one.ratio,
         sign=one.sign,
-        place=one.event.key,
+        site=one.event.site,
         call=one.event.owner[1] if one.event.owner is not None else 0,
         found=found,
     )
 
 
 def _where(event: Event, pairing: Pairing, several: bool) -> str:
-    page, call, end, leaf = event.key
-    of = {"module": pairing.name(page)} if end in ("entry", "grad_output") else {}
+    page, call, end, leaf = event.site.path, event.site.call, event.site.role, event.site.leaf
+    of = {"module": pairing.name(page)} if end in ("input", "grad_output") else {}
     where = Note(f"where.{end}", **of)
     if leaf and (several or end == "param_grad"):
         where = Note("where.leaf", where=where, leaf=leaf)

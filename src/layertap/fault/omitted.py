@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from layertap.fault.cancelling import Ends, Probe, role_of
-from layertap.fault.reference_trace import Key
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.measure.pair.contrast import Contrast
+from layertap.site import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def omitted(
     first: ModuleRow,
     out: Sequence[ModuleRow],
     table: Iterable[ModuleRow],
-    floors: Mapping[Key, Contrast],
+    floors: Mapping[Site, Contrast],
     least: float,
     probe: Callable[[Ends], Probe],
 ) -> Omitted | None:
@@ -53,12 +53,12 @@ def omitted(
     whole = [above for above, roles in twins.items() if beside < roles]
     if left is None:
         return None
-    replayed = probe(frozenset((page, "entry") for page in (parent, *whole))).replayed
+    replayed = probe(frozenset((page, "input") for page in (parent, *whole))).replayed
     right: dict[str, bool] = {}
     for event in replayed.events:
-        page, _, end, _ = event.key
-        if end == "exit" and page in (parent, *whole):
-            within = event.found.error <= LIMIT_OF_MODULES * max(floors.get(event.key, Contrast()).error, least)
+        page, end = event.site.path, event.site.role
+        if end == "output" and page in (parent, *whole):
+            within = event.found.error <= LIMIT_OF_MODULES * max(floors.get(event.site, Contrast()).error, least)
             right[page] = right.get(page, True) and within and not event.found.mismatched
     if right.get(parent, True) or not all(right.get(page, False) for page in whole):
         return None

@@ -13,6 +13,7 @@ from layertap.fault.call_stack import CallStack
 from layertap.fault.model_runner import autocast_now
 from layertap.fault.reference_trace import ReferenceTrace
 from layertap.fault.tensor_swap import BACK, Nudge, Swaps, arriving, flows, gate, in_objects, swap
+from layertap.site import Site
 
 
 class RecordTap:
@@ -25,15 +26,15 @@ class RecordTap:
         if not again:
             self._trace.calls[self._page] += 1
             self._trace.casts[self._page] = autocast_now()
-        swaps = self._write(call, again, "entry", arriving(self._names, args, kwargs))
+        swaps = self._write(call, again, "input", arriving(self._names, args, kwargs))
         args, kwargs = swap((args, kwargs), swaps)
         return args, kwargs, (call, again, args, kwargs)
 
     def leave(self, token: tuple[int, bool, taps.Args, taps.Kwargs], output: Any) -> Any:
         call, again, args, kwargs = token
         self._stack.leave(self._page, call)
-        self._write(call, again, "after", in_objects(self._names, args, kwargs))
-        return swap(output, self._write(call, again, "exit", leaves(output)))
+        self._write(call, again, "state", in_objects(self._names, args, kwargs))
+        return swap(output, self._write(call, again, "output", leaves(output)))
 
     def _write(self, call: int, again: bool, end: str, found: Iterator[Leaf]) -> Swaps:
         swaps: Swaps = {}
@@ -41,14 +42,15 @@ class RecordTap:
             if leaf.tensor is None:
                 continue
             if not again:
-                self._trace.slots[self._page, call, end, leaf.path] = self._trace.cache.put(leaf.tensor)
+                site = Site(path=self._page, call=call, role=end, leaf=leaf.path)
+                self._trace.slots[site] = self._trace.cache.put(leaf.tensor)
             if flows(leaf.tensor) and end in BACK:
                 swaps[id(leaf.tensor)] = leaf.tensor, gate(leaf.tensor, None, self._back(call, end, leaf.path))
         return swaps
 
     def _back(self, call: int, end: str, leaf: str) -> Nudge:
         def back(grad: torch.Tensor) -> torch.Tensor:
-            self._trace.slots[self._page, call, BACK[end], leaf] = self._trace.cache.put(grad)
+            self._trace.slots[Site(path=self._page, call=call, role=BACK[end], leaf=leaf)] = self._trace.cache.put(grad)
             return grad
 
         return back

@@ -12,15 +12,20 @@ from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.value_layouts import ValueLayouts, masklike
 from layertap.measure.dense import closed
 from layertap.measure.pair.contrast import Contrast
+from layertap.site import Site
 
-Key = tuple[str, int, str, str]
-"""Where a tensor was: the module's page, which call of it, which end, and the leaf there.
-
-The ends are `entry`, `exit`, `after` (what a call leaves in objects that it was given, a cache), `grad_output`,
-`grad_input` and `param_grad`.
-"""
 ModuleCall = tuple[str, int]
-"""A module's page, and which call of it."""
+"""A module's path in the reference, and which call of it."""
+CallEnd = tuple[str, int, str]
+"""The same, and a role: what goes in, what comes out, or a gradient of either."""
+
+
+def call_of(site: Site) -> ModuleCall:
+    return site.path, site.call
+
+
+def end_of(site: Site) -> CallEnd:
+    return site.path, site.call, site.role
 
 
 @dataclass(slots=True)
@@ -28,7 +33,7 @@ class ReferenceTrace:
     """All that went in and out of the reference's modules, forward and back."""
 
     cache: TensorCache
-    slots: dict[Key, CachedTensor] = field(default_factory=dict)
+    slots: dict[Site, CachedTensor] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     parameters: set[tuple[str, str]] = field(default_factory=set)
     """The reference's, each by its module's page and its name."""
@@ -40,13 +45,13 @@ class ReferenceTrace:
 
     layouts: ValueLayouts = field(default_factory=ValueLayouts)
     """How values of the reference lie in the candidate, where that was found."""
-    _leaves: dict[tuple[str, int, str], list[str]] = field(default_factory=dict)
+    _leaves: dict[CallEnd, list[str]] = field(default_factory=dict)
 
     def leaves(self, page: str, call: int, end: str) -> list[str]:
         """The leaves that one end of one call has."""
         if not self._leaves:
             for key in self.slots:
-                self._leaves.setdefault(key[:3], []).append(key[3])
+                self._leaves.setdefault(end_of(key), []).append(key.leaf)
         return self._leaves.get((page, call, end), [])
 
     def void_in(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -57,7 +62,7 @@ class ReferenceTrace:
 
     def close_masks(self) -> int:
         """Looks for tokens that see no key in the masks that were written down, and counts them."""
-        given = {id(slot): slot for (_, _, end, _), slot in self.slots.items() if end == "entry" and slot.ndim == 4}
+        given = {id(slot): slot for site, slot in self.slots.items() if site.role == "input" and slot.ndim == 4}
         for slot in given.values():
             mask = slot.get()
             if masklike(mask):
@@ -69,14 +74,14 @@ class ReferenceTrace:
 
     def at(self, page: str, call: int, end: str) -> dict[str, torch.Tensor]:
         """The tensors of one end of one call, by leaf."""
-        return {key[3]: slot.get() for key, slot in self.slots.items() if key[:3] == (page, call, end)}
+        return {key.leaf: slot.get() for key, slot in self.slots.items() if end_of(key) == (page, call, end)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One measurement of a run against the trace."""
 
-    key: Key
+    site: Site
     caller: ModuleCall | None
     """The call of a module that this one was made from; None for the user's own."""
     found: Contrast
@@ -87,7 +92,7 @@ class Event:
     @property
     def owner(self) -> ModuleCall | None:
         """Whose doing it is: a value that arrives is the caller's, one that leaves is the module's own."""
-        return self.caller if self.key[2] in ("entry", "grad_output") else self.key[:2]
+        return self.caller if self.site.role in ("input", "grad_output") else call_of(self.site)
 
 
 @dataclass(slots=True)
@@ -96,13 +101,13 @@ class ReplayResult:
 
     output: Any = None
     events: list[Event] = field(default_factory=list)
-    unforced: list[Key] = field(default_factory=list)
+    unforced: list[Site] = field(default_factory=list)
     """Values that differ in form: not forced, not judged."""
     calls: Counter[str] = field(default_factory=Counter)
     casts: dict[str, torch.dtype | None] = field(default_factory=dict)
     masks: dict[ModuleCall, tuple[ModuleCall, str]] = field(default_factory=dict)
     """Calls of attention whose mask says something else than the reference's, with its maker, and how much."""
-    kept: dict[Key, torch.Tensor] = field(default_factory=dict)
+    kept: dict[Site, torch.Tensor] = field(default_factory=dict)
     """The run's own tensors at the places that were asked for."""
     arguments: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """What the modules that were asked for were called with, after forcing."""

@@ -19,10 +19,11 @@ from layertap.fault.call_stack import CallStack
 from layertap.fault.force_tap import ForceTap
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.record_tap import RecordTap
-from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.replay_measure import Lowered, Replay
 from layertap.fault.tensor_cache import TensorCache
 from layertap.fault.tensor_swap import Nudge
+from layertap.site import Site
 
 
 def write_down(
@@ -36,7 +37,7 @@ def write_down(
     )
     trace.parameters = {(page, name) for page, module in modules.items() for name in module._parameters}
     for page, name, grad in _gradients(modules):
-        trace.slots[page, 0, "param_grad", name] = cache.put(grad)
+        trace.slots[Site(path=page, role="param_grad", leaf=name)] = cache.put(grad)
     return trace
 
 
@@ -48,7 +49,7 @@ def play(
     *,
     force: bool,
     nudge: Nudge | None = None,
-    keep: frozenset[Key] = frozenset(),
+    keep: frozenset[Site] = frozenset(),
     judge: bool = True,
     seeded: bool = False,
     within: Callable[[CallStack], Any] | None = None,
@@ -69,7 +70,7 @@ def play(
     watchers = {module: ForceTap(task, page, names.get(page, ()), module) for page, module in modules.items()}
     replayed.output = side.run(watchers, within(stack) if within is not None else None)
     for page, name, grad in _gradients(modules):
-        task.measure((page, 0, "param_grad", name), (page, 0), grad)
+        task.measure(Site(path=page, role="param_grad", leaf=name), (page, 0), grad)
     if judge:
         task.note_lost_gradients(modules)
     replayed.events = task.settled() if judge else []

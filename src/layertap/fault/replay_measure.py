@@ -11,20 +11,21 @@ from torch import nn
 from layertap.fault.call_stack import CallStack
 from layertap.fault.inplace_writes import InplaceWrites
 from layertap.fault.masks import Masks
-from layertap.fault.reference_trace import Event, Key, ModuleCall, ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import Event, ModuleCall, ReferenceTrace, ReplayResult, call_of
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.tensor_swap import Nudge, as_given
 from layertap.fault.value_layouts import masklike
 from layertap.measure.dense import dense
 from layertap.measure.pair.contrast import Contrast
-from layertap.measure.pair.deferred import Pending, begin, form_of, settle
+from layertap.measure.pair.deferred import PendingPair, begin, form_of, settle
+from layertap.site import Site
 
 
 @dataclass(slots=True)
 class Lowered:
     """What the reference computes in the candidate's dtype and with its quantised weights, from the right values."""
 
-    slots: dict[Key, CachedTensor] = field(default_factory=dict)
+    slots: dict[Site, CachedTensor] = field(default_factory=dict)
     filling: bool = True
     """Whether the run that it is given to is that of the reference itself."""
 
@@ -38,27 +39,27 @@ class Replay:
     trace: ReferenceTrace
     force: bool
     nudge: Nudge | None
-    keep: frozenset[Key]
+    keep: frozenset[Site]
     judge: bool = True
     """Whether values are measured; if not, they are only exchanged."""
     put_back: frozenset[tuple[str, str]] = frozenset()
     """In a free run, the pages and ends whose values are exchanged for the reference's all the same."""
     lowered: Lowered | None = None
-    begun: list[tuple[Key, ModuleCall | None, Pending | Contrast]] = field(default_factory=list)
-    beside: dict[int, Pending | Contrast] = field(default_factory=dict)
+    begun: list[tuple[Site, ModuleCall | None, PendingPair | Contrast]] = field(default_factory=list)
+    beside: dict[int, PendingPair | Contrast] = field(default_factory=dict)
     """By the number of the measurement, the same value against the lowered reference's."""
     masks: Masks = field(default_factory=Masks)
     writes: InplaceWrites = field(default_factory=InplaceWrites)
     misgiven: set[ModuleCall] = field(default_factory=set)
     """Calls that were given a value of another size."""
-    flowing: set[Key] = field(default_factory=set)
+    flowing: set[Site] = field(default_factory=set)
     """Values through which a gradient can go back."""
 
-    def forces(self, key: Key) -> bool:
+    def forces(self, key: Site) -> bool:
         """Whether what is here is exchanged for the reference's."""
-        return self.force or (key[0], key[2]) in self.put_back
+        return self.force or (key.path, key.role) in self.put_back
 
-    def measure(self, key: Key, caller: ModuleCall | None, found: torch.Tensor) -> torch.Tensor | None:
+    def measure(self, key: Site, caller: ModuleCall | None, found: torch.Tensor) -> torch.Tensor | None:
         """Measures one value; returns the right one, in the form that it has here, if it has a right one."""
         slot = self.trace.slots.get(key)
         if slot is None:
@@ -67,7 +68,7 @@ class Replay:
         if self.force and self.trace.cache.slot_of(found) is slot:
             self.begun.append((key, caller, Contrast(exact=True, count=found.numel())))  # it was put there by us
             return found
-        if key[2] == "exit" and key[:2] in self.misgiven:
+        if key.role == "output" and call_of(key) in self.misgiven:
             self.replayed.unforced.append(key)  # what it makes of other values is neither right nor wrong
             return None
         right, mine = slot.get(found.device), found
@@ -100,7 +101,7 @@ class Replay:
             self.trace.cache.remember(given, slot)
         return given
 
-    def _lay_beside(self, key: Key, found: torch.Tensor) -> None:
+    def _lay_beside(self, key: Site, found: torch.Tensor) -> None:
         lowered = self.lowered
         if lowered is None or not self.judge or not found.is_floating_point():
             return
@@ -111,13 +112,13 @@ class Replay:
             if begun is not None:
                 self.beside[len(self.begun)] = begun
 
-    def _sized_otherwise(self, key: Key, right: torch.Tensor, found: torch.Tensor) -> bool:
+    def _sized_otherwise(self, key: Site, right: torch.Tensor, found: torch.Tensor) -> bool:
         """Whether a module returns more or less than the reference's, although it was given as much."""
-        if key[2] == "entry" and "." not in key[3] and not masklike(right) and not masklike(found):
-            self.misgiven.add(key[:2])  # of a cache, or a mask that fits one, the size says nothing
-        return key[2] == "exit" and right.numel() != found.numel() and key[:2] not in self.misgiven
+        if key.role == "input" and "." not in key.leaf and not masklike(right) and not masklike(found):
+            self.misgiven.add(call_of(key))  # of a cache, or a mask that fits one, the size says nothing
+        return key.role == "output" and right.numel() != found.numel() and call_of(key) not in self.misgiven
 
-    def _begin(self, wanted: torch.Tensor, found: torch.Tensor) -> Pending | Contrast | None:
+    def _begin(self, wanted: torch.Tensor, found: torch.Tensor) -> PendingPair | Contrast | None:
         if not self.judge:
             return form_of(wanted, found)
         void = self.trace.void_in(found)
@@ -128,20 +129,20 @@ class Replay:
     def note_lost_gradients(self, modules: Mapping[str, nn.Module]) -> None:
         """Gradients that one side has and the other has not, where they get lost."""
         seen = {key for key, _, _ in self.begun} | set(self.replayed.unforced)
-        missing = [key for key in self.trace.slots if key[2] in ("param_grad", "grad_input") and key not in seen]
+        missing = [key for key in self.trace.slots if key.role in ("param_grad", "grad_input") and key not in seen]
         extra = [
             key
             for key in self.replayed.unforced
-            if key[2] == "param_grad" and (key[0], key[3]) in self.trace.parameters
+            if key.role == "param_grad" and (key.path, key.leaf) in self.trace.parameters
         ]
-        if not any(key[2] == "param_grad" for key in self.trace.slots):
+        if not any(key.role == "param_grad" for key in self.trace.slots):
             return
-        owned = [(key, modules[key[0]]._parameters.get(key[3])) for key in missing if key[0] in modules]
-        frozen = [key for key, own in owned if key[2] == "param_grad" and own is not None and not own.requires_grad]
-        reached = {key[:2] for key in seen if key[2] == "grad_output"}
-        cut = [key for key, own in owned if key[:2] in reached and (own is not None or key in self.flowing)]
+        owned = [(key, modules[key.path]._parameters.get(key.leaf)) for key in missing if key.path in modules]
+        frozen = [key for key, own in owned if key.role == "param_grad" and own is not None and not own.requires_grad]
+        reached = {call_of(key) for key in seen if key.role == "grad_output"}
+        cut = [key for key, own in owned if call_of(key) in reached and (own is not None or key in self.flowing)]
         for key in dict.fromkeys([*(frozen or cut), *extra]):
-            self.begun.append((key, key[:2], Contrast(error=1.0, absent=True, count=1)))
+            self.begun.append((key, call_of(key), Contrast(error=1.0, absent=True, count=1)))
 
     @property
     def into(self) -> TensorCache | None:
@@ -149,13 +150,13 @@ class Replay:
         return self.trace.cache if self.force else None
 
     def settled(self) -> list[Event]:
-        waiting = [one for _, _, one in self.begun if isinstance(one, Pending)]
-        later = [number for number, one in self.beside.items() if isinstance(one, Pending)]
-        read = iter(settle([*waiting, *(one for one in self.beside.values() if isinstance(one, Pending))]))
-        found = [next(read) if isinstance(one, Pending) else one for _, _, one in self.begun]
+        waiting = [one for _, _, one in self.begun if isinstance(one, PendingPair)]
+        later = [number for number, one in self.beside.items() if isinstance(one, PendingPair)]
+        read = iter(settle([*waiting, *(one for one in self.beside.values() if isinstance(one, PendingPair))]))
+        found = [next(read) if isinstance(one, PendingPair) else one for _, _, one in self.begun]
         beside = {number: one for number, one in self.beside.items() if isinstance(one, Contrast)}
         beside |= {number: next(read) for number in later}
         return [
-            Event(key=key, caller=caller, found=found[number], beside=beside.get(number))
+            Event(site=key, caller=caller, found=found[number], beside=beside.get(number))
             for number, (key, caller, _) in enumerate(self.begun)
         ]

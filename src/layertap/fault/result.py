@@ -11,6 +11,7 @@ from layertap.errors import LayertapError
 from layertap.measure.pair.contrast import Contrast
 from layertap.messages import tr
 from layertap.result import EXIT_CODES, Result, Verdict
+from layertap.site import Site
 
 CAUSES = (
     *("weights", "config", "skipped", "scale", "offset", "sign", "permutation", "transpose", "shift", "mask"),
@@ -46,8 +47,8 @@ class ModuleRow:
     """The worst of error ÷ floor over the whole, the worst row, the worst column, slope and offset."""
     sign: str
     """Which of these it was."""
-    place: tuple[str, int, str, str]
-    """The measurement behind it: page, call, which end, leaf."""
+    site: Site
+    """The measurement behind it, by the reference's names."""
     call: int
     """Which of the module's own calls it was in."""
     found: Contrast

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,14 @@ from torch import nn
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.outputs import output_error, same, size_of
 from layertap.fault.pairing import Pairing
-from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.replay import parameter_names, play, write_down
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.tensor_cache import TensorCache
 from layertap.judge.signs import least_of
 from layertap.result import Note
+from layertap.site import Site
 
 Progress = Callable[[str], None]
 MOST_FORWARDS = 10
@@ -27,7 +29,7 @@ MOST_FORWARDS = 10
 APART = Note("fault.outputs_apart")
 
 
-class Search:
+class FaultSearch:
     """Two models, how they are paired, and what is to be said about the search itself."""
 
     def __init__(
@@ -147,14 +149,12 @@ class Search:
 
     def total(self, trace: ReferenceTrace, replayed: ReplayResult, skip: str | None = None) -> float:
         """The error of the output, and of the parameters' gradients but for those of one module."""
-        grads = [event.found for event in replayed.events if event.key[2] == "param_grad" and event.key[0] != skip]
+        grads = [
+            event.found for event in replayed.events if event.site.role == "param_grad" and event.site.path != skip
+        ]
         own = output_error(trace.output, replayed.output, trace)
         return max([*map(size_of, grads), own])  # NaN last: no number is smaller
 
-    def told(self, key: Key) -> str:
-        page, call, end, leaf = key
-        return (
-            f"{self.pairing.name(page) or Note('finding.model')}:{end}"
-            + (f".{leaf}" if leaf else "")
-            + (f"@{call}" if call else "")
-        )
+    def told(self, key: Site) -> str:
+        text = str(replace(key, path=self.pairing.name(key.path)))
+        return text if self.pairing.name(key.path) else f"{Note('finding.model')}{text}"

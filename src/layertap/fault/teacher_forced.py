@@ -18,15 +18,16 @@ from layertap.fault.module_differences import below
 from layertap.fault.module_rows import Judged, by_module, floors_of, judge_beside, judge_events, seen_at, unlike_others
 from layertap.fault.omitted import omitted
 from layertap.fault.quantised_kinds import quantised_modules, stand_out, systematic
-from layertap.fault.reference_trace import Key, ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.replay_measure import Lowered
 from layertap.fault.result import Finding, ModuleRow
-from layertap.fault.search import APART, MOST_FORWARDS, Search
+from layertap.fault.search import APART, MOST_FORWARDS, FaultSearch
 from layertap.fault.unjudged import judged_pages, suspects
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.judge.signs import least_of
 from layertap.measure.pair.contrast import Contrast
 from layertap.result import Note
+from layertap.site import Site
 
 CLOSER = 2
 """Runs of each side that a closer look takes: one with the operators written down, one with values put back or, of the
@@ -35,7 +36,7 @@ NAMED = 6
 """So many modules are named in one note."""
 
 
-class TeacherForcedSearch(Search):
+class TeacherForcedSearch(FaultSearch):
     """The candidate runs teacher-forced, and is judged by what each module does with right values."""
 
     def finding(self) -> Finding:
@@ -65,7 +66,7 @@ class TeacherForcedSearch(Search):
         table = by_module(judged, free, self.pairing)
         beside = None
         if lowered is not None:
-            moved = {event.key: event.beside for event in nudged.events if event.beside is not None}
+            moved = {event.site: event.beside for event in nudged.events if event.beside is not None}
             apart = judge_beside(forced, moved, self.dtype)
             beside = {row.page: seen_at(row, apart[row.page], self.pairing) for row in table if row.page in apart}
         table, shared = systematic(table, coarse, beside)
@@ -107,7 +108,7 @@ class TeacherForcedSearch(Search):
             absent=tuple(absent),
             total=total,
             rounding=rounding,
-            standard={key: slot for key, slot in standard.items() if key[0] in coarse},
+            standard={key: slot for key, slot in standard.items() if key.path in coarse},
             weights=odd,
             reasons=faint,
             probe=told.probe,
@@ -119,7 +120,7 @@ class TeacherForcedSearch(Search):
         self,
         table: list[ModuleRow],
         forced: ReplayResult,
-        floors: dict[Key, Contrast],
+        floors: dict[Site, Contrast],
         trace: ReferenceTrace,
         lowered: Lowered | None,
     ) -> dict[str, Note]:
@@ -144,8 +145,8 @@ class TeacherForcedSearch(Search):
         faulty = [row for row in faulty if row.found.absent or not _sees_loss(row, lost)]
         exits: dict[str, float] = {}
         for one in judged:
-            if one.event.key[2] == "exit":
-                exits[one.event.key[0]] = max(exits.get(one.event.key[0], 0.0), one.ratio)
+            if one.event.site.role == "output":
+                exits[one.event.site.path] = max(exits.get(one.event.site.path, 0.0), one.ratio)
         idle = []
         for row in faulty:
             above = row.page
@@ -175,8 +176,8 @@ class TeacherForcedSearch(Search):
         table: list[ModuleRow],
         trace: ReferenceTrace,
         free: ReplayResult,
-        floors: dict[Key, Contrast],
-        drifts: dict[Key, Contrast],
+        floors: dict[Site, Contrast],
+        drifts: dict[Site, Contrast],
         total: float,
         floor: float,
     ) -> Sorted:
@@ -206,7 +207,7 @@ class TeacherForcedSearch(Search):
         told: Sorted,
         faulty: list[ModuleRow],
         table: list[ModuleRow],
-        floors: dict[Key, Contrast],
+        floors: dict[Site, Contrast],
         probe: Callable[[Ends], Probe],
     ) -> None:
         """Accuses the module that was left out of a rearrangement in the place of those that were not."""
@@ -250,19 +251,19 @@ class TeacherForcedSearch(Search):
                 return
             yield self.total(trace, self.play(low, modules, trace, force=False, nudge=nudge))
 
-    def _doubt_inputs(self, forced: ReplayResult, floors: dict[Key, Contrast]) -> None:
+    def _doubt_inputs(self, forced: ReplayResult, floors: dict[Site, Contrast]) -> None:
         for event in forced.events:
-            page, call, end, leaf = event.key
-            if event.caller is None and end == "entry" and call == 0:
-                floor = floors.get(event.key, Contrast())
+            page, call, end, leaf = event.site.path, event.site.call, event.site.role, event.site.leaf
+            if event.caller is None and end == "input" and call == 0:
+                floor = floors.get(event.site, Contrast())
                 apart = event.found.mismatched > floor.mismatched or event.found.nonfinite
                 if apart or event.found.error > max(floor.error, 4 * least_of(self.dtype)):
                     self.doubts.append(Note("fault.other_inputs", leaf=leaf or page or Note("where.the_input")))
 
-    def _doubt_draws(self, floors: dict[Key, Contrast]) -> None:
+    def _doubt_draws(self, floors: dict[Site, Contrast]) -> None:
         if not self.seeded:
             return
-        apart = [key for key, floor in floors.items() if floor.error > 0.3 and key[2] == "exit"]
+        apart = [key for key, floor in floors.items() if floor.error > 0.3 and key.role == "output"]
         if apart:
             self.doubts.append(Note("fault.draws_differ", told=self.told(apart[0])))
 
@@ -316,16 +317,16 @@ class TeacherForcedSearch(Search):
 def _sees_loss(row: ModuleRow, lost: list[str]) -> bool:
     """Whether the gradient of a module is off, and one got lost inside it."""
     inside = f"{row.page}." if row.page else ""
-    return row.place[2].startswith("grad") and any(page != row.page and page.startswith(inside) for page in lost)
+    return row.site.role.startswith("grad") and any(page != row.page and page.startswith(inside) for page in lost)
 
 
-def _counted_otherwise(row: ModuleRow, floors: dict[Key, Contrast]) -> bool:
+def _counted_otherwise(row: ModuleRow, floors: dict[Site, Contrast]) -> bool:
     """Whether it hands on other whole numbers, positions or ids, that no rounding changes.
 
     Few of them might be a router's tie; but where the output is wrong and nothing else is, they are to blame.
     """
-    floor = floors.get(row.place, Contrast())
-    return row.sign == "mismatched" and row.place[2] == "entry" and row.ratio > 0 and not floor.mismatched
+    floor = floors.get(row.site, Contrast())
+    return row.sign == "mismatched" and row.site.role == "input" and row.ratio > 0 and not floor.mismatched
 
 
 def _listed(rows: list[ModuleRow]) -> str:
@@ -334,7 +335,7 @@ def _listed(rows: list[ModuleRow]) -> str:
     return ", ".join(names[:NAMED]) + (Note("fault.and_more", count=more) if more > 0 else "")
 
 
-def _once(keys: list[Key]) -> list[Key]:
+def _once(keys: list[Site]) -> list[Site]:
     return list(dict.fromkeys(keys))
 
 

@@ -36,7 +36,7 @@ class _Passage:
     back: Nudge
 
 
-BACK = {"entry": "grad_input", "exit": "grad_output"}
+BACK = {"input": "grad_input", "output": "grad_output"}
 
 
 def arriving(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> Iterator[Leaf]:

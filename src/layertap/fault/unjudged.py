@@ -16,7 +16,7 @@ from layertap.fault.result import ModuleRow
 
 def judged_pages(forced: ReplayResult) -> set[str]:
     """The modules whose output was laid beside the reference's."""
-    return {event.key[0] for event in forced.events if event.key[2] == "exit" and not event.found.shape}
+    return {event.site.path for event in forced.events if event.site.role == "output" and not event.found.shape}
 
 
 def suspects(row: ModuleRow, pairing: Pairing, trace: ReferenceTrace, forced: ReplayResult) -> list[str]:

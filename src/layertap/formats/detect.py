@@ -23,6 +23,7 @@ from layertap.store.memory import MemoryWriter
 from layertap.store.run import Run
 from layertap.store.runfile import run_files
 from layertap.store.shards import list_shards
+from layertap.store.storage import is_url
 
 _READERS: dict[str, Callable[[Path], Run]] = {
     "layers": read_layers,
@@ -47,6 +48,8 @@ def open_run(source: Run | MemoryWriter | str | os.PathLike[str] | Mapping[str, 
         return Run(source)
     if not isinstance(source, (str, os.PathLike)):
         return read_values(source)
+    if isinstance(source, str) and is_url(source):
+        return Run(source)
     with reading(str(source), tr("formats.not_its_name"), NotARun):
         return _open(Path(source))
 

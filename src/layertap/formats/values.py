@@ -75,7 +75,7 @@ def read_values(value: Any, *, name: str | None = None) -> Run:
 def entries(value: Any, base: str = "") -> tuple[list[NamedValue], list[str]]:
     """The tensors in a value in their order, and in words what else is in it that may be data; `base` is its name."""
     found: list[NamedValue] = []
-    search = _Search()
+    search = _Walk()
     taken: set[str] = set()
     for site, tensor in _walk(value, base, search, 0):
         name = str(site)
@@ -108,7 +108,7 @@ def numbers_in(value: Any, base: str = "", depth: int = 0) -> dict[str, int | fl
 
 
 @dataclass(slots=True)
-class _Search:
+class _Walk:
     """What a walk through a value has seen."""
 
     left_out: list[str] = field(default_factory=list)
@@ -149,7 +149,7 @@ def as_tensor(value: Any) -> torch.Tensor | None:
     return torch.from_numpy(np.array(value.astype(value.dtype.newbyteorder("="), copy=False)))
 
 
-def _walk(value: Any, path: str, search: _Search, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
+def _walk(value: Any, path: str, search: _Walk, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
     search.places += 1
     if search.places > PLACES:  # a list that holds one list many times multiplies at every depth
         raise CorruptRun(tr("formats.path_too_nested", path=path, places=PLACES))
@@ -172,7 +172,7 @@ def _walk(value: Any, path: str, search: _Search, depth: int) -> Iterator[tuple[
         search.left_out.append(f"{path or tr('formats.the_value')} ({type(value).__name__})")
 
 
-def _places(value: Sequence[Any], path: str, search: _Search, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
+def _places(value: Sequence[Any], path: str, search: _Walk, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
     tensors = [item for item in value if hasattr(item, "shape")]
     # Many of one shape are layers; a few beside each other are what one module returned.
     alike = len(tensors) > 2 and len({tuple(item.shape) for item in tensors}) == 1

@@ -23,7 +23,7 @@ _UNSIGNED = (torch.uint16, torch.uint32)  # torch has few operations on these, s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PendingMeasurement:
     """What the device has been asked for; `finish` waits for it."""
 
     count: int
@@ -34,7 +34,7 @@ class Pending:
     sketch: torch.Tensor | None
 
 
-def start(tensor: torch.Tensor, *, offset: int = 0, statistics_only: bool = False) -> Pending:
+def start(tensor: torch.Tensor, *, offset: int = 0, statistics_only: bool = False) -> PendingMeasurement:
     """Enqueues the work for a contiguous, real tensor whose first element has the flat index `offset`."""
     flat = tensor.detach().reshape(-1)
     size = LANES * (64 if flat.device.type == "cpu" else 1024)  # a few MB of temporaries, or a few dozen on a GPU
@@ -50,7 +50,7 @@ def start(tensor: torch.Tensor, *, offset: int = 0, statistics_only: bool = Fals
         if not statistics_only:
             prints.append(_fingerprint(part, offset + begin))
             sketches.append(_sketch(kept, offset + begin))
-    return Pending(
+    return PendingMeasurement(
         count=flat.numel(),
         blocks=torch.stack(blocks),
         first=_values(flat[:FIRST]),
@@ -59,7 +59,7 @@ def start(tensor: torch.Tensor, *, offset: int = 0, statistics_only: bool = Fals
     )
 
 
-def finish(pending: Pending) -> Measurement:
+def finish(pending: PendingMeasurement) -> Measurement:
     """Waits for the device and merges the blocks in order."""
     finite, mean, m2, rows = 0, 0.0, 0.0, pending.blocks.cpu().double().tolist()
     for row in rows:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 from collections import Counter
 from collections.abc import Sequence
 
-from layertap.capture.module_tap import Moment
+from layertap.capture.module_tap import CallMoment
 from layertap.errors import BadArgument
 from layertap.messages import tr
 from layertap.monitor.layers import MonitoredLayer
@@ -159,7 +159,13 @@ class EpochEntries:
         """Of the newest entry."""
 
     def take(
-        self, items: Iterable[MonitoredLayer], path: str, epoch: int, batch: int | None, moment: Moment, outline: object
+        self,
+        items: Iterable[MonitoredLayer],
+        path: str,
+        epoch: int,
+        batch: int | None,
+        moment: CallMoment,
+        outline: object,
     ) -> None:
         """Notes an output that is being recorded. Where nobody counts batches, calls count as such."""
         count = (path, epoch, batch, moment.phase)

@@ -164,8 +164,7 @@ def _missing(missing: list[str], known: list[str]) -> str:
     for name, found in near.items():
         moved = [other for other in named if other.endswith(f".{name}") or name.endswith(f".{other}")]
         near[name] = list(dict.fromkeys([*moved[:3], *found]))[:3]
-    hints = "".join(f"\nNearest to '{name}': {', '.join(found)}" for name, found in near.items() if found)
-    return (
-        f"The following layers specified in 'layers_to_monitor' do not exist in the model: {missing}"
-        f"{hints}\nAvailable layers: {named}"
+    hints = "".join(
+        tr("monitor.nearest_to", name=name, found=", ".join(found)) for name, found in near.items() if found
     )
+    return tr("monitor.layers_missing", missing=missing, hints=hints, named=named)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from layertap.capture.leaves import outline
-from layertap.capture.module_tap import UNWANTED, Call, ModuleTap, Moment
+from layertap.capture.module_tap import UNWANTED, Call, CallMoment, ModuleTap
 from layertap.capture.tee import RecordListener, Tee
 from layertap.errors import BadArgument, RunExists
 from layertap.files import parse_bytes
@@ -32,6 +32,7 @@ from layertap.monitor.recorder import MonitorRecorder
 from layertap.site import Receipt, Statistics
 from layertap.store import Run
 from layertap.store.folder_lock import FolderLock
+from layertap.store.storage import on_this_machine
 
 
 class Monitor:
@@ -122,9 +123,10 @@ class Monitor:
             exists=exists,
             meta={"monitor": {item.alias: [item.layer, item.record_type] for item in self.layers}},
         )
-        if exists == "error" and layout_of(Path(output_dir)) == "run":  # told here, not when epoch 5 begins
+        folder = on_this_machine(output_dir, "Monitor")
+        if exists == "error" and layout_of(folder) == "run":  # told here, not when epoch 5 begins
             raise RunExists(tr("monitor.has_run", output_dir=output_dir))
-        self._claim = FolderLock(Path(output_dir), self._recorder.rank)
+        self._claim = FolderLock(folder, self._recorder.rank)
         self.output_dir = self._claim.folder
         """Where the run and the files go: the folder that was given, or one in it while another monitor has that."""
         self._recorder.path = self.output_dir
@@ -333,7 +335,7 @@ class Monitor:
         self._hold(items, tap.path, call.moment, outline(output))
         return output
 
-    def _hold(self, items: list[MonitoredLayer], path: str, moment: Moment, outlined: Any) -> None:
+    def _hold(self, items: list[MonitoredLayer], path: str, moment: CallMoment, outlined: Any) -> None:
         if not self._held:
             self._since = self._recorder.shard
         self._held.take(items, path, self.current_epoch or 0, self.current_batch_idx, moment, outlined)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from layertap.capture.leaves import Slot, fill, leaves, parts
-from layertap.capture.module_tap import Call, ModuleTap, Moment
+from layertap.capture.leaves import LeafSlot, fill, leaves, parts
+from layertap.capture.module_tap import Call, CallMoment, ModuleTap
 from layertap.capture.pending_record import Draft, Source, Tally
 from layertap.capture.recorder import Recorder
 from layertap.errors import RunError
@@ -61,7 +61,7 @@ class MonitorRecorder(Recorder):
         self.samples: torch.Tensor | None = None
         """The indices of the samples in this batch, where the loop tells them."""
         self._accept = accept
-        self._graph_calls: dict[tuple[str, int, str, int], tuple[Moment, list[str]]] = {}
+        self._graph_calls: dict[tuple[str, int, str, int], tuple[CallMoment, list[str]]] = {}
         self._identified: tuple[int, str, int] | None = None
 
     @property
@@ -118,17 +118,19 @@ class MonitorRecorder(Recorder):
         first = next((leaf.tensor for leaf in leaves(batch) if leaf.tensor is not None and leaf.tensor.dim()), None)
         if first is not None and self.live:
             with self.inside(""):
-                moment = Moment(0, self.step_number, self.epoch, self.batch, self.phase, False)
+                moment = CallMoment(0, self.step_number, self.epoch, self.batch, self.phase, False)
                 for part in parts(first.detach()):
                     if part.tensor.dim() and not supported(part.tensor):
                         self._identify(Source("", type(self.model).__name__), part.tensor, moment, Tally())
 
-    def graph_calls(self) -> list[tuple[str, Moment, Any]]:
+    def graph_calls(self) -> list[tuple[str, CallMoment, Any]]:
         """The calls inside compiled graphs since this was asked last, each with the outline of its output."""
         calls, self._graph_calls = self._graph_calls, {}
         return [(path, moment, _outline_of(names)) for (path, *_), (moment, names) in calls.items()]
 
-    def draft(self, tap: ModuleTap | Source, role: str, leaf: str, moment: Moment, *given: Any, **more: Any) -> Draft:
+    def draft(
+        self, tap: ModuleTap | Source, role: str, leaf: str, moment: CallMoment, *given: Any, **more: Any
+    ) -> Draft:
         if role == "output" and isinstance(tap, ModuleTap) and tap.region is not None:
             # No Python sees this output as a whole: a graph returned the tensors of it.
             call = (tap.path, moment.step, moment.phase, moment.call)
@@ -138,11 +140,11 @@ class MonitorRecorder(Recorder):
     def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
         return self._accept(tap, call, output)
 
-    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: Moment, tally: Tally) -> None:
+    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment, tally: Tally) -> None:
         if tensor.dim():
             self._identify(tap, tensor, moment, tally)
 
-    def _identify(self, source: ModuleTap | Source, tensor: torch.Tensor, moment: Moment, tally: Tally) -> None:
+    def _identify(self, source: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment, tally: Tally) -> None:
         call = (moment.step, moment.phase, moment.call)
         if self._identified == call:
             return  # the first tensor that the model is given stands for its samples
@@ -155,7 +157,7 @@ class MonitorRecorder(Recorder):
 def _outline_of(names: list[str]) -> Any:
     """The form of an output from the key paths of its tensors: numbers are places in a tuple, the rest are keys."""
     if names == [""]:
-        return Slot("")
+        return LeafSlot("")
     below: dict[str, list[str]] = {}
     for name in names:
         first, _, rest = name.partition(".")
@@ -165,7 +167,7 @@ def _outline_of(names: list[str]) -> Any:
 
 
 def _moved(outlined: Any, first: str) -> Any:
-    return fill(outlined, lambda path: Slot(f"{first}.{path}" if path else first))
+    return fill(outlined, lambda path: LeafSlot(f"{first}.{path}" if path else first))
 
 
 def _the_model(path: str, module: nn.Module) -> bool:

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from layertap.errors import MissingExtra
 from layertap.measure import histogram
+from layertap.messages import tr
 from layertap.site import Record
 from layertap.store import Run
 from layertap.store.dtype import to_numpy
 
 SCALARS = ("mean", "std", "abs_max", "l2")
-PIP = "TensorBoard's files need the tensorboard package; install it with: pip install 'layertap[tensorboard]'"
 
 
 class TensorBoard:
@@ -32,7 +32,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise MissingExtra(PIP) from error
+            raise MissingExtra(tr("monitor.tensorboard")) from error
         # No queue of its own: we are on the writer's thread already.
         self._writer: Any = SummaryWriter(os.fspath(log_dir), max_queue=1000, flush_secs=30)
         self._histograms = histograms

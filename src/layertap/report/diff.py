@@ -20,7 +20,6 @@ from layertap.result import with_codes
 
 STYLES = {"identical": "green", "noise": "green", "fault": "bold red", "inconclusive": "yellow"}
 BAR = 16
-SCALE = "error, log scale"
 COLUMNS = (
     Column(title="site", left=True),
     *(Column(title=title) for title in ("verdict", "error")),
@@ -30,6 +29,7 @@ COLUMNS = (
     Column(title="max |d|", spare=1),
     Column(title="cosine", spare=3),
 )
+STEP = Column(title="step")
 MORE_COLUMNS = tuple(
     Column(title=title, spare=6)
     for title in ("mean |d|", "max rel", "mean rel", "p99 |d|", "SQNR dB", "max ulp", "close")
@@ -115,32 +115,44 @@ def headline(report: Report) -> list[tuple[str, str]]:
     if report.verdict == "fault" and first is not None:
         error = ("≈" if first.estimated else "") + number(first.error, 3)
         if first.kind:
-            line = tr("report.first", site=pair_name(first), kind=first.kind, error=error)
+            line = tr("report.first", site=row_namer(report)(first), kind=first.kind, error=error)
         else:
-            line = tr("report.first_without_kind", site=pair_name(first), error=error)
+            line = tr("report.first_without_kind", site=row_namer(report)(first), error=error)
         lines.append((line, style))
         lines.append((tr("report.how_sure", why=first.why, hint=tr(HINT)), ""))
         if report.growth is not None:
             lines.append((tr("report.growth", growth=number(report.growth, 3)), ""))
     elif report.rows:
         if worst is not None and worst.ratio and not math.isnan(worst.ratio):
-            lines.append((tr("report.closest", site=pair_name(worst), why=worst.why), ""))
+            lines.append((tr("report.closest", site=row_namer(report)(worst), why=worst.why), ""))
         if report.verdict != "identical":  # equal bits need no floor
             lines.append((tr(FLOORS[report.floor_kind], tolerance=report.tolerance), ""))
     return lines
 
 
 def _table(report: Report, verbose: bool) -> Lines:
-    table = Lines([*COLUMNS, *(MORE_COLUMNS if verbose else ()), Column(title=SCALE, left=True, spare=4)])
+    steps = has_steps(report)
+    table = Lines(
+        [
+            COLUMNS[0],
+            *([STEP] if steps else ()),
+            *COLUMNS[1:],
+            *(MORE_COLUMNS if verbose else ()),
+            Column(title=tr("report.scale"), left=True, spare=4),
+        ]
+    )
     place = scale(value for name in ("error", "floor") for value in column(report.rows, name))
     for rows in _folded(report.rows, whole=verbose):
         if len(rows) > 1:
-            table.add(_folded_cells(rows), "dim")
+            name, *cells = _folded_cells(rows)
+            table.add([name, *([_steps(rows)] if steps else ()), *cells], "dim")
             continue
         (row,) = rows
         bar = "█" * math.ceil(BAR * place(row.error))
         style = STYLES[row.verdict] if row.verdict == "fault" else ""
-        table.add([*_cells(row), *(_more_cells(row) if verbose else ()), bar], style)
+        name, *cells = _cells(row)
+        moment = [str(row.step)] if steps else []
+        table.add([name, *moment, *cells, *(_more_cells(row) if verbose else ()), bar], style)
     return table
 
 
@@ -203,7 +215,8 @@ def _worst(report: Report) -> list[Text]:
     above = sorted((row for row in report.rows if row.verdict == "fault"), key=lambda row: -row.ratio)[:WORST]
     if len(above) < 2:
         return []
-    named = ", ".join(f"{pair_name(row)} ({number(row.ratio, 3)} ×)" for row in above)
+    name = row_namer(report)
+    named = ", ".join(f"{name(row)} ({number(row.ratio, 3)} ×)" for row in above)
     return [Text(tr("report.worst", named=named))]
 
 
@@ -216,6 +229,25 @@ def _unmatched(report: Report) -> list[Text]:
             named = ", ".join(sites[:6]) + more
             lines.append(Text(tr("report.only_in", side=side, site=named), style="yellow"))
     return lines
+
+
+def has_steps(report: Report) -> bool:
+    """Whether the rows are of several steps, so that a site alone does not name one."""
+    steps = iter(column(report.rows, "step"))
+    first = next(steps, None)
+    return any(step != first for step in steps)
+
+
+def row_namer(report: Report) -> Callable[[Row], str]:
+    """What gives each row of a report its name in a sentence: with the step where there are several."""
+    if not has_steps(report):
+        return pair_name
+    return lambda row: tr("report.at_step", site=pair_name(row), step=row.step)
+
+
+def _steps(rows: Sequence[Row]) -> str:
+    low, high = min(row.step for row in rows), max(row.step for row in rows)
+    return str(low) if low == high else f"{low}-{high}"
 
 
 def pair_name(row: Row) -> str:

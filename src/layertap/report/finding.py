@@ -61,7 +61,10 @@ def _row_dict(row: ModuleRow) -> dict[str, Any]:
 
 def _table(finding: Finding, verbose: bool) -> Lines:
     names = (Column(title="module", left=True), Column(title="kind", left=True, spare=3))
-    sizes = (Column(title="total error", spare=1), *(Column(title=title) for title in ("own error", "floor", "ratio")))
+    sizes = (
+        Column(title=tr("finding.column_total"), spare=1),
+        *(Column(title=title) for title in (tr("finding.column_own"), "floor", "ratio")),
+    )
     table = Lines([*names, *sizes, Column(title="where", left=True, spare=2)])
     rows = sorted(finding.table, key=lambda row: -row.ratio)
     for row in rows if verbose else rows[:SHOWN]:

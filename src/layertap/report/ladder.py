@@ -23,8 +23,10 @@ from layertap.report.values import number
 
 FOLD = 60
 """A ladder with more rows than this shows its repeated layers as strips, but for the first departure's."""
-WORST = ("", "finite", "identical", "noise", "reference", "candidate", "inconclusive", "nonfinite", "fault")
+WORST = ("", "none", "finite", "identical", "noise", "reference", "candidate", "inconclusive", "nonfinite", "fault")
 """States of a site, the one that a folded layer shows last."""
+BLANK = ("reference", "candidate", "none")
+"""States of a site without an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ class Drawing:
     def cells(self, entry: LadderEntry) -> list[str]:
         if self.plain:
             return list(entry.cells)
-        if entry.state in ("reference", "candidate"):
+        if entry.state in BLANK:
             return [""] * (4 if self.own else 3)
         about = "≈" if entry.estimated else ""
         found = [about + number(entry.error, 3), *([_known(entry.own)] if self.own else [])]
@@ -164,7 +166,7 @@ class Drawing:
 
     def dots(self, entry: LadderEntry) -> str:
         """The band up to the floor and the dots on it; a picture of what the numbers beside it say."""
-        if entry.state in ("reference", "candidate"):
+        if entry.state in BLANK:
             return ""
         place = self.axis.place
         parts = ["<svg aria-hidden='true'>"]

@@ -46,7 +46,7 @@ def write(result: Any, path: str | os.PathLike[str], extra: Sequence[Block] = ()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(_bytes(document, path.suffix.lower()))
     except OSError as error:
-        raise BadArgument(f"{path}: no report can be written here ({error.strerror or error})") from error
+        raise BadArgument(tr("result.unwritable", path=path, strerror=error.strerror or error)) from error
     return path
 
 

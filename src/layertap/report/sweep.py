@@ -58,8 +58,8 @@ def sweep_view(sweep: Sweep, *, verbose: bool = False) -> Group:
     for line, logs in failures(sweep):
         lines.append(Text(line, style="bold red"))
         lines += [Text(tr("sweep.log", path=logs[0]), style="dim")] if logs else []
-    lines += [Text(f"note: {note}", style="yellow") for note in sweep.notes]
-    lines += [Text(f"note: {line}", style="yellow") for line in mode_notes(sweep)]
+    lines += [Text(tr("report.note_line", note=note), style="yellow") for note in sweep.notes]
+    lines += [Text(tr("report.note_line", note=line), style="yellow") for line in mode_notes(sweep)]
     lines += [Text(""), modes_table(sweep), Text(tr("sweep.legend"), style="dim")]
     lines += depth_lines(sweep, verbose=verbose)
     lines += token_view(sweep)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from layertap.messages import tr
 from layertap.site import Record
 from layertap.store import Run
 from layertap.sweeping.exports import first_layer
@@ -35,8 +36,8 @@ def _block(role: str, record: Record) -> Iterator[str]:
     found = record.statistics
     leaf = f".{record.site.leaf}" if record.site.leaf else ""
     yield ""
-    yield f"{role.upper()}{leaf} (Shape: {list(record.shape)}):"
-    yield f"  First 10 values: {[f'{value:.6f}' for value in found.first]}"
-    yield f"  Mean: {found.mean:.6f}"
-    yield f"  Std:  {found.std:.6f}"
-    yield f"  Range: [{found.min:.6f}, {found.max:.6f}]"
+    yield tr("sweep.role_shape", role=role.upper(), leaf=leaf, shape=list(record.shape))
+    yield tr("sweep.first_values", value=[f"{value:.6f}" for value in found.first])
+    yield tr("sweep.mean", mean=found.mean)
+    yield tr("sweep.std", std=found.std)
+    yield tr("sweep.range", min=found.min, max=found.max)

@@ -9,7 +9,7 @@ from typing import Any
 from layertap.compare.training import Parting, TrainingReport
 from layertap.messages import printable, tr
 from layertap.report.values import jsonable, number
-from layertap.result import with_codes
+from layertap.result import Note, equal, with_codes
 
 
 def training_text(report: TrainingReport) -> str:
@@ -18,7 +18,7 @@ def training_text(report: TrainingReport) -> str:
     lines = [tr("report.verdict", verdict=tr(f"result.{report.verdict}"), **sides)]
     if report.first is not None:
         lines.append(tr("training_diff.first_bit", place=place_text(report.first)))
-    if report.above is not None and report.above is not report.first:
+    if report.above is not None and not equal(report.above, report.first):
         lines.append(tr("training_diff.above", place=place_text(report.above)))
     lines.append(tr("training_diff.compared", records=report.records, steps=report.steps))
     return printable("\n".join([*lines, *(tr("report.note", text=note) for note in report.notes)]))
@@ -30,7 +30,7 @@ def place_text(parting: Parting) -> str:
     if parting.epoch is not None:
         parts.insert(1, tr("training_diff.epoch_batch", epoch=parting.epoch, batch=parting.batch))
     if parting.rank:
-        parts.append(f"rank {parting.rank}")
+        parts.append(Note("training_diff.rank", rank=parting.rank))
     if parting.phase != "train":
         parts.append(parting.phase)
     if not math.isnan(parting.error):

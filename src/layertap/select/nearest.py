@@ -22,7 +22,7 @@ def no_match(pattern: Pattern, tree: Tree) -> str:
         return tr("select.several", text=text, parts=parts, parts2=" --sites ".join(parts))
     near = nearest(pattern.text, tree)
     if near:
-        return f"{text} Nearest: {', '.join(near)}"
+        return tr("select.nearest", text=text, near=", ".join(near))
     top = list(collapse(path for path in tree.children[""].values()))
     return tr("select.top", text=text, top=", ".join(top[:SHOWN]) or "nothing")
 

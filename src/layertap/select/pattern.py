@@ -52,7 +52,7 @@ def _read_test(item: Any) -> Pattern:
     if isinstance(item, type):
         return _tested(item.__name__, lambda path, module: isinstance(module, item))
     if hasattr(item, "named_modules"):
-        return _tested(f"this {kind_of(item)}", lambda path, module: module is item)
+        return _tested(tr("select.this", item=kind_of(item)), lambda path, module: module is item)
     if callable(item):
         return _tested(getattr(item, "__name__", repr(item)), item)
     raise BadArgument(tr("select.expected_pattern", item=item))

@@ -128,7 +128,7 @@ class Selection:
             for text, members in collapse(paths).items():
                 size = _size([sizes.get(path) for path in members])
                 aliases = [alias for path in members for alias in self._by_path[path].aliases]
-                also = f"also {', '.join(collapse(aliases))}" if aliases else ""
+                also = tr("select.also", value=", ".join(collapse(aliases))) if aliases else ""
                 rows.append((place[members[0]], [text or '""', kind, wanted, size if sizes else "", also]))
         table = [row for _, row in sorted(rows, key=lambda row: row[0])]
         if sizes:

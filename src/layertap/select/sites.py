@@ -36,7 +36,7 @@ def matching_sites(patterns: str | Iterable[str], sites: Iterable[tuple[Site, st
             }
         if not taken:
             near = nearest(text, tree)
-            hint = f"; nearest: {', '.join(near)}" if near else ""
+            hint = tr("select.and_nearest", near=", ".join(near)) if near else ""
             raise BadArgument(
                 tr("select.sites_no_match", text=text, count=len({str(site) for site, _ in known}), hint=hint)
             )

@@ -36,7 +36,7 @@ _BLOCK = 1 << 20
 """Elements that are added up at a time."""
 
 Coordinate = tuple[int, ...]
-Region = tuple[tuple[int, ...], tuple[int, ...]]
+Extent = tuple[tuple[int, ...], tuple[int, ...]]
 """Where a part begins in the whole, and its shape."""
 
 
@@ -54,7 +54,7 @@ class ReplicasDiffer(NotWhole):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ShardPart:
     """One region of the whole."""
 
     begin: tuple[int, ...]
@@ -68,7 +68,7 @@ class Whole:
 
     shape: tuple[int, ...]
     dtype: str
-    parts: tuple[Part, ...]
+    parts: tuple[ShardPart, ...]
     """In the order in which they begin."""
     reduction: str
     """How summands become one: `sum`, `avg`, `max`, `min`; empty where there are none."""
@@ -164,8 +164,8 @@ def _of_mesh(records: Sequence[Record]) -> Whole:
     reductions = {kind for kind, size in zip(kinds, sizes, strict=True) if kind.startswith("Partial") and size > 1}
     if len(reductions) > 1:
         raise NotWhole(tr("assembly.reductions", site=site, placements=", ".join(sharding.placements)))
-    found = [Part(begin=_begin(held[0]), records=tuple(held)) for held in parts.values() if 0 not in held[0].shape]
-    found = found or [Part(begin=_begin(first), records=(first,))]  # an empty tensor
+    found = [ShardPart(begin=_begin(held[0]), records=tuple(held)) for held in parts.values() if 0 not in held[0].shape]
+    found = found or [ShardPart(begin=_begin(first), records=(first,))]  # an empty tensor
     whole = Whole(
         shape=sharding.global_shape,
         dtype=first.dtype,
@@ -230,7 +230,7 @@ def _covers(whole: Whole) -> bool:
     return len(regions) == len(whole.parts) == math.prod(map(len, spans))
 
 
-def _reduced(whole: Whole, part: Part, first: Bytes, read: Callable[[Record], Bytes]) -> Bytes:
+def _reduced(whole: Whole, part: ShardPart, first: Bytes, read: Callable[[Record], Bytes]) -> Bytes:
     """The summands of one part as one, added up in float64 and rounded once."""
     record, dtype = part.records[0], whole.dtype
     if dtype.startswith("float8") or dtype == "complex32" or whole.reduction not in _REDUCE:
@@ -293,7 +293,7 @@ def _begin(record: Record) -> tuple[int, ...]:
     return record.sharding.offset
 
 
-def _holds(part: Part, index: Sequence[int]) -> bool:
+def _holds(part: ShardPart, index: Sequence[int]) -> bool:
     shape = part.records[0].shape
     return all(begin <= at < begin + size for at, begin, size in zip(index, part.begin, shape, strict=True))
 

@@ -48,7 +48,7 @@ def read_chunks(path: Path) -> list[list[Chunk]]:
         if end[4:] != _MAGIC or not 0 < length <= size - 12:
             raise ValueError(tr("store.no_footer"))
         file.seek(size - 8 - length)
-        footer = _Reader(file.read(length)).fields(0)
+        footer = _FooterReader(file.read(length)).fields(0)
     groups = footer.get(4, [])
     return [[_chunk(column) for column in group.get(1, [])] for group in groups]
 
@@ -67,7 +67,7 @@ def _chunk(column: dict[int, Any]) -> Chunk:
     )
 
 
-class _Reader:
+class _FooterReader:
     """Thrift's compact protocol: structs as {field number: value}."""
 
     def __init__(self, data: bytes) -> None:

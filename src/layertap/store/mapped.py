@@ -36,7 +36,7 @@ def map_bytes(fd: int, begin: int, end: int) -> Bytes | None:
     if library is None:
         return None
     page = begin - begin % mmap.ALLOCATIONGRANULARITY
-    pages = _Pages(fd, end - page, access=mmap.ACCESS_COPY, offset=page)
+    pages = _MappedPages(fd, end - page, access=mmap.ACCESS_COPY, offset=page)
     whole = np.frombuffer(pages, np.uint8)
     raw: Bytes = whole[begin - page :]
     with _LOCK:
@@ -56,7 +56,7 @@ def was_cut(raw: Bytes) -> bool:
         return library is not None and number is not None and library.layertap_cut(number) != 0
 
 
-class _Pages(mmap.mmap):
+class _MappedPages(mmap.mmap):
     """A map whose guard ends before its pages go: the system may give their place to anybody."""
 
     guarded = 0

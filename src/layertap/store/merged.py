@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 from layertap.messages import tr
 from layertap.site import Record, Statistics
 from layertap.store.assembly import NotWhole, ReplicasDiffer, Whole, assembled, whole_of
+from layertap.store.columns import Moment
 from layertap.store.dtype import Bytes
 from layertap.store.memory import MemoryWriter
 from layertap.store.run import Run
-
-Moment = tuple[int, int | None, int | None, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +68,8 @@ def merged(run: Run) -> Merged:
         groups: dict[tuple[str, Moment], list[Record]] = defaultdict(list)
         records = sorted(run.records(step=step), key=lambda record: (record.rank, record.order))
         for record in records:
-            groups[str(record.site), (step, record.epoch, record.batch, record.phase)].append(record)
+            moment = Moment(step, record.epoch, record.batch, record.phase)
+            groups[str(record.site), moment].append(record)
             ranks.add(record.rank)
         for order, held in enumerate(groups.values()):
             record, data = _one(run, held, divergences)

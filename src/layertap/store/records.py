@@ -16,6 +16,7 @@ from layertap.site import Record, Site, Statistics
 from layertap.store.assembly import Whole, assembled, whole_of
 from layertap.store.dtype import SIZES, Bytes, to_numpy
 from layertap.store.index import NONE, Rows
+from layertap.store.kept import checksum
 
 if TYPE_CHECKING:
     import torch
@@ -157,7 +158,7 @@ class SiteRecords(Sequence[Record]):
     def verify(self) -> bool:
         """Whether the bytes on disk are still those that were recorded; if not, a CorruptRun says so."""
         record = self.record
-        if self._run.checksum(record) is None and record.kept != "stats":
+        if checksum(record) is None and record.kept != "stats":
             raise NoTensor(tr("store.no_checksum", site=self.site, kept=record.kept))
         self._run.kept_bytes(record, verify=True)
         return True

@@ -14,26 +14,27 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from layertap.errors import BadArgument, CorruptRun, NewerFormat, NotARun, NoTensor, SiteNotFound
-from layertap.measure.fingerprint import fingerprint
+from layertap.errors import BadArgument, CorruptRun, NewerFormat, SiteNotFound
 from layertap.messages import printable, tr
 from layertap.result import Note, render
 from layertap.site import Receipt, Record, Site
-from layertap.store.dtype import Bytes, size_of, stored_as
+from layertap.store.dtype import Bytes
 from layertap.store.index import Index, Rows, as_arrow
+from layertap.store.kept import KeptTensors, check, checksum, keyed
 from layertap.store.memory import MemoryWriter
+from layertap.store.mirror import Mirror, mirror_of
+from layertap.store.opening import open_folder, problems_of
 from layertap.store.records import SiteRecords
-from layertap.store.runfile import read_run_file, run_files
-from layertap.store.schema import RECORD, SCHEMA, TEXTS, to_records
-from layertap.store.shards import RETRIES, MemoryShard, Shard, inside, list_shards, open_shards, tensor_path
-from layertap.store.tensorfile import TensorEntry, is_empty, read_bytes, read_header
+from layertap.store.schema import RECORD, SCHEMA, TEXTS
+from layertap.store.shards import MemoryShard, Shard, decode, tensor_path
+from layertap.store.storage import is_url
+from layertap.store.tensorfile import is_empty
 
 T = TypeVar("T")
 
 BLOCK = 2048
 """Records that are read at a time."""
 _CACHED_GROUPS = 8
-_CACHED_HEADERS = 16
 
 
 class Run:
@@ -59,18 +60,24 @@ class Run:
         self.verify = verify
         """Whether the bytes of tensors are checked when they are handed out."""
         self._memory: MemoryWriter | None = None
+        self._mirror: Mirror | None = None
+        """What has been read of a run in object storage."""
         self._whole = not since
         self._problems: list[str] = []
         self._shards: list[Shard | MemoryShard] = []
         self._groups: OrderedDict[tuple[int, int, tuple[str, ...]], Any] = OrderedDict()
-        self._headers: OrderedDict[str, dict[str, TensorEntry]] = OrderedDict()
         if isinstance(source, MemoryWriter):
             self._memory = source
             self._files = {source.rank: {**source.info}}
             self._shards += [MemoryShard(table, number) for number, table in enumerate(source.tables)]
         else:
-            self.path = Path(source)
-            self._files = self._open(self.path, since)
+            if isinstance(source, str) and is_url(source):
+                self._mirror = mirror_of(source)
+            self.path = Path(source) if self._mirror is None else self._mirror.folder
+            opened = open_folder(self.path, since, url="" if self._mirror is None else self._mirror.url)
+            self._files, self._problems = opened.files, opened.problems
+            self._shards += opened.shards
+            self._kept = KeptTensors(self.path, opened.shards, self._mirror)
         self.info: dict[str, Any] = next(iter(self._files.values()), {})
         """run.json, or the lowest rank's."""
 
@@ -89,7 +96,7 @@ class Run:
         """What is known to be missing, in words."""
         told = []
         for session in self.sessions:
-            told += _problems_of(session)
+            told += problems_of(session)
         if self._memory is None and self._whole and not self._problems and (wrote := self._receipted()) > self.count:
             told.append(Note("store.records_gone", name=self.name, wrote=wrote, count=self.count))
         return (*told, *self._problems, *self._without_tensors)
@@ -102,13 +109,17 @@ class Run:
             if isinstance(shard, Shard) and self.path is not None and shard.keeps_tensors:
                 name = f"{shard.stem}.safetensors"
                 try:
-                    if is_empty(tensor_path(self.path, name)):
+                    if self._is_empty(self.path, name):
                         told.append(Note("store.tensors_empty", path=self.path, name=name, rows=shard.rows))
                 except CorruptRun as error:
                     if shard.merged_into() is not None:
                         continue
                     told.append(Note("store.tensors_lost", error=error, rows=shard.rows))
         return tuple(told)
+
+    def _is_empty(self, folder: Path, name: str) -> bool:
+        empty = None if self._mirror is None else self._mirror.is_empty(name)
+        return is_empty(tensor_path(folder, name)) if empty is None else empty
 
     def _receipted(self) -> int:
         receipts = (session.get("receipt") for session in self.sessions)
@@ -185,7 +196,7 @@ class Run:
             return
         for shard in self._shards:
             for group in range(len(shard.groups)):
-                yield from self._attempt(_decode, shard, group) or ()
+                yield from self._attempt(decode, shard, group) or ()
 
     def readable(self, rows: Rows) -> Iterator[Record]:
         """Those of the records at these rows of `index` that can be read, block by block."""
@@ -256,7 +267,7 @@ class Run:
         """
         found: list[Any] = [None] * len(rows)
         names = tuple(name for name in RECORD if sketches or name != "sketch")
-        for mine, records in self._by_group(rows, names, _decode):
+        for mine, records in self._by_group(rows, names, decode):
             for place, record in zip(mine.tolist(), records, strict=True):
                 found[place] = record
         return found
@@ -323,146 +334,6 @@ class Run:
                 self._problems.append(str(error))
             raise
 
-    def kept_bytes(self, record: Record, *, verify: bool | None = None, mapped: bool = False) -> Bytes:
-        """The bytes of what was kept of a record, checked against what the record says of them.
-
-        With `verify=False` (by default: as the run was opened) only shape and dtype are checked, not the bytes.
-        `mapped` is for one pass over bytes that are then let go.
-        """
-        raw = self._kept_bytes(record, mapped)
-        if (self.checks(record) if verify is None else verify) and self.checksum(record) is not None:
-            self.check(record, fingerprint(raw, record.kept_dtype))
-        return raw
-
-    def checks(self, record: Record) -> bool:
-        """Whether the kept bytes of a record are to be checked when they are read; what lies in memory is not."""
-        return self.verify and self._memory is None and self.checksum(record) is not None
-
-    def checksum(self, record: Record) -> int | None:
-        """The fingerprint that the kept bytes of a record must have; None where none is known."""
-        if record.kept == "stats":
-            return None
-        if record.kept_fingerprint is None and record.kept == "tensor" and (record.sketch or record.fingerprint):
-            return record.fingerprint  # format 1
-        return record.kept_fingerprint
-
-    def check(self, record: Record, found: int) -> None:
-        """Raises a CorruptRun unless `found` is the fingerprint that the kept bytes must have."""
-        expected = self.checksum(record)
-        if expected is not None and found != expected:
-            raise CorruptRun(
-                tr(
-                    "store.tensor_damaged",
-                    name=self.name,
-                    file=record.file,
-                    site=record.site,
-                    step=record.step,
-                    found=found,
-                    expected=expected,
-                )
-            )
-
-    def _kept_bytes(self, record: Record, mapped: bool) -> Bytes:
-        if record.kept == "stats" or not record.file:
-            raise NoTensor(tr("store.stats_only", site=record.site, step=record.step, site2=str(record.site)))
-        if self._memory is not None:
-            return self._memory.tensor_bytes(record.key)
-        assert self.path is not None
-        name = f"{self.path}/tensors/{record.file}"
-        try:
-            path = tensor_path(self.path, record.file)
-        except CorruptRun:
-            if (moved := self._moved(record)) is None:
-                raise
-            return self._kept_bytes(moved, mapped)
-        header = self._headers.get(record.file)
-        if header is None:
-            header = self._headers[record.file] = read_header(path, name)
-            if len(self._headers) > _CACHED_HEADERS:
-                self._headers.popitem(last=False)
-        entry = header.get(record.key)
-        if entry is None:
-            raise CorruptRun(tr("store.no_tensor", name=name, key=record.key, site=record.site, step=record.step))
-        nbytes = entry.end - entry.begin
-        expected = size_of(record.kept_dtype, record.kept_shape)
-        stored = stored_as(record.kept_dtype, record.kept_shape, nbytes)
-        if (
-            stored != (entry.dtype, entry.shape)
-            or expected not in (None, nbytes)
-            or min(record.kept_shape, default=0) < 0
-        ):
-            raise CorruptRun(
-                tr(
-                    "store.tensor_differs",
-                    name=name,
-                    key=record.key,
-                    dtype=entry.dtype,
-                    shape=list(entry.shape),
-                    site=record.site,
-                    step=record.step,
-                    kept_dtype=record.kept_dtype,
-                    kept_shape=list(record.kept_shape),
-                )
-            )
-        return read_bytes(path, name, entry.begin, entry.end, mapped=mapped)
-
-    def _moved(self, record: Record) -> Record | None:
-        """The record after its shard was merged with others, which may happen while a run is open."""
-        stem = record.file.removesuffix(".safetensors")
-        for shard in self._shards:
-            if isinstance(shard, Shard) and shard.stem == stem and shard.merged_into() is not None:
-                rows, same = _decode(shard, 0, shard.read(SCHEMA.names)), (record.site, record.step, record.order)
-                return next((row for row in rows if (row.site, row.step, row.order) == same), None)
-        return None
-
-    @property
-    def name(self) -> str:
-        """What the run is called in texts: its folder, or what it was read from."""
-        return self._memory.name if self._memory is not None else str(self.path)
-
-    def _open(self, folder: Path, since: str) -> dict[int, dict[str, Any]]:
-        names = list_shards(folder)
-        paths = run_files(folder)
-        if not paths and not names:
-            there = (
-                tr("store.no_run_json")
-                if folder.is_dir()
-                else tr("store.not_folder")
-                if folder.exists()
-                else tr("store.missing")
-            )
-            raise NotARun(tr("store.not_run", folder=folder, there=there))
-        files: dict[int, dict[str, Any]] = {}
-        for rank, path in paths.items():
-            try:
-                files[rank] = _run_file(folder, path)
-            except (CorruptRun, NewerFormat) as error:
-                # What a newer layertap wrote is not to be guessed at. A damaged file is like a missing one: the records
-                # are readable. With neither there is nothing to open.
-                if not files and (isinstance(error, NewerFormat) or not names):
-                    raise
-                self._problems.append(Note("store.readable", error=error))
-        if not paths:
-            self._problems.append(Note("store.run_json_missing", folder=folder))
-        self._shards += self._open_shards(folder, names, since)
-        return files
-
-    def _open_shards(self, folder: Path, names: tuple[str, ...], since: str) -> list[Shard]:
-        writer, _, first = since.rpartition("-")
-        for _ in range(RETRIES):
-            problems: list[str] = []
-            # A writer numbers its shards upwards, and a merged shard comes after those that it stands for.
-            named = ((name, *name.removesuffix(".parquet").rpartition("-")[::2]) for name in names)
-            wanted = [
-                name for name, theirs, number in named if not since or (theirs == writer and int(number) >= int(first))
-            ]
-            shards = open_shards(folder, wanted, problems)
-            before, names = names, list_shards(folder)
-            if not problems or names == before:
-                break  # else small shards were merged in between
-        self._problems += problems
-        return [shard for shard in shards if not since or shard.numbers[1] >= int(first)]
-
     def _attempt(self, work: Callable[..., T], *arguments: Any) -> T | None:
         try:
             return work(*arguments)
@@ -471,33 +342,30 @@ class Run:
                 self._problems.append(text)
             return None
 
+    def kept_bytes(self, record: Record, *, verify: bool | None = None, mapped: bool = False) -> Bytes:
+        """The bytes of what was kept of a record, checked against what the record says of them.
 
-def _problems_of(session: dict[str, Any]) -> list[str]:
-    name = tr("store.session_of_rank", session=session.get("session"), session2=session.get("rank"))
-    receipt, problems, told = session.get("receipt"), session.get("problems"), []
-    if not isinstance(receipt, dict):
-        receipt = {}
-    if receipt.get("error"):
-        told.append(Note("store.session_error", name=name, receipt=receipt["error"]))
-    elif session.get("status") != "complete":
-        told.append(Note("store.session_open", name=name))
-    problems = [str(problem) for problem in problems] if isinstance(problems, list) else []
-    if receipt.get("lost") and not problems:
-        problems.append(Note("store.session_lost", name=name, receipt=receipt["lost"]))
-    return [*told, *problems]
+        With `verify=False` (by default: as the run was opened) only shape and dtype are checked, not the bytes.
+        `mapped` is for one pass over bytes that are then let go.
+        """
+        if self._memory is None:
+            return self._kept.bytes_of(record, verify=self.verify if verify is None else verify, mapped=mapped)
+        return self._memory.tensor_bytes(keyed(record))
 
+    def checks(self, record: Record) -> bool:
+        """Whether the kept bytes of a record are to be checked when they are read; what lies in memory is not."""
+        return self.verify and self._memory is None and checksum(record) is not None
 
-def _run_file(folder: Path, path: Path) -> dict[str, Any]:
-    return read_run_file(inside(folder, path.name), name=str(path))
+    def check(self, record: Record, found: int) -> None:
+        """Raises a CorruptRun unless `found` is the fingerprint that the kept bytes must have."""
+        check(self.name, record, found)
 
-
-def _decode(shard: Shard | MemoryShard, group: int, table: Any = None) -> list[Record]:
-    try:
-        return to_records(shard.read(RECORD, group, TEXTS) if table is None else table)
-    except CorruptRun:
-        raise
-    except (TypeError, ValueError, OverflowError) as error:
-        raise CorruptRun(f"{shard.name}: {error}") from None
+    @property
+    def name(self) -> str:
+        """What the run is called in texts: its folder, or what it was read from."""
+        if self._mirror is not None:
+            return self._mirror.url
+        return self._memory.name if self._memory is not None else str(self.path)
 
 
 def _canonical(site: Site | str) -> str:

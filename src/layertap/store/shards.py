@@ -23,8 +23,20 @@ from layertap.errors import CorruptRun, LayertapError, NewerFormat
 from layertap.files import check_unpacked, open_regular
 from layertap.measure.definition import BUCKETS
 from layertap.messages import tr
+from layertap.site import Record
 from layertap.store.footer import read_chunks
-from layertap.store.schema import ADDED, FORMAT, FORMAT_KEY, REPLACES_KEY, SCHEMA, schema_of, upgrade
+from layertap.store.schema import (
+    ADDED,
+    FORMAT,
+    FORMAT_KEY,
+    RECORD,
+    REPLACES_KEY,
+    SCHEMA,
+    TEXTS,
+    schema_of,
+    to_records,
+    upgrade,
+)
 
 SKETCH_BYTES = 4 * BUCKETS
 _NAME = re.compile(r"(\d{1,9})-([0-9A-Za-z]+-[0-9a-f]+)-(\d{6,9})\.parquet")
@@ -263,3 +275,13 @@ def inside(folder: Path, *parts: str) -> Path:
     if not regular:
         raise CorruptRun(tr("store.not_regular", path=path))
     return Path(real)
+
+
+def decode(shard: Shard | MemoryShard, group: int, table: Any = None) -> list[Record]:
+    """The records of a row group, or of the table that was read from it."""
+    try:
+        return to_records(shard.read(RECORD, group, TEXTS) if table is None else table)
+    except CorruptRun:
+        raise
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CorruptRun(f"{shard.name}: {error}") from None

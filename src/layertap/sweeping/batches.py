@@ -14,6 +14,7 @@ import torch
 from layertap.capture.leaves import leaves, map_tensors
 from layertap.errors import BadArgument
 from layertap.measure import measure
+from layertap.messages import tr
 from layertap.site import Receipt, Record
 from layertap.store import Run, RunWriter
 from layertap.store.dtype import size_of
@@ -29,9 +30,7 @@ class Batches:
         shapes = [leaf.tensor.shape for leaf in leaves(inputs) if leaf.tensor is not None]
         counts = {shape[0] for shape in shapes if shape}
         if len(counts) != 1:
-            raise BadArgument(
-                f"batch = {size}: the inputs do not share a first axis (shapes {[list(s) for s in shapes]})"
-            )
+            raise BadArgument(tr("sweeping.batch_axis", size=size, value=[list(s) for s in shapes]))
         self.rows, self.size = counts.pop(), size
         self._inputs = inputs
 

@@ -35,7 +35,7 @@ _SAME = Measured(identical=True, error=0.0, how="exact")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded:
+class RecordedMode:
     """A mode's run, its records by site."""
 
     name: str
@@ -53,7 +53,7 @@ class Recorded:
         return sites, outputs
 
 
-def recorded(name: str, folder: Path, outcome: Mapping[str, Any]) -> Recorded:
+def recorded(name: str, folder: Path, outcome: Mapping[str, Any]) -> RecordedMode:
     """Opens a finished mode."""
     run = Run(folder)
     found = sorted((record for record in run.records() if record.asked), key=lambda one: (one.step, one.order))
@@ -61,10 +61,10 @@ def recorded(name: str, folder: Path, outcome: Mapping[str, Any]) -> Recorded:
     for record in found:
         site = str(record.site) if record.step == 0 else f"{record.site} (step {record.step})"
         records.setdefault(site, record)
-    return Recorded(name=name, run=run, records=records, outputs=outcome.get("outputs") or {})
+    return RecordedMode(name=name, run=run, records=records, outputs=outcome.get("outputs") or {})
 
 
-def groups_of(modes: Sequence[Recorded], reference: str) -> tuple[tuple[str, ...], ...]:
+def groups_of(modes: Sequence[RecordedMode], reference: str) -> tuple[tuple[str, ...], ...]:
     """Bit-identical modes together: the reference's group first, and the reference first in it; else in order."""
     found: dict[tuple[Any, ...], list[str]] = {}
     for mode in sorted(modes, key=lambda one: one.name != reference):
@@ -72,7 +72,7 @@ def groups_of(modes: Sequence[Recorded], reference: str) -> tuple[tuple[str, ...
     return tuple(tuple(names) for names in found.values())
 
 
-def measure_all(modes: Sequence[Recorded], progress: Any = None) -> dict[tuple[str, str], dict[str, Measured]]:
+def measure_all(modes: Sequence[RecordedMode], progress: Any = None) -> dict[tuple[str, str], dict[str, Measured]]:
     """Each pair of modes, the earlier one as the reference: site → what one pass over both tensors gives."""
     pairs = list(combinations(modes, 2))
     found = {}
@@ -83,7 +83,7 @@ def measure_all(modes: Sequence[Recorded], progress: Any = None) -> dict[tuple[s
     return found
 
 
-def _measured(one: Recorded, other: Recorded) -> Iterator[tuple[str, Pair, Measured]]:
+def _measured(one: RecordedMode, other: RecordedMode) -> Iterator[tuple[str, Pair, Measured]]:
     for site, record in one.records.items():
         if site in other.records:
             pair = Pair(reference=record, candidate=other.records[site], rung="exact")
@@ -96,7 +96,7 @@ def _pair(one: Run, other: Run, pair: Pair) -> Measured:
     return (measure_codes if are_codes(pair.reference, pair.candidate) else measure_pair)(one, other, pair)
 
 
-def matrix_of(modes: Sequence[Recorded], measured: Mapping[tuple[str, str], Mapping[str, Measured]]) -> Matrix:
+def matrix_of(modes: Sequence[RecordedMode], measured: Mapping[tuple[str, str], Mapping[str, Measured]]) -> Matrix:
     """The errors both ways: the other way round it is the same difference over the other's norm."""
     errors: Errors = {mode.name: {} for mode in modes}
     by_name = {mode.name: mode for mode in modes}
@@ -119,8 +119,8 @@ def _turned(found: Measured, one: Record, other: Record) -> float:
 
 
 def rows_against(
-    reference: Recorded,
-    mode: Recorded,
+    reference: RecordedMode,
+    mode: RecordedMode,
     measured: Mapping[str, Measured],
     *,
     bits: int,
@@ -141,7 +141,7 @@ def rows_against(
     return _whole(rows, missing, mode, reference), tuple(rows)
 
 
-def _row(sides: tuple[Recorded, Recorded], pair: Pair, found: Measured, row: Row, bits: int) -> SiteRow:
+def _row(sides: tuple[RecordedMode, RecordedMode], pair: Pair, found: Measured, row: Row, bits: int) -> SiteRow:
     record, other = pair.reference, pair.candidate
     verdict, floor, kind, ratio, why = row.verdict, row.floor, row.floor_kind, row.ratio, row.why
     ideal = math.nan
@@ -223,7 +223,7 @@ def _standing_out(rows: Sequence[SiteRow]) -> list[SiteRow]:
     return [replace(row, stands_out=step / usual if usual else math.nan) for row, step in zip(rows, steps, strict=True)]
 
 
-def _whole(rows: Sequence[SiteRow], missing: bool, mode: Recorded, reference: Recorded) -> Verdict:
+def _whole(rows: Sequence[SiteRow], missing: bool, mode: RecordedMode, reference: RecordedMode) -> Verdict:
     verdicts = {row.verdict for row in rows}
     if not rows or "inconclusive" in verdicts or missing:
         return "fault" if "fault" in verdicts else "inconclusive"
@@ -235,7 +235,9 @@ def _whole(rows: Sequence[SiteRow], missing: bool, mode: Recorded, reference: Re
     return "identical"
 
 
-def floors_from(reference: Recorded, modes: Sequence[tuple[Recorded, Mapping[str, Measured]]]) -> dict[Any, Floor]:
+def floors_from(
+    reference: RecordedMode, modes: Sequence[tuple[RecordedMode, Mapping[str, Measured]]]
+) -> dict[Any, Floor]:
     """What the reference differs from itself by in another batch or with other threads, at each site."""
     found: dict[Any, Floor] = {}
     for _, measured in modes:

@@ -13,6 +13,7 @@ from typing import Any
 
 from layertap.errors import BadArgument, MissingExtra
 from layertap.files import read_text, reason
+from layertap.messages import tr
 from layertap.site import ROLES
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -21,7 +22,6 @@ SECONDS = 3600.0
 TOP = 512
 """So many of the likeliest tokens are kept at each position; the rest as one mass."""
 ALL = "all"
-_TOML = "a TOML file needs tomli on Python 3.10; install it with: pip install tomli"
 _INPUT = ("random", "vocabulary", "seed", "file", "prompt", "seq_len")
 _SENSITIVITY = (True, False, "auto")
 
@@ -91,7 +91,7 @@ class Definition:
         for mode in self.modes:
             if mode.name == name:
                 return mode
-        raise BadArgument(f"there is no mode {name!r}{_near(name, self.names)}; modes: {', '.join(self.names)}")
+        raise BadArgument(tr("sweeping.no_mode", name=name, name2=_near(name, self.names), names=", ".join(self.names)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,11 +113,16 @@ class Definition:
             else:
                 known = (*self.presets, ALL, *self.names)
                 raise BadArgument(
-                    f"{one!r} is neither a mode nor a preset{_near(one, known)}; modes: {', '.join(self.names)}; "
-                    f"presets: {', '.join((*self.presets, ALL))}"
+                    tr(
+                        "sweeping.no_mode_or_preset",
+                        one=one,
+                        one2=_near(one, known),
+                        names=", ".join(self.names),
+                        value=", ".join((*self.presets, ALL)),
+                    )
                 )
         if not names:
-            raise BadArgument("no mode was chosen; name some, or leave modes out for all of them")
+            raise BadArgument(tr("sweeping.none_chosen"))
         return tuple(mode for mode in self.modes if mode.name in names)
 
 
@@ -128,16 +133,16 @@ def read_definition(source: str | os.PathLike[str] | Mapping[str, Any]) -> Defin
     'fp32'
     """
     if isinstance(source, Mapping):
-        return _definition(source, "the definition", Path.cwd())
+        return _definition(source, tr("sweeping.the_definition"), Path.cwd())
     path = Path(source).expanduser()
     try:
         text = read_text(path)
     except (OSError, ValueError) as error:
-        raise BadArgument(f"{path} cannot be read ({reason(error)}); looked from {Path.cwd()}") from error
+        raise BadArgument(tr("sweeping.unreadable", path=path, error=reason(error), path2=Path.cwd())) from error
     try:
         data = _toml().loads(text)
     except ValueError as error:
-        raise BadArgument(f"{path} is no TOML: {reason(error)}") from error
+        raise BadArgument(tr("sweeping.not_toml", path=path, error=reason(error))) from error
     return _definition(data, str(path), path.resolve().parent)
 
 
@@ -147,7 +152,7 @@ def _toml() -> Any:
             return import_module(name)
         except ImportError:
             continue
-    raise MissingExtra(_TOML)
+    raise MissingExtra(tr("sweeping.tomli"))
 
 
 def _definition(data: Mapping[str, Any], where: str, folder: Path) -> Definition:
@@ -155,23 +160,29 @@ def _definition(data: Mapping[str, Any], where: str, folder: Path) -> Definition
     _known(data, known, where)
     modes = data.get("modes")
     if not isinstance(modes, Mapping) or not modes:
-        raise BadArgument(f"{where}: no modes; expected tables such as [modes.fp32]")
+        raise BadArgument(tr("sweeping.no_modes", where=where))
     target = _of(data, "target", str, where) or ""
     if not target and not all(
         isinstance(one, Mapping) and (one.get("target") or one.get("command")) for one in modes.values()
     ):
-        raise BadArgument(f'{where}: no target; expected for instance target = "net.py:make"')
+        raise BadArgument(tr("sweeping.no_target", where=where))
     read = tuple(_mode(str(name), value, f"{where}: modes.{name}") for name, value in modes.items())
     names = [mode.name for mode in read]
     reference = str(data.get("reference") or ("fp32" if "fp32" in names else names[0]))
     if reference not in names:
         raise BadArgument(
-            f"{where}: the reference {reference!r} is no mode{_near(reference, names)}; modes: {', '.join(names)}"
+            tr(
+                "sweeping.no_reference",
+                where=where,
+                reference=reference,
+                reference2=_near(reference, names),
+                names=", ".join(names),
+            )
         )
     sites = data.get("sites")
     what = _texts(data.get("what", ("input", "output")), f"{where}: what")
     if not what or not set(what) <= set(ROLES):
-        raise BadArgument(f"{where}: what={list(what)}: choose from {', '.join(ROLES)}")
+        raise BadArgument(tr("sweeping.what", where=where, what=list(what), roles=", ".join(ROLES)))
     seconds = data.get("timeout", SECONDS)
     return Definition(
         target=target,
@@ -204,22 +215,24 @@ def _mode(name: str, value: Any, where: str) -> ModeDefinition:
         or "/" in name
         or "\\" in name
     ):
-        raise BadArgument(f"{where}: {name!r} cannot be a mode's name; use letters, digits, '-', '_' and '.'")
+        raise BadArgument(tr("sweeping.mode_name", where=where, name=name))
     if not isinstance(value, Mapping):
-        raise BadArgument(f"{where} must be a table, got {value!r}")
+        raise BadArgument(tr("sweeping.where_table", where=where, value=value))
     _known(value, {one.name for one in fields(ModeDefinition)} - {"name"}, where)
     dtype = (_of(value, "dtype", str, where) or "").removeprefix("torch.")
     dtype = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "half": "float16", "float": "float32"}.get(
         dtype, dtype
     )
     if dtype and dtype not in DTYPES:
-        raise BadArgument(f"{where}: dtype = {dtype!r}{_near(dtype, DTYPES)}; choose from {', '.join(DTYPES)}")
+        raise BadArgument(
+            tr("sweeping.dtype", where=where, dtype=dtype, dtype2=_near(dtype, DTYPES), dtypes=", ".join(DTYPES))
+        )
     compiled = value.get("compile", "")
     if not isinstance(compiled, (str, bool)):
-        raise BadArgument(f"{where}: compile = {compiled!r} must be a backend's name, or true for inductor")
+        raise BadArgument(tr("sweeping.compile", where=where, compiled=compiled))
     quantize = value.get("quantize", "")
     if not isinstance(quantize, (str, Mapping)) or (isinstance(quantize, Mapping) and "config" not in quantize):
-        raise BadArgument(f'{where}: quantize = {quantize!r} must be a name, or a table such as {{ config = "…" }}')
+        raise BadArgument(tr("sweeping.quantize", where=where, quantize=quantize))
     mode = ModeDefinition(
         name=name,
         about=_of(value, "about", str, where) or "",
@@ -237,11 +250,9 @@ def _mode(name: str, value: Any, where: str) -> ModeDefinition:
         timeout=_seconds(value.get("timeout", 0.0), f"{where}: timeout", least=0.0),
     )
     if mode.ignore and not mode.quantize:
-        raise BadArgument(f"{where}: ignore is for quantize, which this mode does not have")
+        raise BadArgument(tr("sweeping.ignore", where=where))
     if mode.command and any((mode.arguments, mode.dtype, mode.device, mode.quantize, mode.compile, mode.batch)):
-        raise BadArgument(
-            f"{where}: a command runs a program of its own; of the other keys only env, threads and timeout apply"
-        )
+        raise BadArgument(tr("sweeping.command", where=where))
     return mode
 
 
@@ -256,7 +267,7 @@ def _env_value(value: Any, where: str) -> str:
         return "1" if value else "0"
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise BadArgument(f"{where} = {value!r} must be a string or a number")
+    raise BadArgument(tr("sweeping.string_or_number", where=where, value=value))
 
 
 def _input(value: Any, where: str) -> Mapping[str, Any]:
@@ -264,14 +275,14 @@ def _input(value: Any, where: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise BadArgument(f"{where} = {value!r} must be a table such as {{ random = [1, 512], seed = 0 }}")
+        raise BadArgument(tr("sweeping.input_table", where=where, value=value))
     _known(value, set(_INPUT), where)
     sources = [key for key in ("random", "file", "prompt") if key in value]
     if len(sources) > 1:
-        raise BadArgument(f"{where}: {' and '.join(sources)} exclude each other; give one of them")
+        raise BadArgument(tr("sweeping.exclusive", where=where, sources=" and ".join(sources)))
     shape = value.get("random", [1])
     if not isinstance(shape, (list, tuple)) or not shape or not all(type(one) is int and one > 0 for one in shape):
-        raise BadArgument(f"{where}: random = {shape!r} must be a shape of whole numbers above 0, such as [1, 512]")
+        raise BadArgument(tr("sweeping.random", where=where, shape=shape))
     for key in ("vocabulary", "seq_len"):
         _whole(value, key, where, 0)
     _whole(value, "seed", where, 0, least=0)
@@ -285,8 +296,14 @@ def _presets(value: Any, names: Sequence[str], where: str) -> Mapping[str, tuple
         for name in members:
             if name not in names:
                 raise BadArgument(
-                    f"{where}: presets.{preset}: there is no mode {name!r}{_near(name, names)}; modes: "
-                    f"{', '.join(names)}"
+                    tr(
+                        "sweeping.preset_mode",
+                        where=where,
+                        preset=preset,
+                        name=name,
+                        name2=_near(name, names),
+                        names=", ".join(names),
+                    )
                 )
         found[str(preset)] = members
     return found
@@ -297,9 +314,7 @@ def _questions(value: Any, names: Sequence[str], where: str) -> Mapping[str, tup
     for question, pair in ({} if value is None else _table({"questions": value}, "questions", where)).items():
         pair = _texts(pair, f"{where}: questions.{question!r}")
         if len(pair) != 2 or not set(pair) <= set(names):
-            raise BadArgument(
-                f"{where}: questions.{question!r} must be two modes, [reference, candidate]; got {list(pair)}"
-            )
+            raise BadArgument(tr("sweeping.question", where=where, question=question, pair=list(pair)))
         found[str(question)] = (pair[0], pair[1])
     return found
 
@@ -310,9 +325,9 @@ def _sensitivity(value: Any, names: Sequence[str], where: str) -> Any:
         wrong = [name for name in value if name not in names]
         if not wrong:
             return value
-        raise BadArgument(f"{where}: sensitivity: there is no mode {wrong[0]!r}{_near(wrong[0], names)}")
+        raise BadArgument(tr("sweeping.sensitivity_mode", where=where, wrong=wrong[0], value=_near(wrong[0], names)))
     if value not in _SENSITIVITY:
-        raise BadArgument(f"{where}: sensitivity = {value!r} must be true, false, 'auto' or a list of modes")
+        raise BadArgument(tr("sweeping.sensitivity", where=where, value=value))
     return value
 
 
@@ -320,47 +335,53 @@ def _known(data: Mapping[str, Any], known: set[str], where: str) -> None:
     for key in data:
         if key not in known:
             raise BadArgument(
-                f"{where}: there is no key {key!r}{_near(str(key), known)}; keys: {', '.join(sorted(known))}"
+                tr(
+                    "sweeping.no_key",
+                    where=where,
+                    key=key,
+                    value=_near(str(key), known),
+                    value2=", ".join(sorted(known)),
+                )
             )
 
 
 def _table(data: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     value = data.get(key) or {}
     if not isinstance(value, Mapping):
-        raise BadArgument(f"{where}: {key} = {value!r} must be a table")
+        raise BadArgument(tr("sweeping.table", where=where, key=key, value=value))
     return value
 
 
 def _of(data: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
     value = data.get(key)
     if value is not None and not isinstance(value, kind):
-        raise BadArgument(f"{where}: {key} = {value!r} must be a string")
+        raise BadArgument(tr("sweeping.string", where=where, key=key, value=value))
     return value
 
 
 def _texts(value: Any, where: str) -> tuple[str, ...]:
     value = [value] if isinstance(value, str) else value
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
-        raise BadArgument(f"{where} = {value!r} must be a string or a list of strings")
+        raise BadArgument(tr("sweeping.strings", where=where, value=value))
     return tuple(value)
 
 
 def _whole(data: Mapping[str, Any], key: str, where: str, default: int, least: int = 1) -> int:
     value = data.get(key, default)
     if type(value) is not int or (key in data and value < least):
-        raise BadArgument(f"{where}: {key} = {value!r} must be a whole number of at least {least}")
+        raise BadArgument(tr("sweeping.whole", where=where, key=key, value=value, least=least))
     return value
 
 
 def _seconds(value: Any, where: str, least: float = 1e-3) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
-        raise BadArgument(f"{where} = {value!r} must be a number of seconds above 0")
+        raise BadArgument(tr("sweeping.seconds", where=where, value=value))
     return float(value)
 
 
 def _near(name: str, names: Any) -> str:
     near = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.5)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return tr("sweeping.did_you_mean", value=" or ".join(map(repr, near))) if near else ""
 
 
 def slug(name: str) -> str:

@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from layertap.messages import tr
+from layertap.result import Note
+
 _USUAL = (2, 4, 8)
 MOST_BITS = 16
 """Rounding to more places is seen as floating point."""
@@ -55,22 +58,30 @@ def summary(evidence: Mapping[str, Any]) -> dict[str, str]:
     """Dtype → what shows that it is used, in words that need no language: names and numbers."""
     told: dict[str, list[str]] = {}
     for dtype, found in evidence.get("parameters", {}).items():
-        told.setdefault(dtype, []).append(f"{found['tensors']} parameters ({found['values']} values)")
+        told.setdefault(dtype, []).append(Note("sweeping.parameters", found=found["tensors"], found2=found["values"]))
     kernels: dict[str, int] = {}
     for text, count in evidence.get("kernels", {}).items():
         for dtype in set(text.partition("(")[2].rstrip(")").split(", ")) - {""}:
             kernels[dtype] = kernels.get(dtype, 0) + count
     for dtype, count in kernels.items():
-        told.setdefault(dtype, []).append(f"{count} kernels")
+        told.setdefault(dtype, []).append(Note("sweeping.kernels", count=count))
     widths = _grids(evidence)
     for where in ("weights", "outputs"):
         bits: dict[int, list[str]] = {}
         for path, found in evidence.get(where, {}).items():
-            bits.setdefault(_usual(found["bits"], max(widths[where])), []).append(path or "(the model)")
+            bits.setdefault(_usual(found["bits"], max(widths[where])), []).append(path)
         for width, paths in sorted(bits.items()):
-            first = evidence[where]["" if paths[0] == "(the model)" else paths[0]]
-            step = f", step {first['step']:.4g}" if first.get("step") else ""
-            text = f"{len(paths)} {where} on a grid of {width} bits ({paths[0]}: {first['distinct']} values{step})"
+            first = evidence[where][paths[0]]
+            step = tr("sweeping.grid_step", first=first["step"]) if first.get("step") else ""
+            text = tr(
+                "sweeping.grid",
+                count=len(paths),
+                where=tr(f"sweeping.{where}"),
+                width=width,
+                paths=paths[0] or tr("sweeping.the_model"),
+                first=first["distinct"],
+                step=step,
+            )
             told.setdefault(f"int{width}", []).append(text)
     for text, count in evidence.get("rounding", {}).items():
         if text.endswith(" bits"):

@@ -11,6 +11,7 @@ from typing import Any
 
 from layertap.errors import BadArgument, LayertapError
 from layertap.files import parse_json, read_bytes
+from layertap.messages import tr
 from layertap.result import Note
 from layertap.sweeping.environment import clean_environment
 from layertap.sweeping.processes import Job, run_jobs
@@ -75,14 +76,14 @@ def _from_runs(sweep: Sweep, reference: str, candidate: str, why: Note) -> Expla
 def _task(sweep: Sweep, name: str) -> dict[str, Any]:
     mode = sweep.modes.get(name)
     if mode is None:
-        raise BadArgument(f"there is no mode {name!r} in this sweep; it has {', '.join(sweep.modes)}")
+        raise BadArgument(tr("sweeping.not_in_sweep", name=name, modes=", ".join(sweep.modes)))
     if not mode.path:
-        raise BadArgument(f"{name} has no run, so it cannot be explained: {mode.error}")
+        raise BadArgument(tr("sweeping.no_run_explain", name=name, error=mode.error))
     try:
         outcome = parse_json(read_bytes(Path(mode.path) / OUTCOME))
         return {**outcome["task"], "outputs": outcome.get("outputs") or {}}
     except (OSError, ValueError, KeyError) as error:
-        raise BadArgument(f"{mode.path}: it is not known how this mode was made ({error})") from error
+        raise BadArgument(tr("sweeping.unknown_origin", path=mode.path, error=error)) from error
 
 
 # What follows runs in the worker.
@@ -126,7 +127,9 @@ def _keep_variables(model: Any, sides: Any, own: Mapping[str, str]) -> None:
         try:
             module.register_forward_pre_hook(switch)
         except RuntimeError as error:
-            raise LayertapError(f"a {type(module).__name__} takes no hooks: {str(error).splitlines()[0]}") from error
+            raise LayertapError(
+                tr("sweeping.no_hooks", name=type(module).__name__, value=str(error).splitlines()[0])
+            ) from error
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from layertap.errors import BadArgument, MissingExtra
 from layertap.formats import export
+from layertap.messages import tr
 from layertap.site import Record
 from layertap.store import Run
 from layertap.sweeping.result import Sweep
@@ -60,10 +61,7 @@ def _input_and_output(run: Run) -> dict[str, str]:
         ):
             found[str(record.site)] = role
     if not found:
-        raise BadArgument(
-            f"{run.name}: no input and no output tensor was kept; the definition needs what = ['input', 'output'] and "
-            "keep = 'tensor', which are the defaults"
-        )
+        raise BadArgument(tr("sweeping.nothing_kept", name=run.name))
     return found
 
 
@@ -72,10 +70,10 @@ def write_png(sweep: Sweep, path: str | os.PathLike[str], site: str | None = Non
     try:
         from PIL import Image, ImageDraw
     except ImportError as error:
-        raise MissingExtra("a histogram needs Pillow; install it with: pip install 'layertap[view]'") from error
+        raise MissingExtra(tr("sweeping.pillow")) from error
     runs = _runs(sweep)
     if sweep.reference not in runs or len(runs) < 2:
-        raise BadArgument("a histogram of differences needs the reference and one mode more with a run")
+        raise BadArgument(tr("sweeping.histogram_runs"))
     site = site or next(
         name for name, role in reversed(_input_and_output(runs[sweep.reference]).items()) if role == "output"
     )
@@ -106,7 +104,7 @@ def _panel(draw: Any, corner: tuple[int, int], title: str, site: str, difference
     mse = float(np.square(finite).mean()) if len(finite) else math.nan
     below = f"MSE {mse:.6e}  MAE {float(np.abs(finite).mean()) if len(finite) else math.nan:.6f}"
     if len(finite) < len(difference):
-        below += f"  not finite: {len(difference) - len(finite)}"
+        below += tr("sweeping.not_finite", value=len(difference) - len(finite))
     draw.text((left, corner[1] + 8), text, fill="black")
     draw.text((left, corner[1] + 24), below, fill="gray")
     if not len(finite):
@@ -129,7 +127,7 @@ def _runs(sweep: Sweep) -> dict[str, Run]:
     found = {name: mode.run for name, mode in sweep.modes.items()}
     runs = {name: run for name, run in found.items() if run is not None}
     if not runs:
-        raise BadArgument("no mode has a run, so there is nothing to write")
+        raise BadArgument(tr("sweeping.nothing_to_write"))
     return runs
 
 

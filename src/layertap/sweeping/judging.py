@@ -13,7 +13,15 @@ from layertap.errors import CorruptRun, LayertapError
 from layertap.judge.measured import Measured
 from layertap.messages import tr
 from layertap.result import Note, Verdict
-from layertap.sweeping.comparing import Recorded, floors_from, groups_of, matrix_of, measure_all, recorded, rows_against
+from layertap.sweeping.comparing import (
+    RecordedMode,
+    floors_from,
+    groups_of,
+    matrix_of,
+    measure_all,
+    recorded,
+    rows_against,
+)
 from layertap.sweeping.definition import Definition, ModeDefinition
 from layertap.sweeping.evidence_words import bits_of, dtypes_of, summary
 from layertap.sweeping.language import compare_tokens, read_tokens
@@ -128,7 +136,7 @@ def _opened(finished: Sequence[Finished]) -> tuple[list[Recorded], list[Finished
 
 
 def _reference(
-    definition: Definition, finished: Sequence[Finished], runs: Sequence[Recorded], notes: list[Note]
+    definition: Definition, finished: Sequence[Finished], runs: Sequence[RecordedMode], notes: list[Note]
 ) -> str:
     """The definition's reference; where it was not chosen or has no run, the first mode that has one."""
     wanted = definition.reference
@@ -143,8 +151,8 @@ def _reference(
 
 def _mode(
     one: Finished,
-    run: Recorded | None,
-    reference: Recorded | None,
+    run: RecordedMode | None,
+    reference: RecordedMode | None,
     measured: Mapping[str, Measured] | None,
     floors: Mapping[Any, Any],
     reference_outcome: Mapping[str, Any],
@@ -193,7 +201,7 @@ def _mode(
     )
 
 
-def _run_dtypes(run: Recorded) -> list[str]:
+def _run_dtypes(run: RecordedMode) -> list[str]:
     return list(dict.fromkeys(record.dtype for record in run.records.values()))
 
 
@@ -201,8 +209,8 @@ def _mode_notes(
     mode: ModeDefinition,
     outcome: Mapping[str, Any],
     reference: Mapping[str, Any],
-    run: Recorded,
-    ours: Recorded,
+    run: RecordedMode,
+    ours: RecordedMode,
     verdict: Verdict,
 ) -> list[Note]:
     notes = []
@@ -329,7 +337,7 @@ def _answers(
     definition: Definition,
     modes: Mapping[str, ModeResult],
     matrix: Matrix,
-    runs: Mapping[str, Recorded],
+    runs: Mapping[str, RecordedMode],
     reference: str,
 ) -> tuple[Answer, ...]:
     found = []

@@ -13,6 +13,7 @@ from torch import nn
 
 from layertap.capture.leaves import leaves, map_tensors
 from layertap.errors import BadArgument, TargetError
+from layertap.messages import tr
 from layertap.result import Note
 from layertap.sweeping.identity import identity
 from layertap.sweeping.quantising import quantise
@@ -86,7 +87,7 @@ def open_mode(task: Mapping[str, Any]) -> Opened:
 def _compiled(model: Any, backend: str) -> Any:
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:
-        raise BadArgument(f"compile = {backend!r}: torch has no such backend; it has {', '.join(known)}")
+        raise BadArgument(tr("sweeping.no_backend", backend=backend, known=", ".join(known)))
     return torch.compile(model, backend=backend)
 
 

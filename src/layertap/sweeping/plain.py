@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Union
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.result import Note
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -19,13 +20,13 @@ _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def from_plain(kind: Any, data: Any) -> Any:
     """An object of a dataclass from what `to_dict` gave; unknown keys are left out, missing ones are an error."""
     if not isinstance(data, Mapping):
-        raise BadArgument(f"expected the dictionary of a {kind.__name__}, got a {type(data).__name__}")
+        raise BadArgument(tr("sweeping.dict_expected", name=kind.__name__, name2=type(data).__name__))
     hints = _hints(kind)
     try:
         values = {one.name: _value(hints[one.name], data[one.name]) for one in fields(kind) if one.name in data}
         return kind(**values)
     except (TypeError, KeyError, ValueError) as error:
-        raise BadArgument(f"this is not the dictionary of a {kind.__name__}: {error}") from error
+        raise BadArgument(tr("sweeping.dict_wrong", name=kind.__name__, error=error)) from error
 
 
 @cache

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from layertap.messages import tr
 from layertap.sweeping import memory
 from layertap.sweeping.task import write_json
 
@@ -81,7 +82,7 @@ class Job:
             if self.seconds < self.timeout:
                 return False
             self.kill()
-            self.error = f"took longer than {self.timeout:g} s and was ended; timeout = SECONDS allows more"
+            self.error = tr("sweeping.timeout", timeout=self.timeout)
             return True
         self.kill()  # what it may have left running
         self._read(code)
@@ -98,14 +99,24 @@ class Job:
     def _read(self, code: int) -> None:
         self.log = (self.folder / "output.txt").read_text(encoding="utf-8", errors="replace")
         if self.command:
-            self.error = "" if code == 0 else f"{self.command[0]} ended with exit code {code}: {_tail(self.log)}"
+            self.error = (
+                ""
+                if code == 0
+                else tr("sweeping.command_failed", command=self.command[0], value=code, log=_tail(self.log))
+            )
             return
         try:
             self.outcome = json.loads((self.folder / "outcome.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            memory_too = ", perhaps for want of memory" if code == -signal.SIGKILL else ""
-            self.error = f"its process {how}{memory_too}: {_tail(self.log) or 'it printed nothing'}"
+            how = (
+                tr("sweeping.killed", name=signal.Signals(-code).name)
+                if code < 0
+                else tr("sweeping.exit_code", value=code)
+            )
+            memory_too = tr("sweeping.memory") if code == -signal.SIGKILL else ""
+            self.error = tr(
+                "sweeping.process", how=how, memory_too=memory_too, value=_tail(self.log) or tr("sweeping.silent")
+            )
             return
         self.error = self.outcome.get("error", "")
         self.log += self.outcome.get("trace", "")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from layertap.errors import BadArgument, MissingExtra, TargetError
+from layertap.messages import tr
 
 NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "int8_weight_only": ("Int8WeightOnlyConfig", {}),
@@ -53,12 +54,8 @@ def quantise(model: nn.Module, spec: str | Mapping[str, Any], ignore: Sequence[s
     done = tuple(name for name in wanted if _changed(model.get_submodule(name), before[name]))
     if not done:
         raise TargetError(
-            f"quantize = {shown(spec)}: none of the model's {len(wanted)} linear layers was quantised"
-            + (
-                "; ignore leaves none of them"
-                if ignore and not wanted
-                else "; their sizes may not suit the configuration"
-            )
+            tr("sweeping.quantised_none", spec=shown(spec), count=len(wanted))
+            + (tr("sweeping.ignore_all") if ignore and not wanted else tr("sweeping.sizes"))
         )
     return done
 
@@ -75,10 +72,8 @@ def configuration(spec: str | Mapping[str, Any]) -> Any:
     if made is None or not kind.endswith("Config"):
         known = [*NAMES, *sorted(one for one in dir(torchao) if one.endswith("Config"))]
         near = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise BadArgument(
-            f"quantize = {name!r}: torchao has no such configuration{hint}; short names: {', '.join(NAMES)}"
-        )
+        hint = tr("sweeping.did_you_mean_name", near=" or ".join(near)) if near else ""
+        raise BadArgument(tr("sweeping.torchao_config", name=name, hint=hint, names=", ".join(NAMES)))
     values = {key: _value(key, value) for key, value in {**usual, **options}.items()}
     if kind in _GROUPED and "group_size" in values:
         size = values.pop("group_size")
@@ -121,5 +116,5 @@ def _torchao() -> Any:
     try:
         import torchao.quantization
     except ImportError as error:
-        raise MissingExtra("quantize needs torchao; install it with: pip install 'layertap[quant]'") from error
+        raise MissingExtra(tr("sweeping.torchao")) from error
     return torchao.quantization

@@ -74,7 +74,7 @@ class _Forced:
         return float(rows.square().sum() / max(self.about["scale"], 1e-300))
 
 
-class _Tap:
+class _RankingTap:
     def __init__(self, forced: _Forced, path: str, module: nn.Module) -> None:
         self._forced, self._path, self._module = forced, path, module
 
@@ -172,14 +172,14 @@ def rank(task: Mapping[str, Any]) -> dict[str, Any]:
     opened = open_mode(task)
     forced = _Forced(folder)
     modules = ranked_modules(opened.plain)
-    standing = {module: _Tap(forced, path, module) for path, module in modules.items()}
+    standing = {module: _RankingTap(forced, path, module) for path, module in modules.items()}
     with torch.no_grad():
         taps.attach(standing)
         try:
             _run(opened)
         finally:
             taps.detach(standing)
-        divergence = _Divergence(forced, ids_of(opened.inputs))
+        divergence = _ModeDivergence(forced, ids_of(opened.inputs))
         total = divergence(_run(opened))
         scores = {path: one for path, one in forced.scores.items() if one.norm}
         worst = sorted(scores, key=lambda path: -scores[path].total)
@@ -219,7 +219,7 @@ def _keep_errors(folder: Path, scores: Mapping[str, _Score], worst: list[str]) -
     return str(path)
 
 
-class _Divergence:
+class _ModeDivergence:
     """How far an output is from the reference's: mean KL of a language model, else the squared relative error."""
 
     def __init__(self, forced: _Forced, ids: torch.Tensor | None) -> None:
@@ -275,7 +275,7 @@ def inject(task: Mapping[str, Any]) -> dict[str, Any]:
 
     torch.set_num_threads(task["threads"])
     opened = open_mode(task)
-    divergence = _Divergence(_Forced(Path(task["teacher"])), ids_of(opened.inputs))
+    divergence = _ModeDivergence(_Forced(Path(task["teacher"])), ids_of(opened.inputs))
     errors: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     for key, error in load_file(task["errors"]).items():
         path, _, call = key.partition("@")

@@ -236,7 +236,7 @@ class Answer:
     note: Note | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Sweep(Result):
     """One input through many modes."""
 

@@ -12,8 +12,10 @@ from typing import Any
 
 from layertap.errors import BadArgument, LayertapError, RunExists
 from layertap.files import parse_json, read_bytes, reason
+from layertap.messages import tr
 from layertap.store import Run
 from layertap.store.folder_lock import FolderLock
+from layertap.store.storage import on_this_machine
 from layertap.sweeping.definition import Definition, ModeDefinition, read_definition, slug
 from layertap.sweeping.environment import clean_environment
 from layertap.sweeping.judging import Finished, conclude
@@ -57,10 +59,10 @@ def sweep(
     name = "" if isinstance(definition, Mapping) else str(definition)
     defined = _changed(read_definition(definition), reference, sites, timeout, sensitivity, changes)
     chosen = defined.chosen(modes)
-    folder = Path(output)
+    folder = on_this_machine(output, "sweep")
     tell: Progress = progress or (lambda name, state, done, total: None)
     with _claimed(folder):
-        plan = _Plan(defined, folder, jobs)
+        plan = _SweepPlan(defined, folder, jobs)
         finished = _run(plan, chosen, fresh=fresh, tell=tell)
         result = conclude(defined, finished, name=name, folder=folder, jobs=plan.jobs, tell=tell)
         result = _ranked_before(folder, result)
@@ -86,7 +88,7 @@ def _changed(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _SweepPlan:
     """Where things lie, and how many processes and threads there are."""
 
     definition: Definition
@@ -102,7 +104,7 @@ class _Plan:
     def jobs(self) -> int:
         limit = self.asked or self.definition.jobs
         if limit and limit < 1:
-            raise BadArgument(f"jobs={limit}: expected a whole number of at least 1")
+            raise BadArgument(tr("sweeping.jobs", limit=limit))
         return limit or max(1, (os.cpu_count() or 1) // self.threads)
 
     def folder_of(self, mode: ModeDefinition) -> Path:
@@ -139,7 +141,7 @@ class _Plan:
         return job
 
 
-def _run(plan: _Plan, chosen: Sequence[ModeDefinition], *, fresh: bool, tell: Progress) -> list[Finished]:
+def _run(plan: _SweepPlan, chosen: Sequence[ModeDefinition], *, fresh: bool, tell: Progress) -> list[Finished]:
     """Runs the modes that are not there yet, the reference first; each is made part of the folder when it ends."""
     pool = Pool()
     finished: dict[str, Finished] = {}
@@ -165,7 +167,7 @@ def _run(plan: _Plan, chosen: Sequence[ModeDefinition], *, fresh: bool, tell: Pr
     return [finished[mode.name] for mode in chosen]
 
 
-def _kept(plan: _Plan, mode: ModeDefinition) -> Finished | None:
+def _kept(plan: _SweepPlan, mode: ModeDefinition) -> Finished | None:
     """The mode as an earlier sweep left it, if that is what is asked for now and it is whole."""
     folder = plan.folder_of(mode)
     try:
@@ -187,7 +189,7 @@ def _kept(plan: _Plan, mode: ModeDefinition) -> Finished | None:
     )
 
 
-def _settle(plan: _Plan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished:
+def _settle(plan: _SweepPlan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished:
     """Moves what a process left to where it belongs; an earlier run of the mode goes, since it is another's now."""
     log, final = plan.log_of(mode), plan.folder_of(mode)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -200,7 +202,7 @@ def _settle(plan: _Plan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished
         try:
             spared = share(run, pool)
         except (OSError, LayertapError) as failure:
-            error = f"its run could not be put in place: {reason(failure)}"
+            error = tr("sweeping.not_moved", failure=reason(failure))
     if error:
         remove(final)
         return Finished(
@@ -235,11 +237,11 @@ def _problem(folder: Path) -> str:
     try:
         run = Run(folder)
     except LayertapError as error:
-        return f"it left no run: {error}"
+        return tr("sweeping.left_no_run", error=error)
     if run.partial:
-        return f"its run is not whole: {run.problems[0]}"
+        return tr("sweeping.not_whole", problems=run.problems[0])
     if not any(record.asked for record in run.records()):
-        return "nothing was recorded"
+        return tr("sweeping.nothing_recorded")
     return ""
 
 
@@ -269,14 +271,14 @@ def read_sweep(folder: str | os.PathLike[str]) -> Sweep:
     try:
         return Sweep.from_dict(parse_json(read_bytes(path)))
     except (OSError, ValueError) as error:
-        raise BadArgument(f"{path}: no result of a sweep can be read here ({reason(error)})") from error
+        raise BadArgument(tr("sweeping.no_result", path=path, error=reason(error))) from error
 
 
 @contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
     """The folder for one sweep at a time; a lock that ends with the process."""
     if (folder / "run.json").exists():
-        raise RunExists(f"{folder} holds a run; a sweep makes one for each mode, give it a folder of its own")
+        raise RunExists(tr("sweeping.holds_run", folder=folder))
     lock = FolderLock(folder, 0, lambda folder, ours: (_refused(one) for one in [folder]))
     for kind in KINDS:  # of a sweep that was killed: nobody else writes here now
         for left in folder.glob(f".{kind}-*"):
@@ -288,4 +290,4 @@ def _claimed(folder: Path) -> Iterator[None]:
 
 
 def _refused(folder: Path) -> Path:
-    raise BadArgument(f"{folder}: another sweep is writing here; wait for it, or give another folder")
+    raise BadArgument(tr("sweeping.in_use", folder=folder))

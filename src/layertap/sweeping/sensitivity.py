@@ -15,7 +15,7 @@ from layertap.sweeping.result import LayerScore, ModeResult, Sensitivity, Sweep
 Progress = Callable[[str, str, int, int], None]
 
 
-class Plan(Protocol):
+class JobPlan(Protocol):
     """What makes jobs of a sweep."""
 
     @property
@@ -39,7 +39,7 @@ def wanted(definition: Definition, result: Sweep) -> list[ModeDefinition]:
     return found
 
 
-def rank_modes(plan: Plan, result: Sweep, modes: Sequence[ModeDefinition], tell: Progress) -> Sweep:
+def rank_modes(plan: JobPlan, result: Sweep, modes: Sequence[ModeDefinition], tell: Progress) -> Sweep:
     """The reference is written down once; each of the modes is then forced to it, in its own process."""
     reference = plan.definition.mode(result.reference)
     if not modes or reference.command or reference.batch:
@@ -65,7 +65,7 @@ def rank_modes(plan: Plan, result: Sweep, modes: Sequence[ModeDefinition], tell:
     return replace(result, modes=ranked)
 
 
-def _injected(plan: Plan, reference: ModeDefinition, teacher: Job, job: Job) -> dict[str, float]:
+def _injected(plan: JobPlan, reference: ModeDefinition, teacher: Job, job: Job) -> dict[str, float]:
     """What the errors of the worst layers do alone, where the float modules could not be put back."""
     errors = job.outcome.get("errors") if not job.error else ""
     if not errors:

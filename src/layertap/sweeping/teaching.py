@@ -19,6 +19,7 @@ from layertap.capture import taps
 from layertap.capture.leaves import call_leaves, leaves, map_tensors
 from layertap.errors import LayertapError
 from layertap.measure import measure
+from layertap.messages import tr
 from layertap.sweeping.opening import open_mode
 from layertap.sweeping.seeds import set_seeds
 from layertap.sweeping.task import write_json
@@ -117,7 +118,7 @@ def teach(task: Mapping[str, Any]) -> dict[str, Any]:
     finally:
         taps.detach(standing)
     if not teacher.gradients:
-        raise LayertapError("the reference's output has no gradient: its forward pass runs under no_grad, or detaches")
+        raise LayertapError(tr("sweeping.no_gradient"))
     folder = Path(task["folder"])
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"value {key}": tensor for key, tensor in teacher.tensors.items()}
@@ -158,7 +159,7 @@ def _backward(output: Any, ids: torch.Tensor | None, seed: int) -> tuple[str, fl
         return "kl", 2.0 * len(flat)
     parts = [leaf.tensor for leaf in leaves(output) if leaf.tensor is not None and leaf.tensor.requires_grad]
     if not parts:
-        raise LayertapError("the reference's output has no gradient: its forward pass runs under no_grad, or detaches")
+        raise LayertapError(tr("sweeping.no_gradient"))
     total = torch.stack([(part.float() * torch.randn_like(part, dtype=torch.float32)).sum() for part in parts]).sum()
     total.backward()
     return "relative", float(torch.stack([part.detach().float().square().sum() for part in parts]).sum())

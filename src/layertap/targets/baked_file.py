@@ -23,7 +23,7 @@ from layertap.targets.opaque import no_program, records_of
 from layertap.targets.reader import ArtefactContents, Ran, Reader
 from layertap.targets.target import told
 
-_ABSENT = "it has no tap: of such a file only what was baked in can be seen"
+_ABSENT = tr("bake.no_tap")
 _WRAPPER = "model."
 """What stands before the names of the weights: the model is a child of what was compiled."""
 

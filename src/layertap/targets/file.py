@@ -31,7 +31,7 @@ def open_file(path: Path, factory: str, name: str, arguments: Mapping[str, Any] 
         make = _factory(module, factory, path, name)
         # A module that the file made itself is taken as it is.
         if _is_model(make) and arguments:
-            raise TargetError(f"{name} is a model already, and takes no arguments ({', '.join(arguments)})")
+            raise TargetError(tr("targets.no_arguments", name=name, arguments=", ".join(arguments)))
         made = make if _is_model(make) else _called(make, path, name, arguments or {})
     model, inputs = _parted(made, name)
     return Target(model=model, inputs=inputs, name=name)

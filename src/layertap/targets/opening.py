@@ -44,7 +44,7 @@ def open_target(
         return _in_memory(spec)
     text = os.fspath(spec)
     if arguments and not text.rpartition(":")[0].endswith(".py"):
-        raise BadArgument(f"arguments={dict(arguments)!r} are for a factory (file.py:factory); {text} takes none")
+        raise BadArgument(tr("targets.arguments", arguments=dict(arguments), text=text))
     if text.startswith("hf:"):
         return open_hf(Path(text.removeprefix("hf:")).expanduser(), text)
     name, colon, factory = text.rpartition(":")
@@ -110,7 +110,7 @@ def _program(path: Path, name: str) -> Target:
 
         missing = missing_operators(path, name)
         if missing:
-            raise TargetError(f"{name} needs {_unknown(missing)}")
+            raise TargetError(tr("targets.needs", name=name, missing=_unknown(missing)))
         return ExportedFile(path, name)
 
     def samples() -> Inputs | None:

@@ -25,7 +25,7 @@ DEEPEST = 200
 
 
 @dataclass(slots=True)
-class _Class:
+class _ScriptClass:
     name: str
     types: dict[str, str] = field(default_factory=dict)
     """Attribute → its type, as written."""
@@ -78,8 +78,8 @@ def _short(kind: str) -> str:
     return kind.rpartition(".")[2]
 
 
-def _classes(archive: Archive, name: str) -> dict[str, _Class]:
-    found: dict[str, _Class] = {}
+def _classes(archive: Archive, name: str) -> dict[str, _ScriptClass]:
+    found: dict[str, _ScriptClass] = {}
     for member in archive.find(r"code/.*\.py"):
         package = member.removeprefix("code/").removesuffix(".py").replace("/", ".")
         try:
@@ -92,8 +92,8 @@ def _classes(archive: Archive, name: str) -> dict[str, _Class]:
     return found
 
 
-def _read(name: str, node: ast.ClassDef) -> _Class:
-    found = _Class(name)
+def _read(name: str, node: ast.ClassDef) -> _ScriptClass:
+    found = _ScriptClass(name)
     for line in node.body:
         if isinstance(line, ast.FunctionDef):
             found.methods[line.name] = line
@@ -108,7 +108,7 @@ def _read(name: str, node: ast.ClassDef) -> _Class:
     return found
 
 
-def _walk(classes: dict[str, _Class], kind: str, path: str, modules: dict[str, str]) -> None:
+def _walk(classes: dict[str, _ScriptClass], kind: str, path: str, modules: dict[str, str]) -> None:
     if path.count(".") > DEEPEST:
         raise TargetError(tr("script.recursive", path=path[:80]))
     modules[path] = kind
@@ -120,7 +120,7 @@ def _walk(classes: dict[str, _Class], kind: str, path: str, modules: dict[str, s
 class _Called:
     """Which modules the code calls, found without running it."""
 
-    def __init__(self, classes: dict[str, _Class], modules: dict[str, str]) -> None:
+    def __init__(self, classes: dict[str, _ScriptClass], modules: dict[str, str]) -> None:
         self._classes, self._modules = classes, modules
         self._seen: set[tuple[str, str]] = set()
         self.kinds: dict[str, str] = {}

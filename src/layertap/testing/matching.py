@@ -15,7 +15,7 @@ from layertap.messages import tr
 from layertap.result import code_of
 from layertap.store import Run
 from layertap.testing.golden import as_run, golden_bytes, load_golden, write_golden
-from layertap.testing.session import Session, current
+from layertap.testing.session import GoldenSession, current
 
 
 def assert_matches(run: Any, golden: str | os.PathLike[str], *, floor: Any = None, update: bool | None = None) -> None:
@@ -82,7 +82,7 @@ def _begins(record: Any) -> str:
     return f"{shown}, …" if record.statistics.count > 6 else shown
 
 
-def _update(run: Run, path: Path, session: Session | None) -> None:
+def _update(run: Run, path: Path, session: GoldenSession | None) -> None:
     contents = golden_bytes(run)
     before = path.read_bytes() if path.is_file() else None
     if contents != before:

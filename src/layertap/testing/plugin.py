@@ -22,13 +22,13 @@ import pytest
 
 from layertap.errors import BadArgument
 from layertap.messages import tr
-from layertap.testing.session import Session, begin, end
+from layertap.testing.session import GoldenSession, begin, end
 
 SUFFIX = ".layertap"
 LONGEST = 120
 """Characters of a file's name; file systems end at 255 bytes."""
 
-_SESSION = pytest.StashKey[Session]()
+_SESSION = pytest.StashKey[GoldenSession]()
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+=,-]")
 
 
@@ -78,7 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    session = config.stash[_SESSION] = Session(update=bool(config.getoption("--layertap-update")))
+    session = config.stash[_SESSION] = GoldenSession(update=bool(config.getoption("--layertap-update")))
     begin(session)
 
 
@@ -115,12 +115,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     text = tr("pytest.written", count=_count(len(names)))
     text += f": {', '.join(names)}" if names else ""
     unchanged = set(session.unchanged) - set(session.written)
-    text += f"; {len(unchanged)} unchanged" if unchanged else ""
+    text += tr("pytest.unchanged", count=len(unchanged)) if unchanged else ""
     terminalreporter.write_line(text)
 
 
 def _count(number: int) -> str:
-    return f"{number or 'no'} golden baseline{'' if number == 1 else 's'}"
+    return tr("pytest.baselines" if number != 1 else "pytest.baseline", number=number or tr("pytest.no"))
 
 
 def _short(path: str, root: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
+class GoldenSession:
     """One run of pytest."""
 
     update: bool
@@ -23,17 +23,17 @@ class Session:
         return self.update and name not in self.written and name not in self.unchanged
 
 
-_sessions: list[Session] = []
+_sessions: list[GoldenSession] = []
 
 
-def begin(session: Session) -> None:
+def begin(session: GoldenSession) -> None:
     _sessions.append(session)
 
 
-def end(session: Session) -> None:
+def end(session: GoldenSession) -> None:
     _sessions.remove(session)
 
 
-def current() -> Session | None:
+def current() -> GoldenSession | None:
     """The innermost session; pytest may run inside pytest, where a plugin is tested."""
     return _sessions[-1] if _sessions else None

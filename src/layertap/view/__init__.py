@@ -5,7 +5,10 @@ app         which address gives what
 guard       whose requests are answered
 sides       the runs, read again when they grow; comparisons in threads of their own
 query       what an address asks for
-page        the first page; `ladders` is what stands on its left, `panel` the chosen site on its right
+page        the first page; `ladders` is what stands on its left, `panel` the chosen site on its right, `strip` above
+runs_page, training, results_page    the other pages; `results` reads what is no run
+tokens      how likely each token is, and its own errors; `vocabulary` has the texts
+scan        a model that runs a prompt with and without a plan; `scan_page`, `scan_app`
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ def serve(
     *,
     floors: Sequence[str] = (),
     mapping: str | None = None,
+    tokenizer: str | None = None,
     port: int | None = None,
     browser: bool = True,
     scanner: Any = None,
@@ -28,8 +32,18 @@ def serve(
 ) -> None:
     """Shows runs in the browser until Ctrl-C. `told` is called once with the address.
 
-    The first run is the reference, the second what it is compared with. `floors` and `mapping` are those of `diff`.
+    The first run is the reference, the second what it is compared with; a sweep's folder and the JSON of other results
+    are shown as their reports. `floors` and `mapping` are those of `diff`; `tokenizer` a tokenizer.json or its folder.
     """
     from layertap.view.serving import run
 
-    run(runs, floors=floors, mapping=mapping, port=port, browser=browser, scanner=scanner, told=told)
+    run(
+        runs,
+        floors=floors,
+        mapping=mapping,
+        tokenizer=tokenizer,
+        port=port,
+        browser=browser,
+        scanner=scanner,
+        told=told,
+    )

@@ -22,6 +22,7 @@ from layertap.view.guard import Guard
 from layertap.view.ladders import ComparedLadder, SingleLadder, ladder_dict
 from layertap.view.query import Query
 from layertap.view.sides import Session
+from layertap.view.strip import coloured
 
 STATIC = {
     "ladder.css": ("report", "text/css"),
@@ -50,7 +51,7 @@ class Json(JSONResponse):
 
 def make_app(session: Session, *, scanner: Any = None, token: str = "") -> Guard:
     """The application behind its guard."""
-    found = _Pages(session)
+    found = _PageApp(session)
     routes = [
         Route("/", found.main),
         Route("/diff.json", found.diff),
@@ -62,6 +63,7 @@ def make_app(session: Session, *, scanner: Any = None, token: str = "") -> Guard
         Route("/results.json", found.results),
         Route("/state.json", found.state),
         Route("/rows.json", found.rows),
+        Route("/tokens.json", found.tokens),
         Route("/site.json", found.site_json),
         Route("/site.html", found.site_html),
         Route("/cell.json", found.cell),
@@ -84,14 +86,14 @@ async def _not_found(request: Request, error: Exception) -> Response:
     return PlainTextResponse(tr("view.no_page"), status)
 
 
-Endpoint = Callable[["_Pages", Request, Query], Response]
+Endpoint = Callable[["_PageApp", Request, Query], Response]
 
 
-def _answer(work: Endpoint) -> Callable[[_Pages, Request], Response]:
+def _answer(work: Endpoint) -> Callable[[_PageApp, Request], Response]:
     """An endpoint: reads the address, and what is wrong with it is one sentence and a status."""
 
     @wraps(work)
-    def answered(self: _Pages, request: Request) -> Response:
+    def answered(self: _PageApp, request: Request) -> Response:
         try:
             self.session.refresh()
             return work(self, request, Query.of(request.query_params, len(self.session.sides)))
@@ -112,7 +114,7 @@ def _problem(request: Request, why: str, status: int) -> Response:
     return PlainTextResponse(why, status)
 
 
-class _Pages:
+class _PageApp:
     def __init__(self, session: Session) -> None:
         self.session = session
 
@@ -215,10 +217,19 @@ class _Pages:
         ladder, _ = page.ladder_and_verdict(self.session, query)
         if ladder is None:
             return Json({"total": 0, "html": ""}, 202)
+        ladder = coloured(self.session, query, ladder)
         start, count = max(0, query.number("from", 0)), min(1000, max(1, query.number("count", page.PART)))
         places = self._filtered(ladder, query)
         html = page.rows_part(ladder, query, start, count, places)
         return Json({"total": len(ladder) if places is None else len(places), "first": ladder.first, "html": html})
+
+    @_answer
+    def tokens(self, request: Request, query: Query) -> Response:
+        """The tokens of the input, and how likely each next one is on either side."""
+        from layertap.view.strip import strip_dict
+
+        ladder, _ = page.ladder_and_verdict(self._with_runs(), query)
+        return Json({"ids": []}, 202) if ladder is None else Json(strip_dict(self.session, query, ladder))
 
     @_answer
     def site_json(self, request: Request, query: Query) -> Response:
@@ -270,7 +281,7 @@ class _Pages:
             ]
 
         version = tuple(side.version for side in self.session.sides)
-        key = ("filter", query.a, query.b, ladder.step, tuple(words), bad, version)
+        key = ("filter", query.a, query.b, ladder.step, query.token, tuple(words), bad, version)
         found: list[int] = self.session.cached(key, find)
         return found
 

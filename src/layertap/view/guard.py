@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from layertap.messages import tr
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -73,22 +75,22 @@ class Guard:
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
         hosts = headers.get("host", [])
         if len(hosts) != 1 or not is_ours(hosts[0], scope):
-            return 421, "this viewer answers to 127.0.0.1 and localhost only"
+            return 421, tr("view.host_refused")
         if any(origin != f"http://{hosts[0]}" for origin in headers.get("origin", [])):
-            return 403, "another origin may not read this viewer"
+            return 403, tr("view.origin_refused")
         site = headers.get("sec-fetch-site", ["none"])[0]
         opened = headers.get("sec-fetch-mode", [""])[0] == "navigate" and (
             headers.get("sec-fetch-dest", [""])[0] == "document"
         )
         if site not in ("none", "same-origin") and not (opened and scope["method"] == "GET"):
-            return 403, "another origin may not read this viewer"
+            return 403, tr("view.origin_refused")
         if scope["method"] in ("GET", "HEAD"):
             return None
         if scope["method"] != "POST" or scope["path"] not in self._guarded:
-            return 405, "this viewer only reads: GET and HEAD"
+            return 405, tr("view.method_refused")
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if not self._token or not hmac.compare_digest(given.encode(), self._token.encode()):
-            return 403, "running a model needs the token that layertap view printed"
+            return 403, tr("view.token_refused")
         return None
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from layertap.compare.columns import column
+from layertap.judge.calibration import LIMIT_OF_RUNS
 from layertap.messages import tr
 from layertap.report.ladder import LadderEntry
 from layertap.report.ladder_entries import placed
@@ -31,6 +34,7 @@ class ComparedLadder:
         self.report = report
         self._sides = sides
         self._by_site: dict[str, int] | None = None
+        self._token: Mapping[int, float] | None = None
         every = np.fromiter(column(report.rows, "step"), np.int64, len(report.rows))
         self.steps = [int(one) for one in np.unique(every)]
         verdicts = np.fromiter((text == "fault" for text in column(report.rows, "verdict")), np.bool_, len(every))
@@ -77,12 +81,38 @@ class ComparedLadder:
         return None if found is None else self.report.rows[found]
 
     def states(self) -> list[str]:
+        if self._token is not None:
+            return [entry.state if entry else self._entry(row).state for row, entry in self._merged]
         verdicts = list(column(self.report.rows, "verdict"))
         return [entry.state if entry else verdicts[row] for row, entry in self._merged]
+
+    def row_numbers(self) -> list[int]:
+        """The places in the report of the rows at this step."""
+        return [int(row) for row in self._rows]
+
+    def at_token(self, errors: Mapping[int, float]) -> ComparedLadder:
+        """The same sites by the error of one token: row of the report → error."""
+        found = copy(self)
+        found.__dict__.pop("_merged", None)
+        found._token = errors
+        return found
 
     def _entry(self, row: int) -> LadderEntry:
         one = self.report.rows[row]
         other = "" if one.site == one.candidate_site else f" ~ {one.candidate_site}"
+        entry = self._whole(row, one, other)
+        if self._token is None:
+            return entry
+        error = self._token.get(row)
+        if error is None:
+            return replace(entry, state="none", error=math.nan, floor=math.nan, ratio=math.nan, first=False)
+        ratio = error / one.floor if one.floor else (math.inf if error else 0.0)
+        # One token scatters more than the whole: only where the site departs may a token of it be called one.
+        departs = one.verdict in ("fault", "inconclusive") and not ratio <= LIMIT_OF_RUNS
+        state = one.verdict if departs else "identical" if error == 0 else "noise"
+        return replace(entry, state=state, error=error, ratio=ratio, estimated=False)
+
+    def _whole(self, row: int, one: Row, other: str) -> LadderEntry:
         return LadderEntry(
             site=str(one.site),
             path=one.site.path,

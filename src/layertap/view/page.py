@@ -15,6 +15,7 @@ from layertap.view.html import clean, document, link, options, text, verdict_sec
 from layertap.view.ladders import ComparedLadder, Ladder, SingleLadder
 from layertap.view.query import Query
 from layertap.view.sides import PATIENCE, Comparison, Session, Side
+from layertap.view.strip import coloured, strip_part
 
 if TYPE_CHECKING:
     from layertap.compare import Report
@@ -33,7 +34,7 @@ def main_page(session: Session, query: Query) -> str:
     if ladder is None:
         left = f"<p class='empty'>{text('view.starting', **_names(session, query))}</p>"
     else:
-        left = ladder_part(ladder, query)
+        left = ladder_part(coloured(session, query, ladder), query)
     panel = f"<p class='empty'>{text('view.choose')}</p>"
     if chosen:
         from layertap.view.panel import site_panel
@@ -42,7 +43,7 @@ def main_page(session: Session, query: Query) -> str:
     steps = ladder.steps if ladder is not None else []
     step = ladder.step if ladder is not None else None
     body = (
-        f"{top(session, query, steps=steps, step=step, here='compare')}{verdict}"
+        f"{top(session, query, steps=steps, step=step, here='compare')}{verdict}{strip_part(session, query, ladder)}"
         f"<main id='main' class='panes' data-version='{clean(version)}'>"
         f"<section id='ladder' aria-label='{text('ladder.caption')}'>{left}</section>"
         f"<section id='site' aria-live='polite' aria-label='{text('ladder.site')}'>{panel}</section></main>{keys()}"
@@ -176,7 +177,7 @@ def _verdict(session: Session, query: Query, report: Report, comparison: Compari
         parts.append(_progress(session, query, comparison))
     elif comparison.error:
         parts.append(f"<p class='problem'>{text('view.failed', error=comparison.error)}</p>")
-    notes = [*report.notes, *(f"plan: {step}" for step in report.plan)]
+    notes = [*report.notes, *(tr("view.plan_step", step=step) for step in report.plan)]
     if notes:
         listed = "".join(f"<li>{clean(note)}</li>" for note in notes)
         opened = " open" if report.notes and len(notes) <= 3 else ""

@@ -68,7 +68,7 @@ def _number(given: Mapping[str, str], name: str, default: int | None) -> int | N
     try:
         number = int(text)
     except ValueError:
-        raise BadArgument(f"{name}={text!r}: expected a whole number") from None
+        raise BadArgument(tr("view.whole", name=name, text=text)) from None
     if abs(number) > 1 << 62:
-        raise BadArgument(f"{name}={text!r}: too large")
+        raise BadArgument(tr("view.query_too_large", name=name, text=text))
     return number

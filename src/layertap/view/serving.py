@@ -22,6 +22,7 @@ def run(
     *,
     floors: Sequence[str],
     mapping: str | None,
+    tokenizer: str | None,
     port: int | None,
     browser: bool,
     scanner: Any,
@@ -38,7 +39,7 @@ def run(
     if not runs and scanner is None:
         raise BadArgument(tr("view.nothing"))
     with listening(port) as sock:
-        session = Session(runs, floors=floors, mapping=mapping)
+        session = Session(runs, floors=floors, mapping=mapping, tokenizer=tokenizer)
         token = secrets.token_urlsafe(24) if scanner is not None else ""
         address = f"http://127.0.0.1:{sock.getsockname()[1]}/"
         if scanner is not None:

@@ -14,6 +14,7 @@ from layertap.formats import open_run
 from layertap.messages import printable, tr
 from layertap.store import Run
 from layertap.view.results import ResultFile, is_result
+from layertap.view.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from layertap.compare import Report
@@ -119,7 +120,9 @@ class Session:
         *,
         floors: Sequence[str] = (),
         mapping: str | None = None,
+        tokenizer: str | None = None,
     ) -> None:
+        self._vocabulary = None if tokenizer is None else Vocabulary.read(tokenizer)
         self.results: list[ResultFile] = []
         sources: list[str] = []
         for source in runs:
@@ -151,6 +154,10 @@ class Session:
             self.caches = {}
         for result in self.results:
             result.refresh()
+
+    def texts_of(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The text of each token; nothing where no tokenizer was given."""
+        return () if self._vocabulary is None else self._vocabulary.texts(ids)
 
     @property
     def version(self) -> str:

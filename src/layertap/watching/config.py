@@ -136,7 +136,12 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
         if name not in known:
             near = get_close_matches(name, known, n=1)
             raise BadArgument(
-                tr("watch.no_option", name=name, more=f"; nearest: {near[0]}" if near else "", known=", ".join(known))
+                tr(
+                    "watch.no_option",
+                    name=name,
+                    more=tr("watch.nearest", near=near[0]) if near else "",
+                    known=", ".join(known),
+                )
             )
     for name in ("what", "phases", "ranks", "actions"):
         if name in given:
@@ -147,7 +152,7 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
         kinds, expected = _KINDS.get(str(field.type), ((), ""))
         value = given.get(field.name, field.default)
         if kinds and not all(type(item) in kinds for item in (value if isinstance(value, tuple) else (value,))):
-            raise BadArgument(tr("watch.expected", name=field.name, value=value, expected=expected))
+            raise BadArgument(tr("watch.expected", name=field.name, value=value, expected=tr(expected)))
     with reading("watch", tr("watch.bad_option"), BadArgument):
         config = WatchConfig(**given)
         _check(config)
@@ -155,13 +160,13 @@ def read_config(source: Config | WatchConfig = None, **options: Any) -> WatchCon
 
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "a text"),
-    "int": ((int,), tr("watch.whole")),
-    "bool": ((bool,), tr("watch.boolean")),
-    "int | None": ((int, type(None)), tr("watch.whole")),
-    "int | str": ((int, str), "a size such as '2GiB'"),
-    "tuple[str, ...]": ((str,), "a list of names"),
-    "tuple[int, ...]": ((int,), "a list of whole numbers"),
+    "str": ((str,), "watch.text"),
+    "int": ((int,), "watch.whole"),
+    "bool": ((bool,), "watch.boolean"),
+    "int | None": ((int, type(None)), "watch.whole"),
+    "int | str": ((int, str), "watch.size"),
+    "tuple[str, ...]": ((str,), "watch.names"),
+    "tuple[int, ...]": ((int,), "watch.wholes"),
 }
 
 

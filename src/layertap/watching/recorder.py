@@ -11,7 +11,7 @@ from torch import nn
 
 from layertap.capture import Recorder, Schedule
 from layertap.capture.leaves import leaves, parts
-from layertap.capture.module_tap import Moment
+from layertap.capture.module_tap import CallMoment
 from layertap.capture.pending_record import Draft, Source
 from layertap.measure import supported
 from layertap.site import Receipt, Record
@@ -99,7 +99,7 @@ class WatchRecorder(Recorder):
             return
         with self.inside(BATCH):
             source = self._sources.setdefault(("", "input", BATCH), Source("", BATCH))
-            moment = Moment(call, self.step_number, self.epoch, self.batch, self.phase, False)
+            moment = CallMoment(call, self.step_number, self.epoch, self.batch, self.phase, False)
             source.tally.fired += 1
             for leaf in leaves(batch):
                 for below, part, sharding in parts(leaf.tensor.detach()) if leaf.tensor is not None else ():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Record
 from layertap.store.runfile import plain
 from layertap.watching.trigger import Step, gradient_norm
@@ -43,10 +44,10 @@ def scalars_text(scalars: dict[str, Any]) -> str:
     >>> scalars_text({"step": 120, "epoch": 3, "loss": 2.31, "learning_rate": 3e-4, "seconds": 0.25})
     'step 120, epoch 3, loss 2.31, learning rate 0.0003, 0.25 s a step'
     """
-    parts = []
+    parts: list[str] = []
     for name, value in scalars.items():
         if name == "seconds":
-            parts.append(f"{value:.3g} s a step")
+            parts.append(Note("watch.seconds_a_step", value=value))
         elif name != "batch":
             text = str(value) if isinstance(value, int) else f"{value:.6g}"
             parts.append(f"{name.replace('_', ' ')} {text}")

@@ -22,7 +22,9 @@ from layertap.capture.tee import Tee
 from layertap.errors import LayertapError
 from layertap.files import parse_bytes
 from layertap.messages import tr
+from layertap.result import Note
 from layertap.site import Receipt, Record
+from layertap.store.storage import on_this_machine
 from layertap.watching.config import WatchConfig, read_config
 from layertap.watching.control import CHANGEABLE, COMMANDS, Control
 from layertap.watching.disk import DiskBudget
@@ -37,8 +39,6 @@ from layertap.watching.scalars import Scalars
 from layertap.watching.steps import Steps
 from layertap.watching.trigger import AMP, LOSS, Step
 from layertap.watching.trigger_ring import RingWriter
-
-OUT_OF_PHASE = "{} steps were made while the model was in eval mode; phases=['train'] leaves them out"
 
 
 class Training:
@@ -71,7 +71,7 @@ class Training:
         self._control = Control()
         self._board = _board(config)
         self._scalars = Scalars(progress=config.progress, tensorboard=self._board)
-        self.home = RunFolder(Path(config.path), rank, world, model, config.exists)
+        self.home = RunFolder(on_this_machine(config.path, "watch"), rank, world, model, config.exists)
         self._resuming = config.start is None and self.home.maybe_resumed
         self.recorder.between = self._between
         self.recorder.step_number = config.start or 0
@@ -374,16 +374,12 @@ class Training:
         self.recorder.notes += self.ring.notes
         if self.recorder.writer.disk is not None:
             self.recorder.notes += self.recorder.writer.disk.notes
-        left_out = (
-            f"{{}} calls of modules were left out: in eval mode, or under no_grad as a validation pass; "
-            f"phases={list(self.config.phases)}"
-        )
         self.recorder.notes += [
-            text.format(count)
-            for count, text in (
-                (self._out_of_phase, OUT_OF_PHASE),
-                (self.recorder.left_out, left_out),
-                (self.skipped, "{} steps were skipped by the AMP scaler; Inf in their gradients is no fault"),
+            Note(code, count=count, phases=list(self.config.phases))
+            for count, code in (
+                (self._out_of_phase, "watch.out_of_phase"),
+                (self.recorder.left_out, "watch.calls_left_out"),
+                (self.skipped, "watch.steps_skipped"),
             )
             if count
         ]

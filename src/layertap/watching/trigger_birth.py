@@ -58,11 +58,11 @@ class TriggerReport:
     """How many ranks train together."""
 
     def __str__(self) -> str:
-        at = f"step {self.step}" + "".join(
+        at = tr("trigger.step", step=self.step) + "".join(
             f", {name} {value}" for name, value in (("epoch", self.epoch), ("batch", self.batch)) if value is not None
         )
         if self.rank or self.world > 1:
-            at += f", rank {self.rank}"
+            at += tr("trigger.and_rank", rank=self.rank)
         lines: list[str] = [Note("trigger.at", rule=self.rule, at=at, reason=self.reason)]
         if self.birth is not None:
             lines.append(self.birth.text)
@@ -105,7 +105,7 @@ def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record],
         "forward": Note("trigger.forward", name=name),
         "backward": Note("trigger.backward", name=name),
     }
-    text = f"step {first.step}: {texts[where]}"
+    text = tr("trigger.step_text", step=first.step, texts=texts[where])
     if where in ("forward", "backward"):
         text += f"; {nonfinite_text(first)}"
         if before is not None:

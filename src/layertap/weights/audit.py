@@ -12,23 +12,29 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import torch
+
 from layertap.measure import measure
+from layertap.result import Note
+from layertap.select.collapse import collapse
 from layertap.weights.classes import class_notes, fresh_buffer
 from layertap.weights.consistency import inconsistent
-from layertap.weights.describe import short, shown, tied_names
+from layertap.weights.describe import head_sizes, rope_order, short, shown, tied_names
+from layertap.weights.differences import Differences, differences
 from layertap.weights.entries import Entry
 from layertap.weights.hints import ignored, natural
-from layertap.weights.layout import refines, straight_squares
+from layertap.weights.layout import partial_shards, refines, straight_squares
+from layertap.weights.parametrized import computed_weights
 from layertap.weights.quantised import dequantised, rounded
 from layertap.weights.result import Audit, AuditRow
 from layertap.weights.same import THREADS, compare, finite
-from layertap.weights.search import Search
+from layertap.weights.search import RelationSearch
 from layertap.weights.sides import Progress, Relation, Sides
-from layertap.weights.sources import open_weights
+from layertap.weights.sources import of_tensor, open_weights
 
 
 def audit(model: Any, other: Any, *, progress: Progress | None = None) -> Audit:
-    """Compares two sets of parameters: a live model, a state dict or a checkpoint on either side.
+    """Compares two sets of parameters: a live model, a state dict, a checkpoint, or a list of these on either side.
 
     Rows carry the names of the model; of two checkpoints, those of the first.
 
@@ -45,10 +51,10 @@ def audit(model: Any, other: Any, *, progress: Progress | None = None) -> Audit:
     first, second = open_weights(model), open_weights(other)
     if second.model is not None and first.model is None:
         first, second = second, first
-    return _Audit(Sides(first, second, progress)).run(began)
+    return _Auditing(Sides(first, second, progress)).run(began)
 
 
-class _Audit:
+class _Auditing:
     def __init__(self, sides: Sides) -> None:
         self.sides = sides
         self.model, self.other, self.hints = sides.model, sides.other, sides.hints
@@ -61,20 +67,24 @@ class _Audit:
         self._identical()
         self._tied()
         self._by_value()
-        search = Search(self.sides, self.found)
+        for name, relation in computed_weights(self.model, self.other).items():
+            self.found.setdefault(name, relation)
+        search = RelationSearch(self.sides, self.found)
         search.run()
         for name, reason in straight_squares(self.model, self.other, self.found).items():
             self.found[name] = Relation("changed", self.found[name].others, "not transposed", reason)
-        self.found.update(inconsistent(self.model, self.found, search.made))
+        self.found.update(inconsistent(self.model, self.other, self.found, search.made))
+        self.found.update(partial_shards(self.model, self.found, search.made, search.zero_rows))
         for name, entry in self.model.entries.items():
             if entry.meta:
-                self.found[name] = Relation("meta", self.hints.get(name, ()), "", "it has no values: never loaded")
+                self.found[name] = Relation("meta", self.hints.get(name, ()), "", Note("audit.meta"))
         self._finite()
         rows = [self._row(name) for name in self.model.entries if name in self.found]
         used = {name for relation in self.found.values() for name in relation.others}
         # A tensor that was laid beside a changed one is accounted for; what is left belongs to nothing.
         rows += [self._unexpected(name) for name in self.other.entries if name not in used]
         notes, faults = class_notes(self.model, self.other)
+        notes += self._unchecked()
         return Audit(
             model=self.model.name,
             other=self.other.name,
@@ -93,11 +103,23 @@ class _Audit:
             again = fresh_buffer(self.model.model, name)
             if again is None:
                 continue
-            here = self.sides.measured(entry).fingerprint
-            if again.shape == entry.shape and measure(again.to(entry.dtype)).fingerprint == here:
-                self.found[name] = Relation("exact", (), "computed", "as its module computes it anew")
-            else:
-                self.found[name] = Relation("changed", (), "computed", "not what its module computes anew")
+            self.found[name] = self._against_computed(entry, of_tensor(name, again, parameter=False))
+
+    def _against_computed(self, entry: Entry, again: Entry) -> Relation:
+        if again.shape != entry.shape:
+            shapes = Note("audit.shapes", there=str(again.shape), here=str(entry.shape))
+            return Relation("changed", (), "computed", shapes)
+        if measure(again.read().to(entry.dtype)).fingerprint == self.sides.measured(entry).fingerprint:
+            return Relation("exact", (), "computed", Note("audit.computed"))
+        apart = differences(entry, again)
+        if apart.through in ("bfloat16", "float16"):
+            return Relation("cast", (), "computed", _through(entry, again, apart))
+        return Relation("changed", (), "computed", Note("audit.not_computed", error=apart.error))
+
+    def _unchecked(self) -> list[str]:
+        """Buffers of the model of which nothing is known but what they are."""
+        left = [name for name in self.model.entries if name not in self.found]
+        return [Note("audit.not_checked", count=len(left), names=", ".join(collapse(left)))] if left else []
 
     def _identical(self) -> None:
         """Partners by name that hold the same bits."""
@@ -120,7 +142,8 @@ class _Audit:
     def _settle(self, entry: Entry, source: Entry) -> None:
         rule = "same" if entry.name == source.name else "renamed"
         if entry.shape != source.shape:
-            self.found[entry.name] = Relation("converted", (source.name,), "reshaped", f"{source.shape} there")
+            there = Note("audit.there", shape=str(source.shape))
+            self.found[entry.name] = Relation("converted", (source.name,), "reshaped", there)
         else:
             self.found[entry.name] = Relation("exact", (source.name,), rule)
 
@@ -135,7 +158,8 @@ class _Audit:
                 if name not in self.found and not self.hints.get(name):
                     partners = [n for n in names if n != name and (n in self.found or self.hints.get(n))]
                     if partners:
-                        self.found[name] = Relation("exact", (), "tied", f"one tensor with {partners[0]}")
+                        one = Note("audit.one_tensor", name=partners[0])
+                        self.found[name] = Relation("exact", (), "tied", one)
         self._untied(by_storage)
 
     def _untied(self, by_storage: dict[object, list[str]]) -> None:
@@ -146,10 +170,10 @@ class _Audit:
             if a is None or b is None or one in tied or a.meta or b.meta:
                 continue
             if not self.sides.equal(a, b):
-                status = Relation("untied", self.hints.get(one, ()), "untied", f"differs from {two}, its tied partner")
-                self.found[one] = status
+                apart = Note("audit.differs", name=two)
+                self.found[one] = Relation("untied", self.hints.get(one, ()), "untied", apart)
             elif one not in self.found and not self.hints.get(one):
-                self.found[one] = Relation("exact", (), "tied", f"the same values as {two}")
+                self.found[one] = Relation("exact", (), "tied", Note("audit.same_as", name=two))
 
     def _by_value(self) -> None:
         """Partners by name and shape: a cast, a quantised or merged form; several at a time."""
@@ -168,27 +192,38 @@ class _Audit:
     def _valued(self, entry: Entry, source: Entry) -> Relation | None:
         small = dequantised(entry, source, self.other.entries)
         if small is not None:
-            return Relation("converted", (source.name, *small[0]), "dequantised", small[1], lossy=True)
+            status = "converted" if small.right else "changed"
+            return Relation(status, (source.name, *small.used), "dequantised", small.note, lossy=True)
         if entry.quantised or source.quantised:
-            kept = rounded(entry, source)
-            return Relation("cast", (source.name,), "quantised", kept) if kept else None
+            kept = rounded(entry, source) or self._rounded_in_rope_order(entry, source)
+            return Relation("cast", (source.name,), "quantised", kept) if kept is not None else None
         small = dequantised(source, entry, self.model.entries)
         if small is not None:
-            return Relation("cast", (source.name,), "quantised", small[1])
+            return Relation("cast" if small.right else "changed", (source.name,), "quantised", small.note)
         if not entry.dtype.is_floating_point or not source.dtype.is_floating_point:
             return None
         apart = self.sides.differences(entry, source)
-        kinds = f"{short(source.dtype)} → {short(entry.dtype)}"
-        lost = f"loses {apart.error:.2g} of its length" if apart.unequal else "loses nothing"
+        kinds = {"source": short(source.dtype), "own": short(entry.dtype)}
         if entry.dtype != source.dtype and (apart.lossless or apart.lossless_back):
-            return Relation("cast", (source.name,), "cast", f"{kinds}, {lost}")
+            lost = Note("audit.cast_loses", **kinds, error=apart.error) if apart.unequal else None
+            return Relation("cast", (source.name,), "cast", lost or Note("audit.cast_exact", **kinds))
         if apart.through in ("bfloat16", "float16"):
-            way = f"{short(source.dtype)} → {apart.through} → {short(entry.dtype)}"
-            return Relation("cast", (source.name,), "cast", f"{way}, {lost}")
+            return Relation("cast", (source.name,), "cast", _through(entry, source, apart))
         if apart.through:
-            return Relation("changed", (source.name,), "cast", f"through {apart.through} and back, {lost}")
+            told = Note("audit.back_through", through=apart.through, error=apart.error)
+            return Relation("changed", (source.name,), "cast", told)
         if apart.cut:
-            return Relation("cast", (source.name,), "cast", f"{kinds}, digits cut off and not rounded, {lost}")
+            return Relation("cast", (source.name,), "cast", Note("audit.cut_off", **kinds, error=apart.error))
+        return None
+
+    def _rounded_in_rope_order(self, entry: Entry, source: Entry) -> Note | None:
+        """Quantised queries and keys in the other rope layout, as llama.cpp keeps those of Llama."""
+        for size in head_sizes(self.model.config) if len(entry.shape) == 2 else ():
+            order = rope_order(entry.shape[0], size)
+            if order is not None:
+                kept = rounded(entry, of_tensor(source.name, source.read()[torch.from_numpy(order)]), source.quantised)
+                if kept is not None:
+                    return Note("audit.and_cast", first=Note("audit.rope", size=size), second=kept)
         return None
 
     def _finite(self) -> None:
@@ -216,30 +251,40 @@ class _Audit:
             shape=entry.shape,
             dtype=short(entry.dtype),
             lossy=relation.lossy,
+            partial=relation.partial,
         )
 
-    def _nonfinite(self, entry: Entry, relation: Relation) -> str:
+    def _nonfinite(self, entry: Entry, relation: Relation) -> Note:
         here = self.sides.measured(entry).statistics
-        text = f"{here.nonfinite} of {here.count} values are NaN or infinite"
+        counts = {"count": here.nonfinite, "total": here.count}
         there = [self.other.entries[name] for name in relation.others if name in self.other.entries]
         known = [self.sides.measured(source).statistics for source in there if source.readable]
         if not known:
-            return text
-        count = sum(one.nonfinite for one in known)
-        if count:
-            return f"{text}, {'on both sides' if count == here.nonfinite else f'{count} on the other side'}"
-        largest = max(max(abs(one.min), abs(one.max)) for one in known)
-        return f"{text}; the other side has none, its largest value is {largest:.4g} ({short(entry.dtype)} here)"
+            return Note("audit.nonfinite", **counts)
+        there_too = sum(one.nonfinite for one in known)
+        if there_too == here.nonfinite:
+            return Note("audit.nonfinite_both", **counts)
+        if there_too:
+            return Note("audit.nonfinite_other", **counts, there=there_too)
+        largest = max(one.abs_max for one in known)
+        return Note("audit.nonfinite_here", **counts, largest=largest, dtype=short(entry.dtype))
 
     def _unexpected(self, name: str) -> AuditRow:
         entry = self.other.entries[name]
-        quiet = ignored(self.model.model, name)
+        told = "audit.does_without" if ignored(self.model.model, name) else "audit.unused"
+        # A buffer that its own side computes is in no checkpoint, and a model of another kind does without it.
+        told = told if entry.persistent else "audit.not_saved"
         return AuditRow(
             name="",
             other=name,
             status="unexpected",
-            detail="the class says that it does without it" if quiet else "nothing in the model was made of it",
+            detail=Note(told),
             shape=entry.shape,
             dtype=short(entry.dtype),
-            explained=quiet,
+            explained=told != "audit.unused",
         )
+
+
+def _through(entry: Entry, source: Entry, apart: Differences) -> Note:
+    kinds = {"source": short(source.dtype), "own": short(entry.dtype), "through": apart.through}
+    return Note("audit.cast_through", **kinds, error=apart.error)

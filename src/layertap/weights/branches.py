@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 
 ATTENTION, MLP, MODULE = "attention", "mlp", "module"
 _ATTENTION = re.compile(r"(self_?)?attn|attention|self_attention|mixer", re.IGNORECASE)
@@ -47,10 +48,7 @@ def find_branches(model: nn.Module) -> list[Branch]:
     for layer, (path, block) in enumerate(_blocks(model)):
         found += _of_block(layer, path, block)
     if not found:
-        raise BadArgument(
-            f"{type(model).__name__} has no repeated blocks with attention or feed-forward parts that layertap knows; "
-            'name the modules themselves: plan={"encoder.3.branch": "skip"}'
-        )
+        raise BadArgument(tr("pruning.no_blocks", model=type(model).__name__))
     return found
 
 
@@ -93,10 +91,7 @@ def default_inputs(model: nn.Module) -> Mapping[str, Any]:
     config = getattr(model, "config", None)
     vocabulary = getattr(config, "vocab_size", None)
     if not isinstance(vocabulary, int):
-        raise BadArgument(
-            f"{type(model).__name__} has no vocabulary from which inputs could be made; give inputs=, with which its "
-            "branches are confirmed by a run"
-        )
+        raise BadArgument(tr("pruning.no_vocabulary", model=type(model).__name__))
     ids = (torch.arange(8) * 7 + 3) % vocabulary
     device = next(iter(model.parameters())).device
     return {"input_ids": ids[None].to(device), "use_cache": False}
@@ -118,6 +113,8 @@ class Confirmed:
     """Which item of the returned tuple is added; None where the branch returns the tensor itself."""
     length: int
     """How many items the tuple has."""
+    adds: str = ""
+    """The module whose output is added, where that is a norm behind the branch."""
 
 
 def confirm(model: nn.Module, branches: list[Branch], inputs: Any) -> dict[str, Confirmed]:
@@ -128,7 +125,8 @@ def confirm(model: nn.Module, branches: list[Branch], inputs: Any) -> dict[str, 
     seen: dict[str, Any] = {}
     given: dict[str, torch.Tensor] = {}
     handles = []
-    for path in {*wanted, *(branch.path for branch in (*whole, *named))}:
+    inside = [f"{block}.{name}" for block in wanted for name, _ in model.get_submodule(block).named_children()]
+    for path in {*wanted, *inside, *(branch.path for branch in (*whole, *named))}:
         module = model.get_submodule(path)
 
         def after(_: Any, args: Any, kwargs: Any, output: Any, path: str = path) -> None:
@@ -145,49 +143,69 @@ def confirm(model: nn.Module, branches: list[Branch], inputs: Any) -> dict[str, 
         model.train(mode)
         for handle in handles:
             handle.remove()
+    adds: dict[str, str] = {}
     for block in wanted:
-        _adds_up(block, whole, seen, given)
+        adds |= _adds_up(model, block, whole, seen, given)
     for branch in named:
         output, start = _tensor(seen.get(branch.path)), given.get(branch.path)
         if output is None or start is None or output.shape != start.shape:
-            raise BadArgument(
-                f"{branch.path} does not return a tensor of the shape that it is given: nothing can stand in for it"
-            )
-    return {branch.path: _confirmed(branch, seen) for branch in (*whole, *named)}
+            raise BadArgument(tr("pruning.not_its_shape", path=branch.path))
+    return {branch.path: _confirmed(branch, seen, adds.get(branch.path, "")) for branch in (*whole, *named)}
 
 
-def _adds_up(block: str, branches: list[Branch], seen: dict[str, Any], given: dict[str, torch.Tensor]) -> None:
-    """Raises where a block adds something else than what its branches return."""
+def _adds_up(
+    model: nn.Module, block: str, branches: list[Branch], seen: dict[str, Any], given: dict[str, torch.Tensor]
+) -> dict[str, str]:
+    """Branch → the norm behind it; raises where a block adds something else than what its branches return."""
     own = [branch for branch in branches if branch.block == block]
     silent = [branch.path for branch in own if branch.path not in seen]
     if block not in seen or silent:
-        raise BadArgument(
-            f"{(silent or [block])[0]} did not run with these inputs, so it cannot be confirmed as a branch"
-        )
+        raise BadArgument(tr("pruning.did_not_run", path=(silent or [block])[0]))
     output = _tensor(seen[block])
     start = given.get(block)
     if output is None or start is None or output.shape != start.shape:
-        raise BadArgument(
-            f"{block} does not return a tensor of the shape that it is given; name the modules themselves"
-        )
-    parts = [part for branch in own if (part := _tensor(seen[branch.path])) is not None]
+        raise BadArgument(tr("pruning.block_shape", path=block))
+    behind = {branch.path: _norm_behind(model, branch, seen, given) for branch in own}
+    norms = {path: norm for path, norm in behind.items() if norm}
+    for adds in ({}, norms):
+        parts = [_tensor(seen[adds.get(branch.path, branch.path)]) for branch in own]
+        if _is_sum([part for part in parts if part is not None], start, output):
+            return adds
+    raise BadArgument(tr("pruning.adds_else", block=block, branches=", ".join(branch.path for branch in own)))
+
+
+def _is_sum(parts: list[torch.Tensor], start: torch.Tensor, output: torch.Tensor) -> bool:
+    if not parts or any(part.numel() != output.numel() for part in parts):
+        return False
     total = torch.stack([part.double().reshape(output.shape) for part in parts]).sum(0)
     added = output.double() - start.double()
     # Rounding of the sum is relative to what is summed, which may be much larger than what is added.
     scale = added.norm() + torch.finfo(output.dtype).eps * 8 * output.double().norm() / CLOSE
-    if float((added - total).norm()) > CLOSE * float(scale):
-        raise BadArgument(
-            f"{block} adds something else than what {' and '.join(branch.path for branch in own)} return (scaled "
-            "residuals, or norms behind the branches); name the modules whose outputs are added themselves"
-        )
+    return float((added - total).norm()) <= CLOSE * float(scale)
 
 
-def _confirmed(branch: Branch, seen: dict[str, Any]) -> Confirmed:
+def _norm_behind(model: nn.Module, branch: Branch, seen: dict[str, Any], given: dict[str, torch.Tensor]) -> str:
+    """A module of the block that is given what the branch returns, and makes zeros of zeros; empty if there is none."""
+    output = _tensor(seen[branch.path])
+    for name, child in model.get_submodule(branch.block).named_children():
+        path = f"{branch.block}.{name}"
+        fed = given.get(path)
+        if path in branch.members or output is None or fed is None or fed.shape != output.shape:
+            continue
+        if torch.equal(fed, output):
+            with torch.no_grad():
+                silent = _tensor(child(torch.zeros_like(output)))
+            if silent is not None and not silent.any():
+                return path
+    return ""
+
+
+def _confirmed(branch: Branch, seen: dict[str, Any], adds: str) -> Confirmed:
     output = seen[branch.path]
     if isinstance(output, torch.Tensor):
-        return Confirmed(leaf=None, length=0)
+        return Confirmed(leaf=None, length=0, adds=adds)
     leaf = next(index for index, item in enumerate(output) if isinstance(item, torch.Tensor))
-    return Confirmed(leaf=leaf, length=len(output))
+    return Confirmed(leaf=leaf, length=len(output), adds=adds)
 
 
 def _tensor(output: Any) -> torch.Tensor | None:

@@ -14,6 +14,7 @@ import torch
 
 from layertap.errors import BadArgument
 from layertap.files import open_regular, parse_json, read_bytes, reading
+from layertap.messages import tr
 from layertap.store.tensorfile import read_header
 from layertap.weights.entries import BLOCK, Entry, Stored
 
@@ -37,13 +38,14 @@ _DTYPES = {
     **({"F8_E8M0": torch.float8_e8m0fnu} if hasattr(torch, "float8_e8m0fnu") else {}),
 }
 _TORCH = (".bin", ".pt", ".pth", ".ckpt")
+_SUFFIXES = ", ".join((*_TORCH, ".gguf"))
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
 def checkpoint_entries(path: Path) -> dict[str, Entry]:
     """The tensors of a checkpoint file or folder, by name."""
     if not path.exists():
-        raise BadArgument(f"there is no {path}; give a checkpoint file (.safetensors, .bin, .pt) or a folder of them")
+        raise BadArgument(tr("checkpoint.nowhere", path=path))
     if not path.is_dir():
         if path.name.endswith(".index.json"):
             return _indexed(path)
@@ -56,36 +58,35 @@ def checkpoint_entries(path: Path) -> dict[str, Entry]:
 
         return distributed_entries(path)
     files = sorted(path.glob("*.safetensors")) or sorted(file for file in path.iterdir() if file.suffix in _TORCH)
+    files = files or sorted(path.glob("*.gguf"))
     if not files:
-        raise BadArgument(
-            f"{path} holds no checkpoint: no .safetensors, no {', '.join(_TORCH)}, no index and no .metadata"
-        )
+        raise BadArgument(tr("checkpoint.none", path=path, suffixes=_SUFFIXES))
     found: dict[str, Entry] = {}
     for file in files:
         for name, entry in _file(file).items():
             if name in found:
-                raise BadArgument(f"{path}: {name} is in more than one file; keep one checkpoint in a folder")
+                raise BadArgument(tr("checkpoint.twice", path=path, name=name))
             found[name] = entry
     return found
 
 
 def _indexed(index: Path) -> dict[str, Entry]:
-    with reading(str(index), "not an index of weights", BadArgument):
+    with reading(str(index), tr("checkpoint.not_index"), BadArgument):
         placed = parse_json(read_bytes(index))["weight_map"]
         files = sorted(set(placed.values()))
     found: dict[str, Entry] = {}
     for name in files:
         if not isinstance(name, str) or Path(name).name != name:
-            raise BadArgument(f"{index} names {name!r}; expected a file in the same folder")
-        with reading(f"{index} names {name[:80]!r}", "not a file name", BadArgument):
+            raise BadArgument(tr("checkpoint.names_elsewhere", index=index, name=repr(name)))
+        with reading(f"{index}: {name[:80]!r}", tr("checkpoint.not_name"), BadArgument):
             there = (index.parent / name).is_file()  # a name may be longer than a system allows
         if not there:
-            raise BadArgument(f"{index} names {name}, which is not there: the download or copy is incomplete")
+            raise BadArgument(tr("checkpoint.incomplete", index=index, name=name))
         held = _file(index.parent / name)
         found.update({tensor: held[tensor] for tensor in held if placed.get(tensor) == name})
     lost = sorted(set(placed) - set(found))
     if lost:
-        raise BadArgument(f"{index}: {len(lost)} tensors are not in the files that it names (first: {lost[0]})")
+        raise BadArgument(tr("checkpoint.lost", index=index, count=len(lost), first=lost[0]))
     return found
 
 
@@ -96,7 +97,11 @@ def _file(path: Path) -> dict[str, Entry]:
         from layertap.weights.torch_files import torch_entries
 
         return torch_entries(path)
-    raise BadArgument(f"{path} is of no known kind; expected .safetensors, {', '.join(_TORCH)} or an index")
+    if path.suffix == ".gguf":
+        from layertap.weights.gguf_files import gguf_entries
+
+        return gguf_entries(path)
+    raise BadArgument(tr("checkpoint.kind", path=path, suffixes=_SUFFIXES))
 
 
 def _safetensors(path: Path) -> dict[str, Entry]:
@@ -104,7 +109,7 @@ def _safetensors(path: Path) -> dict[str, Entry]:
     for name, place in read_header(path, str(path)).items():
         dtype = _DTYPES.get(place.dtype)
         if dtype is None:
-            raise BadArgument(f"{path}: {name} has the dtype {place.dtype}, which this torch does not have")
+            raise BadArgument(tr("checkpoint.dtype", path=path, name=name, dtype=place.dtype))
         found[name] = Entry(
             name=name,
             shape=place.shape,
@@ -127,9 +132,7 @@ def file_blocks(path: Path, begin: int, end: int, dtype: torch.dtype) -> Iterato
             while got < size:
                 count = file.readinto(view[got:])
                 if not count:
-                    raise BadArgument(
-                        f"{path} ended at byte {begin + got} of {end}: it is incomplete, or being written"
-                    )
+                    raise BadArgument(tr("checkpoint.ended", path=path, at=begin + got, end=end))
                 got += count
             begin += size
             yield torch.frombuffer(held, dtype=dtype)

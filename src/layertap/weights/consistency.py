@@ -10,22 +10,35 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
+from layertap.result import Note
 from layertap.weights.compose import Composition
 from layertap.weights.entries import Weights
-from layertap.weights.hints import kind_of, packed
+from layertap.weights.hints import kind_of, packed, permutes_for_rope
 from layertap.weights.sides import Relation
 
 _PLAIN = ("same", "renamed", "cast")
-_WAYS = (*_PLAIN, "transposed", "concatenated", "stacked", "interleaved", "shard", "rows permuted", "reshaped")
+_PARTNERS = (("q_proj", "k_proj"), ("wq", "wk"), ("query", "key"), ("q", "k"), ("attn_q", "attn_k"))
+_WAYS = (
+    *_PLAIN,
+    "transposed",
+    "concatenated",
+    "stacked",
+    "interleaved",
+    "shard",
+    "rows permuted",
+    "reshaped",
+    "LoRA merged",
+)
 
 
 def inconsistent(
-    model: Weights, found: Mapping[str, Relation], made: Mapping[str, Composition | None]
+    model: Weights, other: Weights, found: Mapping[str, Relation], made: Mapping[str, Composition | None]
 ) -> dict[str, Relation]:
     """Relations that have to be replaced: those of the minority of their kind, and parts in an order that is wrong."""
     used = Counter(other for relation in found.values() for other in relation.others)
     wrong = _of_ranks(found, made, used)
     wrong |= _packed_in_order(model, found)
+    wrong |= _rope_layouts(model, other, found)
     groups: defaultdict[tuple[object, ...], dict[str, tuple[object, ...]]] = defaultdict(dict)
     for name, relation in found.items():
         if relation.status in ("exact", "cast", "converted") and relation.rule in _WAYS and relation.others:
@@ -38,8 +51,8 @@ def inconsistent(
         first = next(name for name, way in ways.items() if way == usual)
         for name, way in ways.items():
             if way != usual and name not in wrong:
-                own, theirs = _told(found[name]), _told(found[first])
-                detail = f"{own}, unlike {counted[0][1]} others of its kind ({theirs}; {first})"
+                sides = {"own": _told(found[name]), "theirs": _told(found[first])}
+                detail = Note("audit.unlike", **sides, count=counted[0][1], first=first)
                 wrong[name] = replace(found[name], status="changed", detail=detail)
     return wrong
 
@@ -48,23 +61,63 @@ def _way(relation: Relation, made: Composition | None, used: Counter[str]) -> tu
     """How it came to be, in terms that are the same for every layer."""
     if relation.rule in _PLAIN:
         return ("plain",)
+    if relation.rule == "LoRA merged" and isinstance(relation.detail, Note):
+        return (relation.rule, f"{relation.detail.values['by']:.2g}")
     if made is None:
-        return (relation.rule, relation.detail if relation.rule == "rows permuted" else "")
+        return (relation.rule, *_form(relation))
     if relation.rule == "shard" and used[relation.others[0]] > 1:
         return ("split",)
     if relation.rule == "shard":
         return ("shard", made.runs[0].across, made.runs[0].start)
     order = tuple(dict.fromkeys(kind_of(owner) for owner in made.owners))
-    return (relation.rule, made.transposed, order, relation.detail if relation.rule == "rows permuted" else "")
+    return (relation.rule, made.transposed, order, *_form(relation))
 
 
-def _told(relation: Relation) -> str:
+def _form(relation: Relation) -> tuple[object, ...]:
+    """In which order rows lie that are permuted."""
+    permuted = relation.rule == "rows permuted" and isinstance(relation.detail, Note)
+    return (relation.detail.code, *relation.detail.values.values()) if permuted else ()  # type: ignore[attr-defined]
+
+
+def _told(relation: Relation) -> Note:
     if relation.rule in _PLAIN:
-        return "as it is there"
+        return Note("audit.as_there")
     if relation.rule in ("concatenated", "interleaved", "stacked"):
         parts = dict.fromkeys(_part(kind_of(name)) for name in relation.others)
-        return f"{relation.rule} from {', '.join(parts)}"
-    return ": ".join(part for part in (relation.rule, relation.detail) if part)
+        return Note("audit.made_from", rule=relation.rule, parts=", ".join(parts))
+    if not relation.detail:
+        return Note("audit.rule_alone", rule=relation.rule)
+    return Note("audit.rule_detail", rule=relation.rule, detail=relation.detail)
+
+
+def _rope_layouts(model: Weights, other: Weights, found: Mapping[str, Relation]) -> dict[str, Relation]:
+    """Rows in the other rope layout: wrong where keys and queries part, or where both sides are of one class."""
+    own, theirs = model.config.get("model_type"), other.config.get("model_type")
+    one_class = own is not None and own == theirs
+    wrong = {}
+    for name, relation in found.items():
+        if relation.rule != "rows permuted" or relation.status != "converted":
+            continue
+        partner = found.get(_partner(name))
+        sound = partner is not None and partner.status in ("exact", "cast", "converted")
+        if partner is not None and sound and _form(partner) != _form(relation):
+            told = Note("audit.rope_apart", own=_told(relation), theirs=_told(partner), name=_partner(name))
+        elif one_class and relation.others == (name,) and not permutes_for_rope(model.model):
+            told = Note("audit.rope_one_class", first=relation.detail, model_type=str(own))
+        else:
+            continue
+        wrong[name] = replace(relation, status="changed", detail=told)
+    return wrong
+
+
+def _partner(name: str) -> str:
+    """The keys that belong to these queries, or the queries that belong to these keys; empty where there are none."""
+    words = name.split(".")
+    for one, two in _PARTNERS:
+        for word, own in ((one, two), (two, one)):
+            if word in words:
+                return ".".join(own if part == word else part for part in words)
+    return ""
 
 
 def _of_ranks(
@@ -84,7 +137,7 @@ def _of_ranks(
         (rank, count), *others = Counter(held.values()).most_common()
         for name, own in held.items() if others else ():
             if own != rank:
-                detail = f"the shard of rank {own} of {world}, where {count} tensors are of rank {rank}"
+                detail = Note("audit.rank", own=own, world=world, count=count, rank=rank)
                 wrong[name] = replace(found[name], status="changed", detail=detail)
     return wrong
 
@@ -100,7 +153,8 @@ def _packed_in_order(model: Weights, found: Mapping[str, Relation]) -> dict[str,
         for fused in name.split("."):
             for order in orders.get(fused, ()):
                 if sorted(parts) == sorted(order) and parts != list(order):
-                    detail = f"its parts come in the order {', '.join(parts)}; {fused} is read as {', '.join(order)}"
+                    read = {"parts": ", ".join(parts), "order": ", ".join(order)}
+                    detail = Note("audit.read_order", **read, fused=fused)
                     wrong[name] = replace(relation, status="changed", detail=detail)
     return wrong
 

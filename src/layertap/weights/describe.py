@@ -8,36 +8,41 @@ from typing import Any
 import numpy as np
 import torch
 
+from layertap.result import Note
 from layertap.select.collapse import collapse
+from layertap.site import Statistics
 from layertap.weights.compose import Composition
 from layertap.weights.differences import Differences
 from layertap.weights.entries import Entry, Weights
 from layertap.weights.hashes import Hashes
 
+EXACT, SMALL = 1e-3, 0.05
+"""What of a tensor a multiple of another may leave unexplained: rounding, and rounding to eight bits."""
 OTHER = 0.5
 """A relative error above which two tensors are other weights, and not the same ones changed."""
 
 
 def rule_of(entry: Entry, made: Composition, other: Weights) -> tuple[str, str]:
+    """(Rule, evidence)."""
     runs, owners = made.runs, made.owners
     if len(owners) == 1 and len(runs) == 1:
         run = runs[0]
         if not run.whole:
-            part = f"{run.start} to {run.start + run.length - 1} of {run.total}"
-            return ("shard", f"{'columns' if run.across else 'rows'} {part}")
+            span = {"first": run.start, "last": run.start + run.length - 1, "total": run.total}
+            return "shard", Note("audit.columns" if run.across else "audit.rows", **span)
         if made.transposed:
             return "transposed", ""
         same = other.entries[owners[0]].shape == entry.shape
         return ("same" if owners[0] == entry.name else "renamed", "") if same else ("reshaped", "")
-    turned = ", transposed" if made.transposed else ""
+    turned = "_turned" if made.transposed else ""
     whole = all(run.whole for run in runs)
     if whole and len(entry.shape) > 2:
-        return "stacked", f"{len(owners)} tensors{turned}"
+        return "stacked", Note(f"audit.parts{turned}", count=len(owners))
     if whole:
-        return "concatenated", f"{len(owners)} tensors{turned}"
+        return "concatenated", Note(f"audit.parts{turned}", count=len(owners))
     if len(owners) == 1:
-        return "rows permuted", f"{len(runs)} runs of rows in another order"
-    return "interleaved", f"{len(runs)} runs of {len(owners)} tensors{turned}"
+        return "rows permuted", Note("audit.runs", count=len(runs))
+    return "interleaved", Note(f"audit.woven{turned}", count=len(runs), parts=len(owners))
 
 
 def common_dtype(left: Iterable[Entry], right: Iterable[Entry]) -> torch.dtype | None:
@@ -55,49 +60,70 @@ def tied_names(model: Weights) -> list[tuple[str, str]]:
     return [(str(one), str(two)) for one, two in found.items()]
 
 
-def reordered(here: Any, there: Any, config: dict[str, Any]) -> tuple[bool, str] | None:
+def head_sizes(config: dict[str, Any]) -> list[int]:
+    """How wide an attention head is, by what a configuration says."""
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    split = width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None
+    return [size for size in (config.get("head_dim"), split) if isinstance(size, int)]
+
+
+def rope_order(count: int, size: int) -> Any:
+    """Rows of heads of a size, from one rope layout to the other; None where they are not whole heads."""
+    if size <= 2 or size % 2 or count % size:
+        return None
+    return np.arange(count).reshape(-1, size // 2, 2).transpose(0, 2, 1).reshape(-1)
+
+
+def reordered(here: Any, there: Any, config: dict[str, Any]) -> tuple[bool, Note] | None:
     """(Whether it is a rope layout, how) where both have the same rows in another order."""
     if len(here) != len(there) or len(here) < 2 or not np.array_equal(np.sort(here), np.sort(there)):
         return None
     if len(np.unique(here)) == len(here):
-        sizes = {config.get("head_dim")} | {2**power for power in range(2, 9)}
-        for size in sorted(s for s in sizes if isinstance(s, int) and s > 2 and not s % 2 and not len(here) % s):
-            rows: Any = np.arange(len(here)).reshape(-1, size // 2, 2).transpose(0, 2, 1).reshape(-1)
+        for size in sorted({*head_sizes(config), *(2**power for power in range(2, 9))}):
+            rows = rope_order(len(here), size)
+            if rows is None:
+                continue
             if np.array_equal(here, there[rows]) or np.array_equal(here[rows], there):
-                return True, f"interleaved against halves, heads of {size} (rope layouts)"
+                return True, Note("audit.rope", size=size)
     moved = np.flatnonzero(here != there)
-    return False, f"{len(moved)} of {len(here)} rows in another place (first: {int(moved[0])})"
+    return False, Note("audit.rows_moved", count=len(moved), total=len(here), first=int(moved[0]))
 
 
-def changed(apart: Differences, own: Hashes, there: Hashes, here: Any) -> tuple[str, str]:
+def changed(
+    entry: Entry, source: Entry, apart: Differences, own: Hashes, there: Hashes, here: Statistics
+) -> tuple[str, Note]:
     """(Rule, evidence) for values that no rule explains."""
     if here.zero == here.count:
-        return "", "all zeros"
-    if apart.unexplained < 1e-3 and abs(apart.slope - 1) > 1e-2:
-        return "scaled", f"multiplied by {apart.slope:.4g}"
-    text = [f"relative error {apart.error:.3g}"]
-    rows: Any = np.flatnonzero(own.rows != there.rows) if len(own.rows) == len(there.rows) else []
+        return "", Note("audit.zeros")
+    small = min(entry.dtype.itemsize, source.dtype.itemsize) == 1
+    if apart.unexplained < (SMALL if small else EXACT) and abs(apart.slope - 1) > 1e-2:
+        return "scaled", Note("audit.multiplied", by=apart.slope)
+    if small and not source.dtype.is_floating_point and entry.dtype.is_floating_point and apart.error > OTHER:
+        return "scaled", Note("audit.no_scales")
+    alike = len(own.rows) == len(there.rows)
+    rows: Any = np.flatnonzero(own.rows != there.rows) if alike else []
+    known: dict[str, Any] = {"error": apart.error, "count": len(rows), "total": len(own.rows)}
     if 0 < len(rows) < len(own.rows):
-        span = (
-            f"first: {rows[0]}" if len(rows) < rows[-1] - rows[0] + 1 or len(rows) == 1 else f"{rows[0]} to {rows[-1]}"
+        alone = len(rows) < rows[-1] - rows[0] + 1 or len(rows) == 1
+        note = Note(
+            "audit.error_first" if alone else "audit.error_rows", **known, first=int(rows[0]), last=int(rows[-1])
         )
-        text.append(f"{len(rows)} of {len(own.rows)} rows differ ({span})")
-    return ("unrelated" if apart.error > OTHER and len(rows) == len(own.rows) else ""), ", ".join(text)
+    else:
+        note = Note("audit.error", error=apart.error)
+    return ("unrelated" if apart.error > OTHER and len(rows) == len(own.rows) else ""), note
 
 
-def initialised(model: Any, entry: Entry, here: Any) -> str:
+def initialised(model: Any, entry: Entry, here: Statistics) -> Note:
     """What a tensor that nobody loaded looks like."""
     std = getattr(getattr(model, "config", None), "initializer_range", None)
     if isinstance(std, float) and here.count > 64 and abs(here.std / std - 1) < 0.2 and abs(here.mean) < 0.1 * std:
-        return f"looks newly initialised: normal, std {here.std:.3g}, as the class's initializer_range {std:g}"
+        return Note("audit.fresh_normal", std=here.std, range=std)
     bound = 1 / (entry.shape[-1] ** 0.5) if len(entry.shape) > 1 else 0.0
     if bound and here.count > 64 and abs(here.abs_max / bound - 1) < 0.1 and abs(here.std * 3**0.5 / bound - 1) < 0.1:
-        return f"looks newly initialised: uniform within {bound:.3g}, as nn.Linear does"
-    return f"mean {here.mean:.3g}, std {here.std:.3g}"
-
-
-def constant(value: float) -> str:
-    return f"all values are {value:g}, as a fresh tensor has them"
+        return Note("audit.fresh_uniform", bound=bound)
+    if here.count > 1 and here.min == here.max and here.min in (0.0, 1.0):
+        return Note("audit.constant", value=here.min)
+    return Note("audit.moments", mean=here.mean, std=here.std)
 
 
 def masking(entry: Entry, here: Any) -> bool:

@@ -49,7 +49,8 @@ def differences(model: Entry, other: Entry) -> Differences:
     aa = bb = ab = dd = largest = 0.0
     there = back = True
     floating = model.dtype.is_floating_point and other.dtype.is_floating_point
-    through = [d for d in _COARSER if floating and d.itemsize < min(model.dtype.itemsize, other.dtype.itemsize)]
+    width, both = min(model.dtype.itemsize, other.dtype.itemsize), (model.dtype, other.dtype)
+    through = [d for d in _COARSER if floating and d.itemsize <= width and d not in both]
     step = max(torch.finfo(model.dtype).eps, torch.finfo(other.dtype).eps) if floating else 0.0
     cut = floating and model.dtype != other.dtype
     for a, b in together(model, other):

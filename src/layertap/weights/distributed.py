@@ -11,6 +11,7 @@ import torch
 
 from layertap.errors import BadArgument
 from layertap.files import open_regular, read_bytes, reading
+from layertap.messages import tr
 from layertap.weights.entries import Entry
 
 _CLASSES = {
@@ -27,18 +28,18 @@ _CLASSES = {
 }
 
 
-class _Reader(pickle.Unpickler):
+class _ShardReader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         dtype = getattr(torch, name, None) if module == "torch" else None
         if isinstance(dtype, torch.dtype) or name in _CLASSES.get(module, ()):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which a checkpoint's metadata has no use for")
+        raise pickle.UnpicklingError(tr("checkpoint.forbidden", name=f"{module}.{name}"))
 
 
 def distributed_entries(folder: Path) -> dict[str, Entry]:
     """The tensors of such a folder, each put together from its chunks when it is read."""
-    with reading(f"{folder}/.metadata", "not of torch.distributed.checkpoint", BadArgument):
-        metadata = _Reader(io.BytesIO(read_bytes(folder / ".metadata"))).load()
+    with reading(f"{folder}/.metadata", tr("checkpoint.not_distributed"), BadArgument):
+        metadata = _ShardReader(io.BytesIO(read_bytes(folder / ".metadata"))).load()
         described = dict(metadata.state_dict_metadata)
         stored = dict(metadata.storage_data)
     found: dict[str, Entry] = {}
@@ -56,7 +57,7 @@ def distributed_entries(folder: Path) -> dict[str, Entry]:
 
         found[short] = Entry(name=short, shape=shape, dtype=dtype, blocks=blocks)
     if not found:
-        raise BadArgument(f"{folder}/.metadata names no tensors")
+        raise BadArgument(tr("checkpoint.no_named", folder=folder))
     return found
 
 
@@ -66,7 +67,7 @@ def _assembled(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dty
     for key, info in chunks:
         path = folder / info.relative_path
         if Path(info.relative_path).name != str(info.relative_path) or not path.is_file():
-            raise BadArgument(f"{folder}: {name} lies in {info.relative_path}, which is not there")
+            raise BadArgument(tr("checkpoint.lies_in", folder=folder, name=name, file=info.relative_path))
         with open_regular(path) as file:
             file.seek(info.offset)
             held = file.read(info.length)
@@ -76,5 +77,5 @@ def _assembled(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dty
         whole[place] = part
         filled += part.numel()
     if filled != whole.numel():
-        raise BadArgument(f"{folder}: {name} has {filled} of {whole.numel()} values: a shard is missing")
+        raise BadArgument(tr("checkpoint.no_shard", folder=folder, name=name, count=filled, total=whole.numel()))
     return whole

@@ -18,7 +18,8 @@ from torch import nn
 
 from layertap.errors import BadArgument
 from layertap.fault import find_fault
-from layertap.result import Result
+from layertap.messages import tr
+from layertap.result import Note, Result
 from layertap.select.collapse import collapse
 from layertap.weights.audit import audit
 from layertap.weights.branches import Branch, call, confirm, find_branches
@@ -43,7 +44,7 @@ SAME_TOP1, SAME_PERPLEXITY = 0.9, 1.1
 as good as the reference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Diagnosis(Result):
     """One answer, and what it rests on."""
 
@@ -64,13 +65,12 @@ class Diagnosis(Result):
         return EXIT_CODES[self.answer]
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.answer.upper()}: {self.sentence}", *(f"- {line}" for line in self.evidence)])
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        harm = [{name: getattr(row, name) for name in KnockoutRow.__dataclass_fields__} for row in self.harm]
-        known = {"answer": self.answer, "sentence": self.sentence, "evidence": list(self.evidence), "site": self.site}
-        return {**known, "cuts": list(self.cuts), "harm": harm, "audit": self.audit.to_dict()}
+        return "\n".join(
+            [
+                tr("doctor.sentence", answer=tr(f"doctor.answer_{self.answer}"), sentence=self.sentence),
+                *(f"- {line}" for line in self.evidence),
+            ]
+        )
 
 
 def doctor(
@@ -116,9 +116,9 @@ class _Doctor:
 
     def run(self) -> Diagnosis:
         """The questions in order."""
-        self.say("comparing weights")
+        self.say(tr("doctor.step_weights"))
         self.found = audit(self.candidate, self.reference)
-        self.say("running both")
+        self.say(tr("doctor.step_run"))
         ours, calls = self._run(self.reference)
         theirs, their_calls = self._run(self.candidate)
         self.cut = [branch for branch in self.branches if self._is_cut(branch, calls, their_calls)]
@@ -189,27 +189,36 @@ class _Doctor:
             if row.weighs == "fault" and not (row.status == "unexpected" and _below(row.other, gone))
         ]
         built = [row for row in loud if _below(row.name, self.meant - {branch.path for branch in self.cut})]
-        counts = ", ".join(f"{count} {status}" for status, count in self.found.by_status.items())
+        counts = ", ".join(f"{count} {tr(f'audit.status_{status}')}" for status, count in self.found.by_status.items())
         if not loud:
-            self.lines.append(f"weights: {counts}" + (f"; {len(self.cut)} branches are cut" if self.cut else ""))
+            cut = tr("doctor.and_cut", count=len(self.cut)) if self.cut else ""
+            self.lines.append(Note("doctor.weights", counts=counts, cut=cut))
             return None
-        shown = "; ".join(f"{row.name or row.other}: {row.status}, {row.detail}" for row in loud[:3])
-        self.lines.append(f"weights: {counts}; {shown}" + (f"; and {len(loud) - 3} more" if len(loud) > 3 else ""))
+        shown = "; ".join(
+            f"{row.name or row.other}: {tr(f'audit.status_{row.status}')}, {row.detail}" for row in loud[:3]
+        )
+        more = tr("doctor.and_more", value=len(loud) - 3) if len(loud) > 3 else ""
+        self.lines.append(Note("doctor.weights_shown", counts=counts, shown=shown, more=more))
         if len(built) == len(loud):
             paths = ", ".join(
                 collapse(sorted({path for path in self.meant if any(_below(r.name, [path]) for r in built)}))
             )
             return self._answer(
                 "code",
-                f"the class that was built ({type(self.candidate).__name__}) runs {paths}, which the plan skips, with "
-                "weights that no checkpoint holds: the pruned class was lost when the model was saved and loaded",
+                Note("doctor.class_lost", name=type(self.candidate).__name__, paths=paths),
                 site=built[0].name.rpartition(".")[0],
             )
         first = loud[0]
         name = first.name or first.other
         return self._answer(
             "loading",
-            f"{len(loud)} tensors are not what the reference has; the first is {name} ({first.status}: {first.detail})",
+            Note(
+                "doctor.tensors_differ",
+                count=len(loud),
+                name=name,
+                status=tr(f"audit.status_{first.status}"),
+                detail=first.detail,
+            ),
             site=name.rpartition(".")[0],
         )
 
@@ -217,43 +226,50 @@ class _Doctor:
         kept = self.meant - {branch.path for branch in self.cut}
         same = len(ours) == len(theirs) and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
         if kept:
-            self.lines.append(f"the change: {len(kept)} of {len(self.meant)} branches of the plan ran all the same")
+            self.lines.append(Note("doctor.plan_ran", count=len(kept), count2=len(self.meant)))
             paths = ", ".join(collapse(sorted(kept)))
-            bits = "its output is the reference's, bit for bit: a placebo" if same else "they were called and computed"
+            bits = tr("doctor.placebo") if same else tr("doctor.called")
             return self._answer(
-                "code", f"the plan skips {paths}, and {type(self.candidate).__name__} runs them: {bits}", site=min(kept)
+                "code",
+                Note("doctor.plan_skips", paths=paths, name=type(self.candidate).__name__, bits=bits),
+                site=min(kept),
             )
         if same and self.cut:
-            self.lines.append("the change: the output is the reference's, bit for bit, although branches are cut")
-            return self._answer("inconclusive", "branches are cut, and the output does not change on these inputs")
-        told = f"{len(self.cut)} branches are not run: {', '.join(collapse(b.path for b in self.cut))}"
-        self.lines.append(f"the change: {told}" if self.cut else "the change: all branches run")
+            self.lines.append(Note("doctor.cut_same"))
+            return self._answer("inconclusive", Note("doctor.cut_no_change"))
+        told = tr("doctor.not_run", count=len(self.cut), value=", ".join(collapse(b.path for b in self.cut)))
+        self.lines.append(Note("doctor.change", told=told) if self.cut else Note("doctor.all_run"))
         return None
 
     def _cache(self) -> Diagnosis | None:
         ids = self._ids()
         if ids is None:
-            self.lines.append("cache: not asked, the inputs hold no token ids")
+            self.lines.append(Note("doctor.cache_no_ids"))
             return None
-        self.say("decoding with a cache and without")
+        self.say(tr("doctor.step_cache"))
         ours, theirs = _decoding_gap(self.reference, ids), _decoding_gap(self.candidate, ids)
         if ours is None or theirs is None:
-            self.lines.append("cache: the models do not decode step by step")
+            self.lines.append(Note("doctor.cache_no_decoding"))
             return None
-        text = f"with a cache the logits differ by {theirs.error:.2g} from those without (reference: {ours.error:.2g})"
-        counted = "" if theirs.length == theirs.tokens else f"; it counts {theirs.length} of {theirs.tokens} tokens"
-        self.lines.append(f"cache: {text}{counted}")
+        text = tr("doctor.cache_gap", error=theirs.error, error2=ours.error)
+        counted = (
+            ""
+            if theirs.length == theirs.tokens
+            else tr("doctor.cache_counts", length=theirs.length, tokens=theirs.tokens)
+        )
+        self.lines.append(Note("doctor.cache", text=text, counted=counted))
         if theirs.error > max(GAP * ours.error, ROUNDING) or counted:
             return self._answer(
                 "cache",
-                f"right without a cache, wrong with one: {text}{counted}"
-                + ("; a skipped attention has to tell the cache of its tokens" if counted else ""),
+                Note(
+                    "doctor.cache_wrong", text=text, counted=counted, hint=tr("doctor.cache_update") if counted else ""
+                ),
             )
         return None
 
     def _rest(self) -> Diagnosis | None:
         """The reference with the same cuts against the candidate."""
-        self.say("finding the fault in what remains")
+        self.say(tr("doctor.step_rest"))
         expected = self.reference
         if self.cut:
             plan = Plan(branches=tuple(self.cut))
@@ -261,44 +277,50 @@ class _Doctor:
             expected = without(self.reference, plan, skips_of(self.reference, plan, confirmed))
         finding = find_fault(expected, self.candidate, self.inputs)
         self.finding = finding
-        where = f"at {finding.site or 'the model itself'}" if finding.verdict == "fault" else ""
-        cuts = "the reference with the same cuts" if self.cut else "the reference"
-        self.lines.append(f"the rest, against {cuts}: {finding.verdict} {where}".rstrip())
+        cuts = tr("doctor.reference_cut") if self.cut else tr("doctor.reference")
+        verdict = tr(f"result.{finding.verdict}")
+        if finding.verdict == "fault":
+            where = finding.site or tr("doctor.model_itself")
+            self.lines.append(Note("doctor.rest_at", cuts=cuts, verdict=verdict, where=where))
+        else:
+            self.lines.append(Note("doctor.rest", cuts=cuts, verdict=verdict))
         if finding.verdict == "fault":
             told = finding.evidence[0] if finding.evidence else ""
             return self._answer(
                 "loading" if finding.cause == "weights" else "code",
-                f"{finding.site or 'the model itself'} computes something else than {cuts}: {finding.cause}, {told}",
+                Note(
+                    "doctor.site_differs",
+                    site=finding.site or tr("doctor.model_itself"),
+                    cuts=cuts,
+                    cause=finding.cause,
+                    told=told,
+                ),
                 site=finding.site,
             )
         if finding.verdict == "inconclusive":
-            return self._answer(
-                "inconclusive", f"whether the rest is right cannot be told: {next(iter(finding.notes), '')}"
-            )
+            return self._answer("inconclusive", Note("doctor.rest_unknown", value=next(iter(finding.notes), "")))
         return None
 
     def _worth(self, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> Diagnosis:
         """What the cuts themselves cost."""
         if not self.cut:
-            return self._answer("healthy", "the candidate computes what the reference computes")
-        self.say("measuring what the cuts cost")
+            return self._answer("healthy", Note("doctor.same"))
+        self.say(tr("doctor.step_cost"))
         before, after = _quality(self.reference, self.inputs), _quality(self.candidate, self.inputs)
         top1 = float((ours[0].argmax(-1) == theirs[0].argmax(-1)).double().mean())
         ratio = after / before if before and not math.isnan(before) else math.nan
-        cost = f"top-1 agrees at {top1:.0%} of the tokens" + (
-            "" if math.isnan(ratio) else f", perplexity {ratio:.3g} ×"
-        )
-        self.lines.append(f"what the cuts cost: {cost}")
+        cost = tr("doctor.top1", top1=top1) + ("" if math.isnan(ratio) else tr("doctor.perplexity", ratio=ratio))
+        self.lines.append(Note("doctor.cost", cost=cost))
         if top1 >= SAME_TOP1 and not ratio > SAME_PERPLEXITY:
-            return self._answer("healthy", f"the cuts are made as planned and cost little: {cost}")
+            return self._answer("healthy", Note("doctor.cheap", cost=cost))
         paths = {branch.path for branch in self.cut}
         rows = [row for row in knockout(self.reference, self.inputs, blocks=False).rows if row.site in paths]
         rows.sort(key=lambda row: -row.kl)
         worst = ", ".join(f"{row.site} (KL {row.kl:.3g})" for row in rows[:3])
-        self.lines.append(f"each cut alone, the worst first: {worst}")
+        self.lines.append(Note("doctor.worst", worst=worst))
         return self._answer(
             "idea",
-            f"weights, code and cache are right: it is the cut itself; {cost}; the most harmful is {rows[0].site}",
+            Note("doctor.idea", cost=cost, site=rows[0].site),
             harm=tuple(rows),
         )
 
@@ -324,14 +346,14 @@ def _quality(model: nn.Module, inputs: Any) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gap:
+class _CacheGap:
     error: float
     length: int
     """How many tokens the cache says that it holds at the end."""
     tokens: int
 
 
-def _decoding_gap(model: nn.Module, ids: torch.Tensor) -> _Gap | None:
+def _decoding_gap(model: nn.Module, ids: torch.Tensor) -> _CacheGap | None:
     """Logits of the last tokens, decoded one by one with a cache, against those of one pass; None without a cache."""
     steps = min(STEPS, ids.shape[1] - 2)
     given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
@@ -349,4 +371,4 @@ def _decoding_gap(model: nn.Module, ids: torch.Tensor) -> _Gap | None:
     apart = torch.stack(found, 1).double() - whole.double()
     error = float(apart.norm() / whole.double().norm().clamp_min(1e-300))
     length = getattr(state.past_key_values, "get_seq_length", lambda: ids.shape[1])()
-    return _Gap(error if math.isfinite(error) else math.inf, int(length), ids.shape[1])
+    return _CacheGap(error if math.isfinite(error) else math.inf, int(length), ids.shape[1])

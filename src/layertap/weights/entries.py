@@ -98,8 +98,8 @@ class Weights:
     """The live model, where it is one."""
     config: dict[str, Any] = field(default_factory=dict)
     """What lies beside a checkpoint in config.json, or belongs to the model."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Other names that the format has for its tensors, as hints: own name → what a model may call it."""
+    called: Callable[[str], str | None] | None = None
+    """As hints, where the format has names of its own: what a model calls a tensor → what it is called here."""
 
     @property
     def nbytes(self) -> int:

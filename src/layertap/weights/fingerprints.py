@@ -22,6 +22,7 @@ import torch
 from layertap.errors import BadArgument
 from layertap.files import parse_json, read_bytes, reading
 from layertap.measure import Measurement
+from layertap.messages import tr
 from layertap.site import Statistics
 from layertap.weights.describe import short
 from layertap.weights.entries import Entry, Known, Weights
@@ -50,7 +51,7 @@ class Fingerprints:
     def from_dict(cls, data: Mapping[str, Any]) -> Fingerprints:
         """What `to_dict` wrote."""
         if data.get("format") != FORMAT or data.get("version") != 1:
-            raise BadArgument("these are not the fingerprints of a model, or of a newer layertap")
+            raise BadArgument(tr("checkpoint.not_fingerprints"))
         return cls(name=str(data["name"]), tensors=data["tensors"], config=data["config"])
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
@@ -58,7 +59,7 @@ class Fingerprints:
         Path(path).write_text(json.dumps(self.to_dict()), encoding="utf-8")
 
     def __str__(self) -> str:
-        return f"fingerprints of {self.name}: {len(self.tensors)} tensors"
+        return tr("checkpoint.fingerprints", name=self.name, count=len(self.tensors))
 
 
 def fingerprints(source: Any, *, rows: bool = True, progress: Callable[[int, int], None] | None = None) -> Fingerprints:
@@ -110,7 +111,7 @@ def fingerprints(source: Any, *, rows: bool = True, progress: Callable[[int, int
 
 def read_fingerprints(path: Path) -> Fingerprints:
     """Of a file that `to_json` wrote."""
-    with reading(str(path), "not fingerprints of a model", BadArgument):
+    with reading(str(path), tr("checkpoint.not_fingerprint_file"), BadArgument):
         data = parse_json(read_bytes(path, LIMIT))
         return Fingerprints.from_dict(data)
 
@@ -119,7 +120,7 @@ def as_weights(found: Fingerprints) -> Weights:
     """A side of an audit that has no values."""
     entries = {}
     for name, known in found.tensors.items():
-        with reading(f"{found.name}: {name}", "not a fingerprint", BadArgument):
+        with reading(f"{found.name}: {name}", tr("checkpoint.not_fingerprint"), BadArgument):
             entries[name] = _entry(name, known)
     return Weights(name=found.name, entries=entries, config=dict(found.config))
 
@@ -127,7 +128,7 @@ def as_weights(found: Fingerprints) -> Weights:
 def _entry(name: str, known: Mapping[str, Any]) -> Entry:
     dtype = getattr(torch, str(known["dtype"]), None)
     if not isinstance(dtype, torch.dtype):
-        raise BadArgument(f"{name}: torch has no dtype {known['dtype']!r}")
+        raise BadArgument(tr("checkpoint.no_dtype", name=name, dtype=repr(known["dtype"])))
     held = None
     if not known.get("meta"):
         measured = Measurement(
@@ -140,7 +141,7 @@ def _entry(name: str, known: Mapping[str, Any]) -> Entry:
         held = Known(measured=measured, lines=lines, casts=casts)
 
     def blocks() -> Any:
-        raise BadArgument(f"{name} is known by its fingerprint alone; its values are in another process")
+        raise BadArgument(tr("checkpoint.elsewhere", name=name))
 
     return Entry(
         name=name,

@@ -75,6 +75,16 @@ class Hashes:
             at = end
         return _salted(found.reshape(-1), height)
 
+    def numbers(self, across: bool) -> Any:
+        """Of its rows, or of its columns."""
+        return self.columns if across else self.rows
+
+    def zero(self, across: bool) -> np.uint64:
+        """The number of a row, or a column, of zeros."""
+        if across:
+            return zero_number(self._shape[-2])
+        return zero_number(self._line_sizes()[1] if self._flat else self._entry.numel // max(self._shape[0], 1))
+
     def _line_sizes(self) -> tuple[int, int]:
         width = self._shape[-1] if len(self._shape) > 1 else 1
         return self._entry.numel // max(width, 1), width
@@ -105,7 +115,12 @@ class Hashes:
 
 
 def _salted(found: Any, length: int) -> Any:
-    return found.view(np.uint64) + np.uint64((length * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF)
+    return found.view(np.uint64) + zero_number(length)
+
+
+def zero_number(length: int) -> np.uint64:
+    """The number of so many zeros."""
+    return np.uint64((length * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF)
 
 
 def _lines(entry: Entry, dtype: torch.dtype, width: int) -> Iterator[Any]:

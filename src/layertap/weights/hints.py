@@ -26,6 +26,10 @@ def suggested(model: Weights, other: Weights) -> dict[str, tuple[str, ...]]:
             ends = [own for own in model.entries if own.endswith(f".{name}") or name.endswith(f".{own}")]
             if len(ends) == 1:
                 found[ends[0]].append(name)
+    for own in model.entries if other.called is not None else ():
+        called = other.called(own) if other.called is not None else None
+        if called in other.entries and own not in found:
+            found[own].append(str(called))
     fused = _fused(model, found, other)
     # A name that is the same is the best suggestion; others that lead there too are parts only where it is absent.
     direct = {own: (own,) if own in names else tuple(names) for own, names in found.items()}
@@ -108,6 +112,18 @@ def _transformers(model: Any) -> Any:
     except Exception:  # noqa: BLE001  a table of another version of transformers: names alone suggest, values decide
         return None
     return rename
+
+
+def permutes_for_rope(model: Any) -> bool:
+    """Whether transformers, while loading this class, brings rows into another rope layout."""
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+
+        table = get_model_conversion_mapping(model)
+    except Exception:  # noqa: BLE001  no model of transformers, or another version of its tables
+        return False
+    steps = [step for entry in table for step in getattr(entry, "operations", ())]
+    return any("Rope" in type(step).__name__ for step in steps)
 
 
 def ignored(model: Any, name: str) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.result import Result
 from layertap.weights.branches import ATTENTION, Branch, call, confirm, find_branches
 from layertap.weights.plan import Plan
@@ -71,11 +72,12 @@ class Joint:
     """Share of the parameters that is left."""
 
     def __str__(self) -> str:
-        kept = f"{self.size:.0%} of the parameters"
-        return f"{self.plan}: {kept}, KL {self.kl:.4g}, top-1 {self.top1:.1%}, perplexity {self.perplexity:.4g}"
+        return tr(
+            "knockout.joint", plan=self.plan, size=self.size, kl=self.kl, top1=self.top1, perplexity=self.perplexity
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Knockout(Result):
     """Every part, the one that does least harm first."""
 
@@ -89,33 +91,26 @@ class Knockout(Result):
     def plan(self, size: float = 0.8, *, progress: Progress | None = None) -> Joint:
         """Branches to leave out until `size` of the parameters is left: chosen one by one, each set measured anew."""
         if self.measure is None:
-            raise BadArgument("this result came without its model; call knockout(model, inputs) again for a plan")
+            raise BadArgument(tr("knockout.no_model"))
         if not 0 < size < 1:
-            raise BadArgument(f"size={size}: the share of the parameters to keep, between 0 and 1")
+            raise BadArgument(tr("knockout.size", size=size))
         return self.measure.greedy([row.site for row in self.rows], size, progress)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "measure": None}
 
     def __str__(self) -> str:
-        lines = [
-            f"{len(self.rows)} parts left out one by one, {self.tokens} tokens, perplexity {self.perplexity:.4g} whole"
-        ]
+        lines = [tr("knockout.head", count=len(self.rows), tokens=self.tokens, perplexity=self.perplexity)]
         lines.append(
             f"{'':24}  {'KL':>9}  {'95 %':>19}  {'top-1':>6}  {'ppl':>8}  {'cosine':>7}  {'change':>6}  {'size':>5}"
         )
         for row in self.rows:
-            span = f"{row.kl_low:.3g} to {row.kl_high:.3g}"
+            span = tr("knockout.span", low=row.kl_low, high=row.kl_high)
             lines.append(
                 f"{row.site:24}  {row.kl:9.4g}  {span:>19}  {row.top1:6.1%}  {row.perplexity:8.4g}  {row.cosine:7.4f}  "
                 f"{row.change:6.3f}  {row.share:5.1%}"
             )
         return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        rows = [{name: getattr(row, name) for name in KnockoutRow.__dataclass_fields__} for row in self.rows]
-        return {"tokens": self.tokens, "perplexity": self.perplexity, "rows": rows}
 
 
 def knockout(
@@ -233,7 +228,7 @@ class _Measure:
         config = getattr(module, "config", None) or getattr(self.model, "config", None)
         count = getattr(module, "num_heads", None) or getattr(config, "num_attention_heads", None)
         if not isinstance(count, int):
-            raise BadArgument(f"{branch.path}: the number of its heads is not known")
+            raise BadArgument(tr("knockout.no_heads", path=branch.path))
         return count
 
     def without(self, branches: Sequence[Branch], head: int | None = None) -> dict[str, float]:
@@ -274,7 +269,7 @@ class _Measure:
         module = self.model.get_submodule(branch.path)
         projection = next((child for name, child in module.named_children() if name in _PROJECTIONS), None)
         if projection is None:
-            raise BadArgument(f"{branch.path}: its output projection is not known (one of {', '.join(_PROJECTIONS)})")
+            raise BadArgument(tr("knockout.no_projection", path=branch.path, names=", ".join(_PROJECTIONS)))
         count = self.heads(branch)
 
         def silence(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -301,9 +296,7 @@ class _Measure:
             if progress is not None:
                 progress(min(int(100 * self.share(taken)), int(100 * (1 - size))), int(100 * (1 - size)))
         if 1 - self.share(taken) > size:
-            raise BadArgument(
-                f"without all {len(taken)} branches {1 - self.share(taken):.0%} of the parameters are left"
-            )
+            raise BadArgument(tr("knockout.left", count=len(taken), share=1 - self.share(taken)))
         ordered = tuple(branch for branch in self.branches if branch in taken)
         return Joint(plan=Plan(branches=ordered), size=1 - self.share(taken), **effect)
 
@@ -338,9 +331,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 def _logits(output: Any) -> torch.Tensor:
     found = output.logits if hasattr(output, "logits") else next(iter(outputs(output)), None)
     if not isinstance(found, torch.Tensor) or found.ndim < 2:
-        raise BadArgument(
-            "the model returns no logits; knockout compares distributions over the last axis of its output"
-        )
+        raise BadArgument(tr("knockout.no_logits"))
     return found
 
 

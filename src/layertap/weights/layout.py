@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import permutations
 
 import torch
 
-from layertap.weights.compose import Composition
+from layertap.result import Note
+from layertap.weights.compose import Composition, RowRun
 from layertap.weights.entries import Entry, Weights
 from layertap.weights.hints import kind_of
 from layertap.weights.sides import Relation
@@ -55,7 +57,7 @@ def conventions(
     return shown
 
 
-def straight_squares(model: Weights, other: Weights, found: Mapping[str, Relation]) -> dict[str, str]:
+def straight_squares(model: Weights, other: Weights, found: Mapping[str, Relation]) -> dict[str, Note]:
     """Square matrices that are as they were, where all others of their kind are transposed; with the reason."""
     shown = conventions(model, other, found, {})
     wrong = {}
@@ -64,8 +66,36 @@ def straight_squares(model: Weights, other: Weights, found: Mapping[str, Relatio
         plain = relation.status in ("exact", "cast") and relation.rule in ("same", "renamed", "cast")
         open_ = plain and square(entry.shape) and entry.parameter and entry.readable
         if open_ and shown(entry) == "turned" and not _symmetric(entry):
-            wrong[name] = "not transposed, and every matrix of its kind that is not square is"
+            wrong[name] = Note("audit.straight_square")
     return wrong
+
+
+def partial_shards(
+    model: Weights,
+    found: Mapping[str, Relation],
+    made: Mapping[str, Composition | None],
+    zero_rows: Callable[[str, bool, int, int], bool],
+) -> dict[str, Relation]:
+    """Parts of tensors of which the rest is nowhere: right for one of several ranks, where most matrices are cut."""
+    held: defaultdict[str, list[tuple[str, RowRun]]] = defaultdict(list)
+    for name, relation in found.items():
+        composed = made.get(name)
+        if relation.rule == "shard" and relation.status == "converted" and composed is not None:
+            held[composed.runs[0].owner].append((name, composed.runs[0]))
+    matrices = {kind_of(name) for name, entry in model.entries.items() if len(entry.shape) > 1 and name in found}
+    cut = {kind_of(name) for parts in held.values() for name, _ in parts}
+    if 2 * len(cut & matrices) >= len(matrices) > 0:
+        return {}
+    partial = {}
+    for owner, parts in held.items():
+        if sum(run.length for _, run in parts) >= parts[0][1].total:
+            continue  # split among several tensors
+        for name, run in parts:
+            rest = [(0, run.start), (run.start + run.length, run.total)]
+            padding = all(zero_rows(owner, run.across, *span) for span in rest)
+            note = Note("audit.unpadded" if padding else "audit.partial", first=found[name].detail)
+            partial[name] = replace(found[name], detail=note, partial=not padding)
+    return partial
 
 
 def _groups(model: Weights, name: str) -> list[str]:
@@ -108,14 +138,14 @@ def _splits(fine: list[int], coarse: list[int]) -> bool:
     return at == len(fine)
 
 
-def axes_permuted(entry: Entry, source: Entry) -> str:
-    """By which order of the other side's axes it becomes this tensor; empty where by none."""
+def axes_permuted(entry: Entry, source: Entry) -> Note | None:
+    """By which order of the other side's axes it becomes this tensor; None where by none."""
     if len(entry.shape) not in (3, 4, 5) or sorted(entry.shape) != sorted(source.shape) or entry.numel > TRIED:
-        return ""
+        return None
     if not entry.readable or not source.readable or entry.dtype != source.dtype:
-        return ""
+        return None
     here, there = entry.read(), source.read()
     for order in permutations(range(len(entry.shape))):
         if list(order) != sorted(order) and torch.equal(there.permute(order), here):
-            return f"axes {order} of {source.shape}"
-    return ""
+            return Note("audit.axes", order=str(order), shape=str(source.shape))
+    return None

@@ -20,6 +20,8 @@ from torch import nn
 
 from layertap.errors import BadArgument, WeightsWrong
 from layertap.measure import measure, supported
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.weights.audit import audit
 from layertap.weights.entries import Entry, Weights
 from layertap.weights.marker import mark, never_written
@@ -55,7 +57,7 @@ class Loading:
     def audit(self) -> Audit:
         """What of the checkpoint is in the model."""
         if self._audit is None:
-            raise BadArgument("nothing was loaded yet: the audit is there after the `with loading()` block")
+            raise BadArgument(tr("audit.not_yet"))
         return self._audit
 
     def __enter__(self) -> Loading:
@@ -84,10 +86,7 @@ class Loading:
         if error is not None:
             return
         if self._model is None:
-            raise BadArgument(
-                "nothing was loaded inside the block: no from_pretrained and no load_state_dict was called; where the "
-                "code copies tensors by hand, name the model: loading(model)"
-            )
+            raise BadArgument(tr("audit.no_load"))
         found = audit(self._model, self._source())
         rows = self._with_unwritten(found, open_weights(self._model))
         self._audit = replace(found, rows=tuple(never_written(rows, self._model, self._marked)))
@@ -109,11 +108,8 @@ class Loading:
         if self._tensors:
             return self._tensors
         if self._own:
-            raise BadArgument(
-                "load_state_dict was given the model's own tensors, which proves nothing: read the checkpoint inside "
-                "the block too"
-            )
-        raise BadArgument("no checkpoint was read inside the block")
+            raise BadArgument(tr("audit.own_tensors"))
+        raise BadArgument(tr("audit.no_checkpoint"))
 
     def _relevant_files(self) -> list[str]:
         """Files with tensors of the names that were loaded; others, an optimizer's state, do not matter."""
@@ -133,9 +129,9 @@ class Loading:
             entry = weights.entries.get(row.name)
             kept = entry is not None and not entry.meta and row.status not in _QUIET and self._is_as_before(entry)
             if kept and row.status == "missing":
-                row = replace(row, detail=f"not loaded, it holds what it held before; {row.detail}")
+                row = replace(row, detail=Note("audit.not_loaded", first=row.detail))
             elif kept:
-                row = replace(row, status="unwritten", detail="it holds what it held before loading")
+                row = replace(row, status="unwritten", detail=Note("audit.as_before"))
             rows.append(row)
         return rows
 
@@ -304,7 +300,8 @@ def _joined(files: list[str]) -> Weights | None:
             if name in entries:
                 return None
             entries[name] = entry
-    return Weights(name=f"{len(files)} files in {Path(files[0]).parent}", entries=entries)
+    where = tr("audit.files", count=len(files), folder=Path(files[0]).parent)
+    return Weights(name=where, entries=entries)
 
 
 def _names(result: Any) -> set[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from layertap.result import Note
 from layertap.weights.result import AuditRow
 
 _INTEGER = 0x5A
@@ -43,12 +44,12 @@ def never_written(rows: Iterable[AuditRow], model: Any, marked: Iterable[str]) -
         count = unwritten(held[name]) if name in held else 0
         if count:
             total = held[name].numel()
-            part = "it" if count == total else f"{count} of its {total} values"
-            left[name] = f"nothing wrote {part}: neither the checkpoint nor the class's initialiser"
+            part = Note("audit.partly_written", count=count, total=total)
+            left[name] = Note("audit.never_written") if count == total else part
     found = []
     for row in rows:
-        detail = left.pop(row.name, "")
-        found.append(replace(row, status="unwritten", rule="", detail=detail) if detail else row)
+        detail = left.pop(row.name, None)
+        found.append(replace(row, status="unwritten", rule="", detail=detail) if detail is not None else row)
     for name, detail in left.items():
         shape, dtype = tuple(held[name].shape), str(held[name].dtype).removeprefix("torch.")
         found.append(AuditRow(name=name, other="", status="unwritten", detail=detail, shape=shape, dtype=dtype))

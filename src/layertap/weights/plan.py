@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.select.collapse import collapse
 from layertap.weights.branches import ATTENTION, MLP, MODULE, Branch
 
@@ -39,7 +40,7 @@ class Plan:
         return dict.fromkeys(self.paths, "skip")
 
     def __str__(self) -> str:
-        return f"skip {', '.join(collapse(self.paths)) or 'nothing'}"
+        return tr("pruning.skip", paths=", ".join(collapse(self.paths)) or tr("pruning.nothing"))
 
 
 def named_modules(plan: Any, model: Any) -> list[Branch]:
@@ -69,20 +70,20 @@ def read_plan(plan: Any, branches: Sequence[Branch]) -> Plan:
     elif isinstance(plan, Mapping):
         chosen = set(_of_mapping(plan, branches))
     else:
-        raise BadArgument(f"a plan is text or a mapping of paths to 'skip', got {type(plan).__name__}")
+        raise BadArgument(tr("pruning.plan_type", type=type(plan).__name__))
     if not chosen:
-        raise BadArgument("the plan skips nothing")
+        raise BadArgument(tr("pruning.empty"))
     return Plan(branches=tuple(branch for branch in branches if branch.path in chosen))
 
 
 def _of_text(text: str, branches: Sequence[Branch]) -> Iterator[str]:
     layers = 1 + max(branch.layer for branch in branches)
-    for term in text.replace(",", " ").split() if "[" not in text else re.findall(r"[^\s,\[]+(?:\[[^\]]*\])?", text):
+    for term in (
+        text.replace(",", " ").split() if "[" not in text else re.findall(r"[^\s,\[]+(?:\[[^\]]*(?:\]|$))?", text)
+    ):
         match = _TERM.fullmatch(term)
         if match is None or match["kind"] not in _KINDS:
-            raise BadArgument(
-                f"{term!r} is not part of a plan; expected {', '.join(_KINDS)} with layers in brackets: mlp[n//2:]"
-            )
+            raise BadArgument(tr("pruning.term", term=repr(term), kinds=", ".join(_KINDS)))
         wanted = _layers(match["which"], layers, term)
         for branch in branches:
             if branch.kind in _KINDS[match["kind"]] and branch.layer in wanted:
@@ -98,16 +99,16 @@ def _layers(text: str | None, count: int, term: str) -> set[int]:
         ends = part.split(":")
         try:
             numbers = [_number(end, count) if end.strip() else None for end in ends]
-        except (ValueError, SyntaxError, ZeroDivisionError):
-            raise BadArgument(
-                f"{term!r}: {part!r} is not a layer or a range; n is the number of layers ({count})"
-            ) from None
+            ranged = range(count)[slice(*numbers)] if len(ends) > 1 else range(0)
+        except (ValueError, TypeError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
+            known = {"term": repr(term), "part": repr(part), "count": count}
+            raise BadArgument(tr("pruning.range", **known)) from None
         if len(ends) == 1 and numbers[0] is not None:
             if not -count <= numbers[0] < count:
-                raise BadArgument(f"{term!r}: there is no layer {numbers[0]}, the model has {count}")
+                raise BadArgument(tr("pruning.no_layer", term=repr(term), layer=numbers[0], count=count))
             found.add(numbers[0] % count)
         else:
-            found |= set(range(count)[slice(*numbers)])
+            found |= set(ranged)
     return found
 
 
@@ -129,7 +130,7 @@ def _number(text: str, count: int) -> int:
 def _of_mapping(plan: Mapping[Any, Any], branches: Sequence[Branch]) -> Iterator[str]:
     for pattern, wish in plan.items():
         if wish != "skip":
-            raise BadArgument(f"{pattern}: {wish!r} is not known; the only thing that a plan does is 'skip'")
+            raise BadArgument(tr("pruning.wish", pattern=pattern, wish=repr(wish)))
         hits = [
             branch.path
             for branch in branches
@@ -137,5 +138,5 @@ def _of_mapping(plan: Mapping[Any, Any], branches: Sequence[Branch]) -> Iterator
         ]
         if not hits:
             near = ", ".join(collapse(branch.path for branch in branches))
-            raise BadArgument(f"{pattern!r} is no branch of the model; it has {near}")
+            raise BadArgument(tr("pruning.no_branch", pattern=repr(pattern), near=near))
         yield from hits

@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from layertap.durable import replacing
 from layertap.errors import BadArgument, MissingExtra, WeightsWrong
 from layertap.files import parse_json, read_bytes
+from layertap.messages import tr
 from layertap.weights.branches import call, confirm, default_inputs
 from layertap.weights.plan import Plan, read_plan
 from layertap.weights.pruning import Pruning, branches_for, outputs, remember, skips_of, without
 from layertap.weights.skip import SkippedBranch, is_bypassed
 
 PLAN_FILE = "pruning.json"
+BUFFERS = "pruning_buffers.safetensors"
+"""Where buffers are kept that the class would compute otherwise; not a name that loaders of models look for."""
 
 
 def save_pruned(model: nn.Module | Pruning, folder: str | os.PathLike[str], *, inputs: Any = None) -> Path:
@@ -33,7 +37,7 @@ def save_pruned(model: nn.Module | Pruning, folder: str | os.PathLike[str], *, i
     bypassed = {name for name, module in model.named_modules() if is_bypassed(module)}
     removed = {name for name, module in model.named_modules() if isinstance(module, SkippedBranch)}
     if not bypassed and not removed:
-        raise BadArgument(f"this {type(model).__name__} is not pruned; prune it first: small = lt.prune(model, plan)")
+        raise BadArgument(tr("pruning.not_pruned", model=type(model).__name__))
     marked = bypassed | removed
     branches = [b for b in branches_for(model, dict.fromkeys(marked, "skip")) if b.path in marked]
     plan = Plan(branches=tuple(branches))
@@ -54,6 +58,10 @@ def save_pruned(model: nn.Module | Pruning, folder: str | os.PathLike[str], *, i
     held = {"format": 1, "class": type(small).__name__, "plan": plan.to_dict()}
     skeleton = None if saves is not None else model
     _write(path / PLAN_FILE, json.dumps(held, indent=1))
+    (path / BUFFERS).unlink(missing_ok=True)
+    own = _other_buffers(small, load_pruned(path, skeleton, inputs=given))
+    if own:
+        save_file(own, path / BUFFERS)
     again = load_pruned(path, skeleton, inputs=given)
     _compare(small, again, given, path)
     return path
@@ -66,29 +74,53 @@ def load_pruned(folder: str | os.PathLike[str], model: nn.Module | None = None, 
         held = parse_json(read_bytes(path / PLAN_FILE))
         plan = {str(name): str(wish) for name, wish in held["plan"].items()}
     except FileNotFoundError:
-        raise BadArgument(f"{path} has no {PLAN_FILE}: it was not written by save_pruned") from None
+        raise BadArgument(tr("pruning.no_file", path=path, file=PLAN_FILE)) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadArgument(f"{path / PLAN_FILE} is damaged: {error}") from None
+        raise BadArgument(tr("pruning.damaged", path=path / PLAN_FILE, error=error)) from None
     if model is None:
-        return _of_transformers(path, str(held.get("class", "")), plan, inputs)
-    return _of_skeleton(path, model, plan, inputs)
+        return _with_buffers(_of_transformers(path, str(held.get("class", "")), plan, inputs), path)
+    return _with_buffers(_of_skeleton(path, model, plan, inputs), path)
+
+
+def _other_buffers(small: nn.Module, again: nn.Module) -> dict[str, torch.Tensor]:
+    """Buffers that no checkpoint holds, and that are other ones than loading makes: those of a model that was cast."""
+    fresh = dict(again.named_buffers())
+    return {
+        name: tensor.detach().clone().contiguous()
+        for name, tensor in small.named_buffers()
+        if name not in small.state_dict() and not (name in fresh and _same_tensor(tensor, fresh[name]))
+    }
+
+
+def _same_tensor(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return one.dtype == two.dtype and torch.equal(one, two)
+
+
+def _with_buffers(model: nn.Module, path: Path) -> nn.Module:
+    if (path / BUFFERS).is_file():
+        for name, tensor in load_file(path / BUFFERS).items():
+            above, _, own = name.rpartition(".")
+            module = model.get_submodule(above)
+            held = module._buffers.get(own)
+            module._buffers[own] = tensor if held is None else tensor.to(held.device)
+    return model
 
 
 def _of_transformers(path: Path, name: str, plan: dict[str, str], inputs: Any) -> nn.Module:
     try:
         import transformers
     except ImportError as error:
-        raise MissingExtra("loading this model needs transformers: pip install 'layertap[hf]'") from error
+        raise MissingExtra(tr("pruning.needs_hf")) from error
     cls = getattr(transformers, name, None)
     if cls is None:
-        raise BadArgument(f"transformers has no {name}; give a whole model of the class: load_pruned(folder, model)")
+        raise BadArgument(tr("pruning.no_class", name=name))
     full, loading = cls.from_pretrained(path, local_files_only=True, dtype="auto", output_loading_info=True)
     full.eval()
     pruned = _pruned(full, plan, inputs)
     gone = set(full.state_dict()) - set(pruned.state_dict())
     lost = sorted(set(loading["missing_keys"]) - gone) + sorted(loading["unexpected_keys"])
     if lost:
-        raise WeightsWrong(f"{path}: {len(lost)} tensors beyond the plan are missing or unexpected (first: {lost[0]})")
+        raise WeightsWrong(tr("pruning.beyond", path=path, count=len(lost), first=lost[0]))
     return pruned
 
 
@@ -122,7 +154,7 @@ def _compare(model: nn.Module, again: nn.Module, inputs: Any, path: Path) -> Non
     finally:
         model.train(mode)
     if len(one) != len(two) or not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
-        raise WeightsWrong(f"{path}: the model that was loaded again computes something else than the one saved")
+        raise WeightsWrong(tr("pruning.loaded_differs", path=path))
 
 
 def _write(path: Path, text: str) -> None:

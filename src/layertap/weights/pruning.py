@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -10,7 +12,8 @@ import torch
 from torch import nn
 
 from layertap.errors import BadArgument, WeightsWrong
-from layertap.weights.branches import ATTENTION, Branch, Confirmed, call, confirm, default_inputs, find_branches
+from layertap.messages import tr
+from layertap.weights.branches import ATTENTION, MODULE, Branch, Confirmed, call, confirm, default_inputs, find_branches
 from layertap.weights.plan import Plan, named_modules, read_plan
 from layertap.weights.skip import Skip, SkippedBranch, bypass, is_bypassed, restore
 
@@ -44,7 +47,7 @@ class Pruning:
         self.undo()
 
     def __str__(self) -> str:
-        return f"{type(self.model).__name__}: {self.plan}; the weights are still there"
+        return tr("pruning.still_there", model=type(self.model).__name__, plan=str(self.plan))
 
 
 def prune(model: nn.Module, plan: Any, *, how: Literal["bypass", "physical"] = "bypass", inputs: Any = None) -> Any:
@@ -55,20 +58,56 @@ def prune(model: nn.Module, plan: Any, *, how: Literal["bypass", "physical"] = "
     models of transformers need no `inputs`. That both ways give the same bits is checked.
     """
     if how not in ("bypass", "physical"):
-        raise BadArgument(f"how={how!r}: choose 'bypass' or 'physical'")
+        raise BadArgument(tr("pruning.how", how=repr(how)))
     chosen = read_plan(plan, branches_for(model, plan))
     done = [path for path in chosen.paths if already(model.get_submodule(path))]
     if done:
-        raise BadArgument(f"{done[0]} is skipped already; undo that first, or leave it out of the plan")
+        raise BadArgument(tr("pruning.already", path=done[0]))
     given = inputs if inputs is not None else default_inputs(model)
     confirmed = confirm(model, list(chosen.branches), given)
     skips = skips_of(model, chosen, confirmed)
     if how == "bypass":
-        return Pruning(model, chosen, skips)
+        handle = Pruning(model, chosen, skips)
+        try:
+            _called(model, chosen, given)
+        except BaseException:
+            handle.undo()
+            raise
+        return handle
     small = without(model, chosen, skips)
     with Pruning(model, chosen, skips):
         _same(model, small, given, chosen)
     return small
+
+
+def _called(model: nn.Module, plan: Plan, inputs: Any) -> None:
+    """Raises where a branch of the plan is not called: it would not be skipped, whatever stands in its place."""
+    ran: set[str] = set()
+    modules = {path: model.get_submodule(path) for path in plan.paths}
+    own = {path: module.__dict__["_layertap_skip"] for path, module in modules.items()}
+    for path, module in modules.items():
+        module.__dict__["_layertap_skip"] = _Counted(own[path], partial(ran.add, path))
+    mode = model.training
+    try:
+        call(model.eval(), inputs)
+    finally:
+        model.train(mode)
+        for path, module in modules.items():
+            module.__dict__["_layertap_skip"] = own[path]
+    for path in plan.paths:
+        if path not in ran:
+            raise BadArgument(tr("pruning.not_called", path=path))
+
+
+class _Counted:
+    """A skip that says when it ran."""
+
+    def __init__(self, skip: Skip, ran: Callable[[], None]) -> None:
+        self._skip, self._ran = skip, ran
+
+    def output(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._ran()
+        return self._skip.output(args, kwargs)
 
 
 def already(module: nn.Module) -> bool:
@@ -92,7 +131,7 @@ def _cache_place(module: nn.Module, model: nn.Module) -> dict[str, int]:
     """Where this attention keeps its keys, and of what shape."""
     layer = getattr(module, "layer_idx", None)
     config = getattr(module, "config", None) or getattr(model, "config", None)
-    if not isinstance(layer, int) or config is None:
+    if config is None or not isinstance(layer, int) or not hasattr(config, "num_attention_heads"):
         return {}
     heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 1)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -106,7 +145,7 @@ def without(model: nn.Module, plan: Plan, skips: dict[str, Skip]) -> nn.Module:
         for branch in plan.branches:
             for path in branch.members:
                 kept[path] = model.get_submodule(path)
-                _set(model, path, SkippedBranch(skips[path]))
+                _set(model, path, SkippedBranch(skips[path], kept[path]))
         small = copy.deepcopy(model)
     finally:
         for path, module in kept.items():
@@ -129,8 +168,10 @@ def remember(model: nn.Module, plan: Plan) -> None:
     setattr(config, PLAN_KEY, plan.to_dict())
     layers: dict[str, dict[str, list[str]]] = {}
     for branch in plan.branches:
-        layers.setdefault(str(branch.layer), {"skip": []})["skip"].append(branch.kind)
-    config.per_layer_config = layers
+        if branch.kind != MODULE:
+            layers.setdefault(str(branch.layer), {"skip": []})["skip"].append(branch.kind)
+    if layers and not getattr(config, "is_encoder_decoder", False):  # of two stacks, a number names no layer
+        config.per_layer_config = layers
 
 
 def _same(full: nn.Module, small: nn.Module, inputs: Any, plan: Plan) -> None:
@@ -142,9 +183,7 @@ def _same(full: nn.Module, small: nn.Module, inputs: Any, plan: Plan) -> None:
         full.train(mode)
         small.train(mode)
     if len(one) != len(two) or not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
-        raise WeightsWrong(
-            f"the model that goes round its branches and the one without them differ ({plan}); not pruned"
-        )
+        raise WeightsWrong(tr("pruning.ways_differ", plan=str(plan)))
 
 
 def outputs(value: Any) -> list[torch.Tensor]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from layertap.result import Note
 from layertap.weights.differences import together
-from layertap.weights.entries import Entry
+from layertap.weights.entries import Entry, Weights
 
 _SCALES = ("_scale", "_scale_inv", "_scales", ".scale", ".scales")
 _ZEROS = ("_zero_point", "_zeros", ".zero_point", ".zeros")
@@ -16,20 +20,29 @@ ROUNDED = 4.0
 """Unit roundoffs of the model's dtype that a product of two rounded numbers may be off by."""
 STEP = 0.75
 """How far a rounded value may be from the original, in steps of its grid: half a step, and some room for rounding."""
+APART = 0.1
+"""By how much a factor has to differ from what it should be, to count as another one."""
 BITS = 4
 """The coarsest grid that is assumed where a quantised tensor does not say how many bits it has."""
 
 
-def dequantised(model: Entry, source: Entry, entries: Mapping[str, Entry]) -> tuple[tuple[str, ...], str] | None:
-    """(The names of scales and zeros, evidence) where the model's weight is the source times its scales.
+@dataclass(frozen=True, slots=True)
+class MergedPart:
+    """What a tensor was made of beside its partner, and whether that is as it should be."""
 
-    The scales are one a row, one a block, or one for all.
-    """
+    used: tuple[str, ...]
+    note: Note
+    right: bool = True
+
+
+def dequantised(model: Entry, source: Entry, entries: Mapping[str, Entry]) -> MergedPart | None:
+    """The scales and zeros by which the model's weight is the source: one scale a row, a block, or for all."""
     if source.dtype not in _SMALL or source.shape != model.shape or not model.dtype.is_floating_point:
         return None
     stem = source.name.removesuffix(".weight")
     names = [source.name + end for end in _SCALES] + [f"{stem}.weight_scale", f"{stem}.scale", f"{stem}.scales"]
     names.append(f"{stem}.SCB")
+    wrong = None
     for name in dict.fromkeys(names):
         if name not in entries or not entries[name].readable:
             continue
@@ -42,20 +55,25 @@ def dequantised(model: Entry, source: Entry, entries: Mapping[str, Entry]) -> tu
         wanted = wanted - offset if offset is not None else wanted
         used = (name, zeros) if offset is not None else (name,)
         here = model.read().float()
-        for way, product in (("×", wanted * spread), ("÷", wanted / spread)):
+        for way, product in (("times", wanted * spread), ("over", wanted / spread)):
             error = _error(here, product)
+            known: dict[str, Any] = {"shape": str(tuple(scale.shape)), "error": error}
             if error <= ROUNDED * torch.finfo(model.dtype).eps:
-                return used, f"values {way} scales of shape {tuple(scale.shape)}, error {error:.2g}"
+                return MergedPart(used, Note(f"audit.{way}_scales", **known))
             # The other way round: what the values were rounded from.
-            room = STEP * spread.abs() * torch.maximum(wanted.abs() / 8, torch.ones(())) if way == "×" else None
+            room = STEP * spread.abs() * torch.maximum(wanted.abs() / 8, torch.ones(())) if way == "times" else None
             if room is not None and bool(((here - product).abs() <= room).all()):
-                return used, f"rounded to values {way} scales of shape {tuple(scale.shape)}, error {error:.2g}"
-    return None
+                return MergedPart(used, Note("audit.rounded_scales", **known))
+            by = float((here.double() * product.double()).sum() / product.double().square().sum().clamp_min(1e-300))
+            if abs(by - 1) > APART and _error(here, by * product) < APART / 2:
+                wrong = MergedPart(used, Note("audit.wrong_scales", shape=known["shape"], by=by), right=False)
+    return wrong
 
 
-def rounded(model: Entry, source: Entry) -> str:
-    """Evidence that one side is the other, rounded to a grid of few values in every row; empty where it is not."""
-    bits = next((known for kind, known in _BITS.items() if kind in (model.quantised + source.quantised).lower()), BITS)
+def rounded(model: Entry, source: Entry, known: str = "") -> Note | None:
+    """Evidence that one side is the other, rounded to a grid of few values in every row; None where it is not."""
+    kinds = [kind for kind in (source.quantised or known, model.quantised) if kind]
+    bits = min(map(_bits, kinds), default=BITS)
     levels = max(2 ** (bits - 1) - 1, 1)
     worst = total = size = 0.0
     for a, b in together(model, source, max(model.shape[-1] if model.shape else 1, 1)):
@@ -64,14 +82,15 @@ def rounded(model: Entry, source: Entry) -> str:
         apart = (x - y).abs()
         worst = max(worst, float((apart.amax(1) / room).max()))
         total, size = total + float(apart.square().sum()), size + float(y.square().sum())
-    if worst > STEP / levels * 1.5:
-        return ""
-    kind = " and ".join(dict.fromkeys(part for part in (source.quantised, model.quantised) if part))
-    return f"as {kind} rounds it, relative error {(total / size) ** 0.5 if size else 0.0:.2g}"
+    if not worst <= STEP / levels * 1.5:
+        return None
+    return Note("audit.rounds", kind=" + ".join(dict.fromkeys(kinds)), error=(total / size) ** 0.5 if size else 0.0)
 
 
-_BITS = {"q8": 8, "int8": 8, "float8": 4, "q6": 6, "q5": 5, "q4": 4, "iq4": 4, "int4": 4, "q3": 3, "iq3": 3, "q2": 2}
-"""How many bits a value has by what its kind is called; eight-bit floats keep three or four."""
+def _bits(kind: str) -> int:
+    """How many bits a value has by what its kind is called; eight-bit floats keep three or four."""
+    found = re.findall(r"(?:int|q)(\d+)", kind.lower())
+    return min(int(found[-1]), 8) if found else BITS  # the class comes first, and may be named after what it packs into
 
 
 def _spread(scale: torch.Tensor, like: torch.Tensor) -> torch.Tensor | None:
@@ -90,15 +109,14 @@ def _spread(scale: torch.Tensor, like: torch.Tensor) -> torch.Tensor | None:
     return scale
 
 
-def merged_lora(model: Entry, base: Entry, entries: Mapping[str, Entry]) -> tuple[tuple[str, str], str] | None:
-    """(The two factors' names, evidence) where the model's weight is the base plus a multiple of their product."""
+def merged_lora(model: Entry, base: Entry, other: Weights) -> MergedPart | None:
+    """The factors where the model's weight is the base plus a multiple of their product."""
     if base.shape != model.shape or len(model.shape) != 2:
         return None
-    stem = base.name.removesuffix(".weight").removesuffix(".base_layer")
+    entries = other.entries
+    stem = _stem(base.name.removesuffix(".weight").removesuffix(".base_layer"))
     for one in entries:
-        if ".lora_A" not in one or one.partition(".lora_A")[0].removeprefix("base_model.model.") != stem.removeprefix(
-            "base_model.model."
-        ):
+        if ".lora_A" not in one or _stem(one.partition(".lora_A")[0]) != stem:
             continue
         two = one.replace(".lora_A", ".lora_B")
         if two not in entries:
@@ -110,8 +128,23 @@ def merged_lora(model: Entry, base: Entry, entries: Mapping[str, Entry]) -> tupl
         by = float(((here - there) * product).sum() / product.square().sum())
         error = _error(here, there + by * product)
         if error <= ROUNDED * torch.finfo(model.dtype).eps:
-            return (one, two), f"base + {by:.4g} × B·A, error {error:.2g}"
+            wanted = _adapter_scale(other.config)
+            if wanted is not None and abs(by / wanted - 1) > APART:
+                return MergedPart((one, two), Note("audit.lora_twice", by=by, wanted=wanted), right=False)
+            return MergedPart((one, two), Note("audit.lora", by=by, error=error))
     return None
+
+
+def _stem(name: str) -> str:
+    return name.removeprefix("base_model.model.")
+
+
+def _adapter_scale(config: Mapping[str, Any]) -> float | None:
+    """By what an adapter's product is multiplied, as its own configuration says."""
+    alpha, rank = config.get("lora_alpha"), config.get("r")
+    if not isinstance(alpha, (int, float)) or not isinstance(rank, int) or rank <= 0:
+        return None
+    return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
 
 
 def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from layertap.result import Result
+from layertap.result import Result, rebuild, with_codes
 
 AuditVerdict = Literal["identical", "noise", "fault", "inconclusive"]
 
@@ -58,16 +55,20 @@ class AuditRow:
     """Whether a cast to another dtype is part of the rule."""
     explained: bool = False
     """Whether a finding of this status is known to be harmless here; it then does not weigh in the verdict."""
+    partial: bool = False
+    """Whether values of the other side are left out, and nothing shows that they may be."""
 
     @property
     def weighs(self) -> AuditVerdict:
         """What this row alone would make of the verdict."""
         if self.explained:
             return "identical"
+        if self.partial and self.status == "converted":
+            return "inconclusive"
         return "noise" if self.status == "converted" and self.lossy else _WEIGHS.get(self.status, "fault")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Audit(Result):
     """Two sets of parameters, tensor by tensor."""
 
@@ -99,23 +100,17 @@ class Audit(Result):
         counted = Counter(row.status for row in self.rows)
         return {status: counted[status] for status in STATUSES if counted[status]}
 
-    def __str__(self) -> str:
-        from layertap.weights.text import audit_text
-
-        return audit_text(self)
-
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        data = asdict(self)
-        data["rows"] = [asdict(row) for row in self.rows]
+        rows = [
+            with_codes({field.name: getattr(row, field.name) for field in fields(row)}, row, "detail")
+            for row in self.rows
+        ]
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        data = with_codes({**known, "rows": rows}, self, "notes", "faults")
         return {"verdict": self.verdict, "by_status": self.by_status, **data}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Audit:
         """What `to_dict` wrote."""
-        rows = tuple(AuditRow(**{**row, "shape": tuple(row["shape"])}) for row in data["rows"])
-        known = {name: data[name] for name in ("model", "other", "bytes", "seconds")}
-        return cls(rows=rows, notes=tuple(data["notes"]), faults=tuple(data["faults"]), **known)
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1), encoding="utf-8")
+        return rebuild(cls, data)

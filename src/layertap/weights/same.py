@@ -20,6 +20,7 @@ import torch
 
 from layertap.errors import BadArgument
 from layertap.files import open_regular
+from layertap.messages import tr
 from layertap.weights.entries import Entry
 
 PIECE = 1 << 20
@@ -126,8 +127,8 @@ def _of_file(entry: Entry, begin: int, end: int, buffer: memoryview) -> Iterator
             while got < size:  # whole pieces: a number must not be cut in two
                 count = file.readinto(buffer[got:size])
                 if not count:
-                    where = f"byte {place.begin + at + got} of {place.end}"
-                    raise BadArgument(f"{place.path} ended at {where}: it is incomplete, or being written")
+                    ended = {"path": place.path, "at": place.begin + at + got, "end": place.end}
+                    raise BadArgument(tr("checkpoint.ended", **ended))
                 got += count
             at += size
             yield buffer[:size]
@@ -151,7 +152,7 @@ def _compared(a: Entry, b: Entry, begin: int, end: int, tick: Tick, *, needs_fin
             one, two = left.ready(), right.ready()
             size = min(len(one), len(two))
             if not size:
-                raise BadArgument(f"{a.name}: fewer values were read than its shape has")
+                raise BadArgument(tr("checkpoint.fewer", name=a.name))
             if _memcmp(_address(one), _address(two), size):
                 tick(2 * (end - at))
                 return Same(False, sound)

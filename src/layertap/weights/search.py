@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
+from layertap.result import Note
 from layertap.weights.compose import Composition, RowIndex
 from layertap.weights.describe import (
     OTHER,
     changed,
     common_dtype,
-    constant,
     initialised,
     masking,
     reordered,
@@ -24,11 +25,12 @@ from layertap.weights.entries import Entry
 from layertap.weights.hashes import Hashes
 from layertap.weights.hints import out_of_order
 from layertap.weights.layout import axes_permuted, conventions, refines, square
-from layertap.weights.quantised import merged_lora
+from layertap.weights.quantised import MergedPart, merged_lora
+from layertap.weights.same import same_bits
 from layertap.weights.sides import Relation, Sides
 
 
-class Search:
+class RelationSearch:
     """Adds a relation for every tensor that has none."""
 
     def __init__(self, sides: Sides, found: dict[str, Relation]) -> None:
@@ -36,6 +38,7 @@ class Search:
         self.hints, self.config = sides.hints, sides.model.config
         self.made: dict[str, Composition | None] = {}
         """Of what those are made that were searched for."""
+        self._there: dict[str, Hashes] = {}
 
     def run(self) -> None:
         left = [entry for name, entry in self.sides.model.entries.items() if name not in self.found and not entry.meta]
@@ -49,6 +52,7 @@ class Search:
         wide = [entry for name, entry in entries.items() if not entry.meta and (name not in used or name in likely)]
         dtype = common_dtype(left, wide)
         here, there = self.sides.hashed(left, dtype), self.sides.hashed(wide, dtype)
+        self._there = there
         made: dict[str, Composition | None] = {}
         for across in (False, True):
             open_ = [name for name in here if made.get(name) is None]
@@ -65,6 +69,11 @@ class Search:
             )
         self.made = made
 
+    def zero_rows(self, name: str, across: bool, begin: int, end: int) -> bool:
+        """Whether these rows, or columns, of a tensor of the other side are zeros."""
+        held = self._there[name]
+        return bool((held.numbers(across)[begin:end] == held.zero(across)).all())
+
     def _settled(self, entry: Entry) -> bool:
         """Settles what needs no search: a twin of another tensor, or one of which most is still right."""
         hints = self.hints.get(entry.name, ())
@@ -78,8 +87,7 @@ class Search:
             return True
         twins = self.sides.twins(entry)
         if twins and not self._uniform(entry):
-            told = f"holds the values of {shown(tuple(twin.name for twin in twins))}"
-            self.found[entry.name] = Relation("changed", hints, "same", told)
+            self.found[entry.name] = Relation("changed", hints, "same", _holds(twin.name for twin in twins))
             return True
         apart = self.sides.differences(entry, source)
         if apart.error > OTHER or self.sides.measured(entry).statistics.nonfinite:
@@ -90,12 +98,11 @@ class Search:
             return False
         if self.sides.measured(source).statistics.nonfinite:
             return False
-        lora = merged_lora(entry, source, self.sides.other.entries)
+        lora = merged_lora(entry, source, self.sides.other)
         if lora is not None:
-            factors = (source.name, *lora[0])
-            self.found[entry.name] = Relation("converted", factors, "LoRA merged", lora[1], lossy=True)
+            self.found[entry.name] = _merged(source, lora)
         else:
-            how = changed(apart, own, there, self.sides.measured(entry).statistics)
+            how = changed(entry, source, apart, own, there, self.sides.measured(entry).statistics)
             self.found[entry.name] = Relation("changed", hints, *how)
         return True
 
@@ -124,8 +131,7 @@ class Search:
 
         twins = self.sides.twins(entry)
         if twins:
-            told = f"holds the values of {shown(tuple(twin.name for twin in twins))}"
-            return Relation("changed", (source.name,), "same", told)
+            return Relation("changed", (source.name,), "same", _holds(twin.name for twin in twins))
         here, there = self.sides.measured(entry), self.sides.measured(source)
         return Relation(*sketched(entry, source, here, there))
 
@@ -140,37 +146,39 @@ class Search:
         rule, detail = rule_of(entry, made, self.sides.other)
         owners = made.owners
         if hints and not set(owners) <= set(hints):
-            return Relation("changed", hints, rule, f"holds the values of {shown(owners)}")
+            return Relation("changed", hints, rule, _holds(owners))
         if rule == "reshaped" and not refines(entry.shape, self.sides.other.entries[owners[0]].shape):
-            told = f"{self.sides.other.entries[owners[0]].shape} there, {entry.shape} here: the same values in one row"
-            return Relation("shape", owners, rule, told)
+            shapes = {"there": str(self.sides.other.entries[owners[0]].shape), "here": str(entry.shape)}
+            return Relation("shape", owners, rule, Note("audit.one_row", **shapes))
         if rule == "rows permuted":
             order = reordered(own.rows, parts[owners[0]].rows, self.config)
             known = "converted" if order and order[0] else "changed"
             return Relation(known, owners, rule, order[1] if order else detail)
         odd = out_of_order(owners) or ("" if made.in_order else owners[0])
         if odd:
-            return Relation("changed", owners, rule, f"its parts come in another order: first {odd}")
+            return Relation("changed", owners, rule, Note("audit.order", name=odd))
         if made.transposed and square(entry.shape) and not turned:
-            why = "transposed, and nothing that is not square shows that this is how the two sides differ"
-            return Relation("changed", owners, "transposed", why)
+            return Relation("changed", owners, "transposed", Note("audit.turned_square"))
         sources = [self.sides.other.entries[name] for name in owners]
         cast = any(source.dtype != entry.dtype for source in sources)
         if rule in ("same", "renamed") and not cast:
             return Relation("exact", owners, rule)
+        kinds = Note("audit.kinds", source=short(sources[0].dtype), own=short(entry.dtype))
         if rule in ("same", "renamed"):
-            return Relation("cast", owners, rule, f"{short(sources[0].dtype)} → {short(entry.dtype)}")
-        kinds = f"{short(sources[0].dtype)} → {short(entry.dtype)}" if cast else ""
-        return Relation("converted", owners, rule, ", ".join(part for part in (detail, kinds) if part), lossy=cast)
+            return Relation("cast", owners, rule, kinds)
+        told = (Note("audit.and_cast", first=detail, second=kinds) if detail else kinds) if cast else detail
+        return Relation("converted", owners, rule, told, lossy=cast)
 
     def _unexplained(self, entry: Entry, own: Hashes, parts: dict[str, Hashes]) -> Relation:
         hints = self.hints.get(entry.name, ())
         here = self.sides.measured(entry).statistics
         if here.nonfinite and not masking(entry, here):
-            return Relation("nonfinite", hints, "", f"{here.nonfinite} of {here.count} values are NaN or infinite")
+            return Relation("nonfinite", hints, "", Note("audit.nonfinite", count=here.nonfinite, total=here.count))
         if not hints:
             if here.count > 1 and here.min == here.max:
-                return Relation("constant" if not entry.parameter else "missing", (), "", constant(here.min))
+                return Relation(
+                    "constant" if not entry.parameter else "missing", (), "", Note("audit.constant", value=here.min)
+                )
             return Relation("missing", (), "", initialised(self.sides.model.model, entry, here))
         sources = self.sides.sources(entry.name)
         if len(sources) > 1:
@@ -178,34 +186,70 @@ class Search:
             if joined is not None:
                 apart = self.sides.differences(entry, joined)
                 there = self.sides.hashed([joined], own.dtype)[joined.name]
-                rule, detail = changed(apart, own, there, here)
+                rule, detail = changed(entry, joined, apart, own, there, here)
                 return Relation("changed", hints, rule, detail)
-            share = RowIndex({name: parts[name] for name in hints}, across=False).share(own)
-            told = f"{share:.0%} of its rows are found among the parts it should be made of"
-            return Relation("changed", hints, "", told)
+            return Relation("changed", hints, "", _lost(own, {name: parts[name] for name in hints}))
         return self._against(entry, sources[0], own, parts)
 
     def _against(self, entry: Entry, source: Entry, own: Hashes, parts: dict[str, Hashes]) -> Relation:
         hints: Any = (source.name,)
-        lora = merged_lora(entry, source, self.sides.other.entries)
+        lora = merged_lora(entry, source, self.sides.other)
         if lora is not None:
-            return Relation("converted", (source.name, *lora[0]), "LoRA merged", lora[1], lossy=True)
+            return _merged(source, lora)
         axes = axes_permuted(entry, source)
         if axes:
             return Relation("converted" if entry.shape != source.shape else "changed", hints, "axes permuted", axes)
         if source.shape != entry.shape:
-            told = f"{tuple(source.shape)} there, {tuple(entry.shape)} here"
-            return Relation("shape", hints, "", told)
+            return self._of_another_shape(entry, source, own, parts[source.name])
         order = reordered(own.rows, parts[source.name].rows, self.config)
         if order is not None:
             return Relation("converted" if order[0] else "changed", hints, "rows permuted", order[1])
         how = changed(
-            self.sides.differences(entry, source), own, parts[source.name], self.sides.measured(entry).statistics
+            entry,
+            source,
+            self.sides.differences(entry, source),
+            own,
+            parts[source.name],
+            self.sides.measured(entry).statistics,
         )
         there = self.sides.measured(source).statistics.nonfinite
         if there:
-            return Relation("changed", hints, how[0], f"{how[1]}, {there} values there are NaN or infinite")
+            return Relation("changed", hints, how[0], Note("audit.nonfinite_there", first=how[1], count=there))
         return Relation("changed", hints, *how)
+
+    def _of_another_shape(self, entry: Entry, source: Entry, own: Hashes, there: Hashes) -> Relation:
+        """More rows than the other side has: padded with zeros, or with something else."""
+        shapes = {"there": str(source.shape), "here": str(entry.shape)}
+        size = len(there.rows)
+        longer = entry.shape[1:] == source.shape[1:] and 0 < size < len(own.rows)
+        if not longer or not np.array_equal(own.rows[:size], there.rows):
+            alike = entry.dtype == source.dtype and entry.readable and source.readable and same_bits(entry, source)
+            told = Note("audit.one_row" if alike else "audit.shapes", **shapes)
+            return Relation("shape", (source.name,), "reshaped" if alike else "", told)
+        if (own.rows[size:] == own.zero(False)).all():
+            padded = Note("audit.padded", first=size, last=len(own.rows) - 1)
+            return Relation("converted", (source.name,), "padded", padded, lossy=entry.dtype != source.dtype)
+        more = Note("audit.more_rows", **shapes, last=size - 1, count=len(own.rows) - size)
+        return Relation("shape", (source.name,), "", more)
+
+
+def _holds(names: Iterable[str]) -> Note:
+    return Note("audit.holds", names=shown(tuple(names)))
+
+
+def _merged(source: Entry, lora: MergedPart) -> Relation:
+    if lora.right:
+        return Relation("converted", (source.name, *lora.used), "LoRA merged", lora.note, lossy=True)
+    return Relation("changed", (source.name, *lora.used), "LoRA merged", lora.note)
+
+
+def _lost(own: Hashes, parts: dict[str, Hashes]) -> Note:
+    """Which of the parts that a tensor should be made of are not in it."""
+    lost = [name for name, part in parts.items() if not np.isin(part.lines, own.lines).all()]
+    if len(lost) == len(parts):  # they may lie transposed in it
+        lost = [name for name, part in parts.items() if not np.isin(part.columns, own.line_values).all()]
+    lost = lost or list(parts)
+    return Note("audit.missing_parts", count=len(lost), total=len(parts), names=shown(tuple(lost)))
 
 
 def _joined(entry: Entry, sources: list[Entry]) -> Entry | None:

@@ -27,7 +27,10 @@ class Relation:
     others: tuple[str, ...]
     rule: str
     detail: str = ""
+    """A `Note`, or empty."""
     lossy: bool = False
+    partial: bool = False
+    """Whether it leaves out values of the other side, and nothing shows that it may."""
 
 
 class Sides:

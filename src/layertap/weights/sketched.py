@@ -6,6 +6,7 @@ import torch
 
 from layertap.measure import Measurement, measure, merge
 from layertap.measure.sketch import cosine, relative_l2
+from layertap.result import Note
 from layertap.weights.describe import short
 from layertap.weights.entries import Entry
 
@@ -30,9 +31,9 @@ def measured_as(entry: Entry, dtype: torch.dtype) -> Measurement:
 
 def sketched(
     entry: Entry, source: Entry, here: Measurement, there: Measurement
-) -> tuple[str, tuple[str, ...], str, str]:
+) -> tuple[str, tuple[str, ...], str, Note]:
     """(Status, others, rule, evidence) of a pair of one shape, of which one has no values here."""
-    kinds = f"{short(source.dtype)} → {short(entry.dtype)}"
+    kinds = Note("audit.kinds", source=short(source.dtype), own=short(entry.dtype))
     for known, other in ((entry, source), (source, entry)):
         if known.known is None or known.dtype == other.dtype:
             continue
@@ -44,8 +45,8 @@ def sketched(
         if own.get(short(known.dtype)) == known.known.measured.fingerprint:
             return "cast", (source.name,), "cast", kinds
     if here.statistics.nonfinite or there.statistics.nonfinite:
-        told = f"{here.statistics.nonfinite} values are NaN or infinite here, {there.statistics.nonfinite} there"
-        return "changed", (source.name,), "", told
+        counts = {"here": here.statistics.nonfinite, "there": there.statistics.nonfinite}
+        return "changed", (source.name,), "", Note("audit.nonfinite_sides", **counts)
     error = relative_l2(there.sketch, here.sketch, there.statistics.l2)
-    told = f"relative error about {error:.2g}, cosine about {cosine(here.sketch, there.sketch):.3g}, by their sketches"
+    told = Note("audit.sketched", error=error, cosine=cosine(here.sketch, there.sketch))
     return "changed", (source.name,), "", told

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.messages import tr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skip:
@@ -30,7 +32,7 @@ class Skip:
             (v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and v.is_floating_point()), None
         )
         if given is None:
-            raise ValueError("a skipped branch was called without a tensor")
+            raise ValueError(tr("pruning.no_tensor"))
         if self.passes:
             return given
         if self.layer is not None:
@@ -54,9 +56,15 @@ class SkippedBranch(nn.Module):
 
     pruned_branch = True
 
-    def __init__(self, skip: Skip) -> None:
+    def __init__(self, skip: Skip, removed: nn.Module) -> None:
         super().__init__()
         self.skip = skip
+        for name, value in vars(removed).items():  # what its caller asks of it: torch's own layers do before they run
+            if not name.startswith("_") and isinstance(value, (bool, int, float, str)) and name not in vars(self):
+                setattr(self, name, value)
+        for name in removed._parameters:
+            self.register_parameter(name, None)
+        self.register_forward_pre_hook(seen)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.skip.output(args, kwargs)
@@ -65,9 +73,14 @@ class SkippedBranch(nn.Module):
         return "removed"
 
 
+def seen(_: nn.Module, __: Any) -> None:
+    """Does nothing: a module with a hook is called by torch's encoder, which otherwise reads its parameters alone."""
+
+
 def bypass(module: nn.Module, skip: Skip) -> None:
     """The module's calls return what `skip` says; its parameters stay. Its class is exchanged, which Dynamo guards."""
     module.__dict__["_layertap_skip"] = skip
+    module.__dict__["_layertap_hook"] = module.register_forward_pre_hook(seen)
     cls: Any = type(module)
     module.__class__ = _bypassed(cls)
 
@@ -77,6 +90,9 @@ def restore(module: nn.Module) -> None:
     if is_bypassed(module):
         module.__class__ = type(module).__mro__[1]
     module.__dict__.pop("_layertap_skip", None)
+    hook = module.__dict__.pop("_layertap_hook", None)
+    if hook is not None:
+        hook.remove()
 
 
 def is_bypassed(module: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from layertap.errors import BadArgument
 from layertap.files import parse_json, read_bytes
+from layertap.messages import tr
 from layertap.weights.checkpoints import checkpoint_entries
 from layertap.weights.entries import BLOCK, Entry, Weights
 from layertap.weights.fingerprints import Fingerprints, as_weights, read_fingerprints
@@ -26,18 +27,46 @@ def open_weights(source: Any) -> Weights:
     if isinstance(source, Mapping):
         found = {name: tensor for name, tensor in source.items() if isinstance(tensor, torch.Tensor)}
         if not found:
-            raise BadArgument("the mapping holds no tensors; expected a state dict: name → tensor")
-        return Weights(name="state dict", entries={name: of_tensor(name, tensor) for name, tensor in found.items()})
+            raise BadArgument(tr("audit.empty_mapping"))
+        return Weights(
+            name=tr("audit.state_dict"), entries={name: of_tensor(name, tensor) for name, tensor in found.items()}
+        )
     if isinstance(source, Fingerprints):
         return as_weights(source)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix == ".json" and not path.name.endswith(".index.json") and path.is_file():
             return as_weights(read_fingerprints(path))
-        return Weights(name=str(path), entries=checkpoint_entries(path), config=_config(path))
-    raise BadArgument(
-        f"audit takes a model, a state dict, or the path of a checkpoint on either side, got {type(source).__name__}"
-    )
+        entries = checkpoint_entries(path)
+        return Weights(name=str(path), entries=entries, config=_config(path), called=_names(path))
+    if isinstance(source, (list, tuple)) and source:
+        return _joined([open_weights(part) for part in source])
+    raise BadArgument(tr("audit.bad_source", type=type(source).__name__))
+
+
+def _names(path: Path) -> Callable[[str], str | None] | None:
+    """How a format that names tensors in its own way calls them."""
+    file = next(iter(sorted(path.glob("*.gguf"))), path) if path.is_dir() else path
+    if file.suffix != ".gguf":
+        return None
+    from layertap.weights.gguf_files import gguf_names
+
+    return gguf_names(file)
+
+
+def _joined(parts: list[Weights]) -> Weights:
+    """Several sources as one: shards, or a base and its adapter."""
+    entries: dict[str, Entry] = {}
+    config: dict[str, Any] = {}
+    for part in parts:
+        for name, entry in part.entries.items():
+            if name in entries:
+                raise BadArgument(tr("audit.twice", name=name))
+            entries[name] = entry
+        config = {**part.config, **config}
+    models = [part.model for part in parts if part.model is not None]
+    model = models[0] if len(models) == len(parts) == 1 else None
+    return Weights(name=tr("audit.sources", count=len(parts)), entries=entries, model=model, config=config)
 
 
 def _model(model: nn.Module) -> Weights:
@@ -50,7 +79,20 @@ def _model(model: nn.Module) -> Weights:
                 name = f"{path}.{own}" if path else own
                 persistent = own not in module._non_persistent_buffers_set
                 entries[name] = of_tensor(name, buffer, parameter=False, persistent=persistent)
+        entries.update(_packed(path, module))
     return Weights(name=type(model).__name__, entries=entries, model=model, config=_model_config(model))
+
+
+def _packed(path: str, module: nn.Module) -> dict[str, Entry]:
+    """Weights that torch's own quantised modules keep in an object, and give by a call."""
+    found: dict[str, Entry] = {}
+    for own in ("weight", "bias") if hasattr(module, "_packed_params") else ():
+        give = getattr(module, own, None)
+        held = give() if callable(give) else None
+        if isinstance(held, torch.Tensor):
+            name = f"{path}.{own}" if path else own
+            found[name] = of_tensor(name, held)
+    return found
 
 
 def _model_config(model: nn.Module) -> dict[str, Any]:
@@ -84,10 +126,15 @@ def of_tensor(name: str, tensor: torch.Tensor, *, parameter: bool = True, persis
 
 
 def _levels(tensor: torch.Tensor) -> str:
-    """The dtype of the small numbers inside, for the evidence."""
+    """What the numbers inside are, for the evidence: by the values that they have, where each is by itself."""
     inner = [getattr(tensor, name, None) for name in ("qdata", "int_data")]
     held = next((part for part in inner if isinstance(part, torch.Tensor)), None)
-    return str(held.dtype).removeprefix("torch.") if held is not None else ""
+    if held is None:
+        return ""
+    if held.dtype.is_floating_point or held.shape != tensor.shape or not held.numel():
+        return str(held.dtype).removeprefix("torch.")
+    span = int(held.max()) - int(held.min())
+    return f"int{max(span.bit_length(), 1)}"
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -103,9 +150,11 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    file = (path if path.is_dir() else path.parent) / "config.json"
-    try:
-        found = parse_json(read_bytes(file))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    folder, config = path if path.is_dir() else path.parent, {}
+    for name in ("config.json", "adapter_config.json"):
+        try:
+            found = parse_json(read_bytes(folder / name))
+        except (OSError, ValueError):
+            continue
+        config.update(found if isinstance(found, dict) else {})
+    return config

@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from layertap.messages import tr
+from layertap.result import Note
 from layertap.select.collapse import collapse
 from layertap.weights.hints import kind_of
 from layertap.weights.result import STATUSES, Audit, AuditRow
-from layertap.words import say
 
 SHOWN = 40
 """Lines in the table; the rest is counted."""
 APART = 3.0
 """A number that is so many times its fellows' median, or so small a part of it, stands by itself."""
-_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]*\w)")
-_MEASURED = ("relative error", "base + ", "values ", "as ", "float", "bfloat", "looks newly", "mean ", "rounded to")
-_VALUES = "holds the values of "
 _QUIET = ("exact", "converted", "cast")
 
 
 def audit_text(audit: Audit) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in audit.by_status.items())
-    head = say(
-        "{verdict}: {model} against {other}: {counts}",
-        verdict=say(audit.verdict.upper()),
-        model=audit.model,
-        other=audit.other,
-        counts=counts or say("no tensors"),
-    )
-    lines = [head, *(f"fault: {text}" for text in audit.faults), *(f"note: {text}" for text in audit.notes), ""]
+    verdict = tr(f"result.{audit.verdict}")
+    known = {"model": audit.model, "other": audit.other, "counts": counts or tr("audit.no_tensors")}
+    lines = [tr("audit.head", verdict=verdict, **known)]
+    lines += [tr("audit.fault", text=text) for text in audit.faults]
+    lines += [tr("audit.note", text=text) for text in audit.notes]
     table = [line for loud in (True, False) for line in _lines(audit, loud)]
-    lines += table[:SHOWN]
+    lines += ["", *table[:SHOWN]]
     if len(table) > SHOWN:
-        lines.append(say("… and {count} more lines; to_json has every tensor", count=len(table) - SHOWN))
+        lines.append(tr("audit.more", count=len(table) - SHOWN))
     return "\n".join(lines).rstrip()
 
 
 def _lines(audit: Audit, loud: bool) -> list[str]:
-    rows = [row for row in audit.rows if (row.status not in _QUIET) == loud]
+    rows = [row for row in audit.rows if (row.status not in _QUIET or row.partial) == loud]
     found = []
     for (status, rule, _), group in sorted(_grouped(rows).items(), key=lambda item: STATUSES.index(item[0][0])):
         by_name = {row.name or row.other: row for row in group}
@@ -56,43 +51,61 @@ def _lines(audit: Audit, loud: bool) -> list[str]:
 
 
 def _grouped(rows: Iterable[AuditRow]) -> dict[tuple[str, str, object], list[AuditRow]]:
-    """Rows that say the same but for their numbers; one whose number stands out from its fellows' is by itself."""
-    groups: dict[tuple[str, str, object], list[AuditRow]] = defaultdict(list)
+    """Rows that say the same but for what was measured; one whose number stands out from its fellows' is by itself."""
+    alike: defaultdict[tuple[str, str, object], list[AuditRow]] = defaultdict(list)
     for row in rows:
-        groups[row.status, row.rule, (kind_of(row.name or row.other), _NUMBER.sub("#", kind_of(row.detail)))].append(
-            row
-        )
-    found: dict[tuple[str, str, object], list[AuditRow]] = {}
-    for (status, rule, template), group in groups.items():
-        usual = statistics.median(_first(row.detail) for row in group)
-        for row in group:
-            size = _first(row.detail)
+        alike[row.status, row.rule, (kind_of(row.name or row.other), _template(row.detail))].append(row)
+    found: defaultdict[tuple[str, str, object], list[AuditRow]] = defaultdict(list)
+    for (status, rule, template), group in alike.items():
+        sizes = [next(_measured(row.detail), 0.0) for row in group]
+        usual = statistics.median(sizes)
+        for row, size in zip(group, sizes, strict=True):
             apart = size > APART * usual or size < usual / APART
-            key: object = (template, row.detail) if apart or not _folds(group) else template
-            found.setdefault((status, rule, key), []).append(row)
+            found[status, rule, (template, size if apart else None)].append(row)
     return found
 
 
-def _folds(group: list[AuditRow]) -> bool:
-    """Whether their details differ in numbers that are measured, and not in places or names."""
-    return group[0].detail.startswith((*_MEASURED, _VALUES)) or len({row.detail for row in group}) == 1
+def _template(detail: object) -> object:
+    """What has to agree for two details to be told as one: all of it but names and what was measured."""
+    if not isinstance(detail, Note):
+        return detail
+    kept = {key: _template(value) for key, value in detail.values.items() if key != "names"}
+    return detail.code, tuple((key, value) for key, value in kept.items() if not isinstance(value, float))
 
 
-def _first(detail: str) -> float:
-    found = _NUMBER.search(detail)
-    return float(found.group()) if found else 0.0
+def _measured(detail: object) -> Iterator[float]:
+    for value in detail.values.values() if isinstance(detail, Note) else ():
+        if isinstance(value, Note):
+            yield from _measured(value)
+        elif isinstance(value, float):
+            yield value
 
 
-def _spanned(details: list[str]) -> str:
-    """One line for details that differ in their numbers: from the least to the largest of each."""
-    if len(set(details)) == 1:
+def _spanned(details: Sequence[str]) -> str:
+    """One text for details of one template: names folded, numbers from the least to the largest."""
+    notes = [detail for detail in details if isinstance(detail, Note)]
+    if len(set(details)) == 1 or len(notes) < len(details):
         return details[0]
-    if details[0].startswith(_VALUES):
-        return _VALUES + ", ".join(collapse(detail.removeprefix(_VALUES) for detail in details))
-    columns = list(zip(*(_NUMBER.findall(detail) for detail in details), strict=True))
-    parts = _NUMBER.split(details[0])
-    spans = []
-    for column in columns:
-        low, high = min(column, key=float), max(column, key=float)
-        spans.append(low if low == high else say("{low} to {high}", low=low, high=high))
-    return "".join(part + span for part, span in zip(parts, [*spans, ""], strict=True))
+    values = {}
+    for key, value in notes[0].values.items():
+        column = [note.values[key] for note in notes]
+        if key == "names":
+            value = ", ".join(collapse(dict.fromkeys(column)))
+        elif isinstance(value, Note):
+            value = _spanned(column)
+        elif isinstance(value, float) and min(column) != max(column):
+            value = _TextSpan(min(column), max(column))
+        values[key] = value
+    return tr(notes[0].code, **values)
+
+
+@dataclass(frozen=True, slots=True)
+class _TextSpan:
+    """Takes the place of a number in a sentence."""
+
+    low: float
+    high: float
+
+    def __format__(self, spec: str) -> str:
+        low, high = format(self.low, spec), format(self.high, spec)
+        return low if low == high else tr("audit.span", low=low, high=high)

@@ -12,6 +12,7 @@ import torch
 
 from layertap.errors import BadArgument
 from layertap.files import attempt, open_regular, reading
+from layertap.messages import tr
 from layertap.weights.entries import Entry, Stored
 
 _BELOW = ("state_dict", "model_state_dict", "model", "module")
@@ -19,17 +20,17 @@ _BELOW = ("state_dict", "model_state_dict", "model", "module")
 
 def torch_entries(path: Path) -> dict[str, Entry]:
     """The tensors of a file, by name, also below `state_dict`, `model` or `module`, as trainers save them."""
-    with reading(str(path), "not a file", BadArgument):
+    with reading(str(path), tr("checkpoint.not_file"), BadArgument):
         open_regular(path).close()  # torch would wait on a pipe
     held = _placed(path)
     make: Callable[[str, torch.Tensor], Entry] = _in_memory
     if held is not None:
         make = _reader(path)
     else:
-        held = attempt(lambda: _loaded(path), str(path), "not weights alone, which is all that is read", BadArgument)
+        held = attempt(lambda: _loaded(path), str(path), tr("checkpoint.not_weights"), BadArgument)
     found = {name: make(name, tensor) for name, tensor in _flat(held, "")}
     if not found:
-        raise BadArgument(f"{path} holds no tensors")
+        raise BadArgument(tr("checkpoint.no_tensors", path=path))
     return found
 
 

@@ -36,7 +36,7 @@ def pair_by_order(board: Board, lengths: Collection[tuple[int, int]] = ()) -> li
 
 
 @dataclass(frozen=True, slots=True)
-class _Gap:
+class _Unmatched:
     """What is unmatched on both sides between two pairs."""
 
     ours: list[int]
@@ -45,12 +45,12 @@ class _Gap:
     """Whether there is a pair before it and one after it."""
 
 
-def _gaps(board: Board) -> list[_Gap]:
+def _gaps(board: Board) -> list[_Unmatched]:
     """The leftovers on both sides between pairs that go forward on both."""
     anchors = _forward(sorted((i, match.candidate) for i, match in board.matches.items()))
     edges = [(-1, -1), *anchors, (len(board.reference), len(board.candidate))]
     return [
-        _Gap(
+        _Unmatched(
             [i for i in range(edges[k][0] + 1, edges[k + 1][0]) if i not in board.matches],
             [j for j in range(edges[k][1] + 1, edges[k + 1][1]) if j not in board.taken],
             enclosed=0 < k < len(edges) - 2,

@@ -21,7 +21,7 @@ BLOCK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingPair:
     """A measurement that is under way: its numbers lie on the tensors' device."""
 
     numbers: torch.Tensor
@@ -36,11 +36,11 @@ class Pending:
 def contrast(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
     """None where the two differ in form: then there is nothing to measure."""
     begun = begin(reference, candidate)
-    return settle([begun])[0] if isinstance(begun, Pending) else begun
+    return settle([begun])[0] if isinstance(begun, PendingPair) else begun
 
 
 @torch.no_grad()
-def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contrast | None:
+def begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Contrast | None:
     """Starts a measurement on the candidate's device; what needs no measuring is returned at once."""
     form = form_of(reference, candidate)
     if form is None or form.shape or not reference.numel():
@@ -53,16 +53,16 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> Pending | Contras
         reference, candidate = torch.view_as_real(reference), torch.view_as_real(candidate)
     if not reference.is_floating_point():
         apart = (reference != candidate).sum(dtype=torch.float64).reshape(1)
-        return Pending(apart, reference.numel(), truth=reference.dtype == torch.bool)
+        return PendingPair(apart, reference.numel(), truth=reference.dtype == torch.bool)
     if candidate.is_cuda:
         reference, candidate = reference.contiguous(), candidate.contiguous()
         if many.fits(reference, candidate) and not _may_close(candidate):
             slab = many.begin_pair(reference, candidate)
             calm = _calm(*_lines_of(reference.float(), candidate.float() - reference.float()))
             calm = torch.stack([calm, _on_grid(candidate)])
-            return Pending(slab, reference.numel(), tuple(reference.shape), calm=calm)
+            return PendingPair(slab, reference.numel(), tuple(reference.shape), calm=calm)
     numbers, calm = _measure_lines(reference, candidate)
-    return Pending(numbers, reference.numel(), calm=torch.stack([calm, _on_grid(candidate)]))
+    return PendingPair(numbers, reference.numel(), calm=torch.stack([calm, _on_grid(candidate)]))
 
 
 def _may_close(tensor: torch.Tensor) -> bool:
@@ -90,7 +90,7 @@ def form_of(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None
     return Contrast(exact=True, count=reference.numel())
 
 
-def settle(begun: Sequence[Pending]) -> list[Contrast]:
+def settle(begun: Sequence[PendingPair]) -> list[Contrast]:
     """Reads the numbers of many measurements, one transfer for each device."""
     found: list[Contrast | None] = [None] * len(begun)
     kernel = [i for i, one in enumerate(begun) if one.shape is not None]

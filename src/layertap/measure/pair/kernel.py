@@ -189,7 +189,7 @@ def decode_pair(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _PairPlan:
     """How a pair is cut up: into rows × segments of `span` columns, and those into tiles."""
 
     kinds: tuple[str, str]
@@ -216,7 +216,7 @@ class _Plan:
         return self.programs * self.span if self.columned else 0
 
 
-def _plan(reference: torch.Tensor, candidate: torch.Tensor) -> _Plan:
+def _plan(reference: torch.Tensor, candidate: torch.Tensor) -> _PairPlan:
     count = reference.numel()
     rows, rowed, columned = _lines(tuple(reference.shape))
     place = (reference.data_ptr() | candidate.data_ptr()) % 16
@@ -235,7 +235,7 @@ def _plan(reference: torch.Tensor, candidate: torch.Tensor) -> _Plan:
     slots = max(1, min(tiles, most // segments))
     programs = slots * segments if columned else min(tiles * segments, most)
     aligned = words or (place == 0 and row % 4 == 0)
-    return _Plan(
+    return _PairPlan(
         kinds=(_KINDS[reference.dtype], _KINDS[candidate.dtype]),
         width=width,
         rows=rows,

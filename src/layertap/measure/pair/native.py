@@ -32,14 +32,14 @@ _COUNTS = 5
 _WORDS = ("fingerprint_a", "fingerprint_b")
 
 
-class _Totals(ctypes.Structure):
+class _TotalsStruct(ctypes.Structure):
     _fields_ = [
         (field.name, ctypes.c_uint64 if field.name in _WORDS else ctypes.c_int64 if i < _COUNTS else ctypes.c_double)
         for i, field in enumerate(fields(Totals))
     ]
 
 
-class _Pair(ctypes.Structure):
+class _PairStruct(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("a", "b", "table_a", "table_b")),
         *((name, ctypes.c_int64) for name in ("kind_a", "kind_b", "rows", "columns", "row_group", "column_group")),
@@ -47,7 +47,7 @@ class _Pair(ctypes.Structure):
         *((name, ctypes.c_void_p * 2) for name in ("row", "column")),
         ("histogram", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("next", "merged")),
-        ("totals", _Totals),
+        ("totals", _TotalsStruct),
     ]
 
 
@@ -61,7 +61,7 @@ def measure(task: Task) -> Totals:
     library = _library()
     assert library is not None, "ask available() first"
     tables = [float8_values(name) if name not in _KINDS else None for name in (task.dtype_a, task.dtype_b)]
-    pair = _Pair(
+    pair = _PairStruct(
         a=task.a.ctypes.data,
         b=task.b.ctypes.data,
         kind_a=_KINDS.get(task.dtype_a, _TABLE),
@@ -120,7 +120,7 @@ def _library() -> ctypes.CDLL | None:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.layertap_fingerprint.argtypes = (pointer, number, number, ctypes.c_int, pointer, pointer)
     library.layertap_fingerprint.restype = None
-    if library.layertap_pair_size() != ctypes.sizeof(_Pair):
+    if library.layertap_pair_size() != ctypes.sizeof(_PairStruct):
         raise ImportError(tr("measure.rebuild_pair", LIBRARY=LIBRARY))
     library.layertap_init()
     return library

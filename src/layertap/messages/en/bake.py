@@ -17,6 +17,7 @@ MESSAGES = {
         "and tap the file: torch.jit.script(model).save('model.pt'), then "
         "lt.record(lt.open_target('model.pt'), …)"
     ),
+    "bake.no_tap": "it has no tap; in such a file only the sites that were baked in can be seen",
     "bake.no_tensor": "no tensor: {why}",
     "bake.nothing": "none of the {count} requested modules was called with a tensor: {kinds}",
     "bake.what": "what={what!r}: a graph can return {ROLES}; for gradients use record(…)",

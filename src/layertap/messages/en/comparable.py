@@ -20,6 +20,7 @@ MESSAGES = {
     "comparable.has": "{called} has {shapes}{common}",
     "comparable.has_shapes": "{called} has shapes {shape} and {shape2}",
     "comparable.in_brackets": " ({text})",
+    "comparable.input": "input {name}",
     "comparable.inputs_unknown": "inputs {whose} unknown: it is assumed that both sides had the same inputs",
     "comparable.is": "{called} is {dtypes}",
     "comparable.lengths": "lengths {shape} and {shape2}",

@@ -2,6 +2,8 @@
 
 MESSAGES = {
     "finding.also": "also: {site} ({cause}): {evidence}",
+    "finding.column_own": "own error",
+    "finding.column_total": "total error",
     "finding.evidence": "{cause}: {evidence}",
     "finding.explained": (
         "Putting the reference's output back removes {share} of the final error. Rounding explains "

@@ -29,4 +29,5 @@ MESSAGES = {
     "ladder.reference": "only in the reference",
     "ladder.candidate": "only in the candidate",
     "ladder.cell": "{layer}: {state}",
+    "ladder.none": "not by token",
 }

@@ -22,12 +22,17 @@ MESSAGES = {
     "monitor.layer_options": (
         "layers_to_monitor[{layer!r}]: expected a dict with alias and record_type, got {options!r}"
     ),
+    "monitor.layers_missing": (
+        "The following layers specified in 'layers_to_monitor' do not exist in the model: {missing}{hints}\n"
+        "Available layers: {named}"
+    ),
     "monitor.list_or_dict": "layers_to_monitor must be a list or dict.",
     "monitor.log_attention": "layertap: %s: its attention weights could not be computed (%s); None is recorded",
     "monitor.log_callback": (
         "layertap: %s takes no epoch_callback; nothing is recorded unless it calls monitor.set_epoch itself"
     ),
     "monitor.module": "Monitor requires an nn.Module, got {name}",
+    "monitor.nearest_to": "\nNearest to '{name}': {found}",
     "monitor.no_batches": "none of batch_indices {batch_indices} occurred",
     "monitor.no_batches_in_epoch": "none of batch_indices {batches} occurred in a recorded epoch",
     "monitor.no_epoch_came": "none of the epochs {epochs} occurred; the last one set was {last}",
@@ -51,6 +56,9 @@ MESSAGES = {
     "monitor.plot_shape": "attention weights of shape {shape}; expected [heads, target, source], or a batch of that",
     "monitor.plot_suffix": "{path}: plots are written as .svg or .png",
     "monitor.record_type": "Invalid record_type: {record_type}. Must be 'single' or 'epoch_full'.",
+    "monitor.tensorboard": (
+        "TensorBoard's files need the tensorboard package; install it with: pip install 'layertap[tensorboard]'"
+    ),
     "monitor.unknown_key": "layers_to_monitor[{layer!r}]: unknown key {map!r}; expected alias, record_type",
     "monitor.whole_numbers": "{name}={given!r}: expected a list of whole numbers, for instance {example}",
 }

@@ -7,6 +7,7 @@ MESSAGES = {
     "ranks.losses": "rank {rank}: mean loss {mean:.6g}, largest {most:.6g}",
     "ranks.no_weights": "no weights were recorded on all ranks; what='param,step_grad' shows whether they differ",
     "ranks.parted": "the ranks differ: from step {step} on {site} is not the same on ranks {groups}",
+    "ranks.rank_site": "rank {rank} ({site})",
     "ranks.same_batch": (
         "all ranks had the same batch in {count} of {steps} steps: is the sampler distributed over the ranks?"
     ),

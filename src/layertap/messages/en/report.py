@@ -4,6 +4,7 @@ MESSAGES = {
     "report.all_rows": "all {total} rows: -v, --json, --html, report.rows",
     "report.and_more": " and {count} more",
     "report.closest": "closest to a fault: {site}, {why}",
+    "report.at_step": "{site} at step {step}",
     "report.first": "first departure: {site} ({kind}), relative error {error}",
     "report.first_without_kind": "first departure: {site}, relative error {error}",
     "report.floor_measured": (
@@ -24,7 +25,10 @@ MESSAGES = {
     ),
     "report.more_notes": "… and {count} more notes (finding.notes)",
     "report.more_rows": "… {count} more",
+    "report.no_report": "a {name} has no report; there are reports of {documents}",
     "report.note": "note: {text}",
+    "report.note_line": "note: {note}",
+    "report.note_of": "note: {name}: {note}",
     "report.offline_hint": (
         "Recorded runs show where an error is first seen, not which layer causes it: lt.find_fault "
         "decides that, from both models."
@@ -32,6 +36,7 @@ MESSAGES = {
     "report.only_in": "only in the {side}: {site}",
     "report.only_not_noise": "only the {count} rows that are not noise",
     "report.plan": "plan: {step}",
+    "report.scale": "error, log scale",
     "report.the_model": "(the model)",
     "report.to_first": "to the first departure",
     "report.verdict": "{verdict}: {candidate} against {reference}: {reasons}",

@@ -6,6 +6,8 @@ MESSAGES = {
     "result.identical": "IDENTICAL",
     "result.inconclusive": "INCONCLUSIVE",
     "result.joined": "{first}; {second}",
+    "result.no_form": "{name} has no {form} form",
     "result.noise": "NOISE",
     "result.reference": "reference",
+    "result.unwritable": "{path}: no report can be written here ({strerror})",
 }

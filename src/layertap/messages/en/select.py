@@ -1,6 +1,8 @@
 """English: what layertap.select says."""
 
 MESSAGES = {
+    "select.also": "also {value}",
+    "select.and_nearest": "; nearest: {near}",
     "select.brackets": "{text!r}: brackets must be a whole component of the path, as in 'model.layers.[0,2-5,last]'",
     "select.but_not": " but not {never}",
     "select.class_name": "{text!r} names no class; write for instance 'type:Linear' or 'type:*Norm'",
@@ -15,6 +17,7 @@ MESSAGES = {
         "function(path, module)"
     ),
     "select.expected_site": "{text!r} is not a pattern; expected path:role.leaf with at most one role and leaf",
+    "select.nearest": "{text} Nearest: {near}",
     "select.no_calls": "{text!r}: single calls cannot be selected; leave out {text2!r}",
     "select.no_match": "{text!r} matches none of the {count} modules of {kind_of}.",
     "select.no_role": "what={what!r}: there is no role {role!r}, only {ROLES}{hint}",
@@ -27,6 +30,7 @@ MESSAGES = {
     "select.several": "{text} Several patterns must be a list: {parts} (--sites {parts2})",
     "select.sites_no_match": "sites: {text!r} matches none of the {count} sites{hint}",
     "select.text_no_role": "{text!r}: there is no role {role!r}, only {ROLES}{hint}",
+    "select.this": "this {item}",
     "select.top": "{text} Its top-level modules: {top}; '**' selects everything",
     "select.what_empty": "what is empty; name at least one of {ROLES}",
     "select.will_add": "and what {count} will add",

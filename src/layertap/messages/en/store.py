@@ -122,6 +122,7 @@ MESSAGES = {
     ),
     "store.shard_unwritten": "shard {stem} could not be written: {error}",
     "store.shards_gone": "{count} shard(s) that were written were removed by another program",
+    "store.short_read": "{file}: read {count} bytes of {size} from byte {begin} on",
     "store.sketch_bytes": "a sketch of {value} bytes",
     "store.stats_only": (
         "{site}: only statistics were kept at step {step}; record again with keep='tensor', or with keep="

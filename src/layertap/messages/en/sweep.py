@@ -1,14 +1,19 @@
 """One input through many modes."""
 
 MESSAGES = {
+    "sweep.first_values": "  First 10 values: {value}",
     "sweep.groups": "{groups}",
     "sweep.alone": "{count} modes, no two of them bit-identical: {modes}",
+    "sweep.mean": "  Mean: {mean:.6f}",
     "sweep.none": "no mode has a run",
     "sweep.group": "{group}: bit-identical",
     "sweep.group_reference": (
         "{group}: bit-identical; the reference is not what its name says, or these settings change nothing"
     ),
     "sweep.group_not_its_name": "{group}: the reference is not what its name says",
+    "sweep.range": "  Range: [{min:.6f}, {max:.6f}]",
+    "sweep.role_shape": "{role}{leaf} (Shape: {shape}):",
+    "sweep.std": "  Std:  {std:.6f}",
     "sweep.verdict": "{verdict}: {count} against {reference}: {counts}",
     "sweep.count_identical": "{count} identical",
     "sweep.count_noise": "{count} within what rounding or their bits explain",

@@ -3,6 +3,7 @@
 MESSAGES = {
     "targets.and_more": " and {count} more",
     "targets.archive_damaged": "{name}: the archive is damaged or incomplete; copy it again",
+    "targets.arguments": "arguments={arguments!r} are for a factory (file.py:factory); {text} takes none",
     "targets.at_leaf": " at {leaf}",
     "targets.baked_as": "baked as {level} of {role}; layout.split(raw) gives those",
     "targets.baked_drift_unknown": (
@@ -62,8 +63,10 @@ MESSAGES = {
     "targets.member_size": "{name}: {member} takes {size} bytes, more than the limit of {LARGEST}",
     "targets.member_unreadable": "{name}: {member} cannot be read: the archive is damaged; copy it again",
     "targets.name_factory": "give the name of the factory: {text}:{names}",
+    "targets.needs": "{name} needs {missing}",
     "targets.needs_iree": "{name} needs iree's runtime: pip install 'layertap[iree]'",
     "targets.needs_operator": "to run it, this is needed: {unknown}",
+    "targets.no_arguments": "{name} is a model, not a factory, and takes no arguments ({arguments})",
     "targets.no_file": "{name}: there is no file {path} (looked from {cwd})",
     "targets.no_functions": "no functions and no classes",
     "targets.no_import": "{name}: Python cannot import {path}",

@@ -21,6 +21,7 @@ MESSAGES = {
     "training_diff.other_data": (
         "the batches differ from step {step} on: the data, its order or its augmentation, not the model"
     ),
+    "training_diff.rank": "rank {rank}",
     "training_diff.rounding": "they differ from step {step} on, by no more than rounding explains",
     "training_diff.shards_disagree": "its shards are inconsistent",
     "training_diff.sites_alone": "what both have is bit-identical, but {count} sites are on one side only",

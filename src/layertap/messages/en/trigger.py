@@ -1,6 +1,7 @@
 """English: what layertap.trigger says."""
 
 MESSAGES = {
+    "trigger.and_rank": ", rank {rank}",
     "trigger.at": "{rule} at {at}: {reason}",
     "trigger.backward": "it first occurs in the backward pass of {name}",
     "trigger.batch": "the batch itself is not finite: {what}",
@@ -23,6 +24,8 @@ MESSAGES = {
     "trigger.ring_steps": "steps {span} of the ring are in the run",
     "trigger.rule_at": "{rule} at step {step}",
     "trigger.silenced": "{silenced} more triggers were not reported; triggers.most = {most}",
+    "trigger.step": "step {step}",
+    "trigger.step_text": "step {step}: {texts}",
     "trigger.stripped": "{stripped} tensors of the ring were dropped for its budget; their statistics were kept",
     "trigger.the_model": "the model",
     "trigger.unknown": (

@@ -1,6 +1,12 @@
 """The viewer."""
 
 MESSAGES = {
+    "view.host_refused": "this viewer answers to 127.0.0.1 and localhost only",
+    "view.method_refused": "this viewer is read-only: GET and HEAD",
+    "view.origin_refused": "another origin may not read this viewer",
+    "view.plan_step": "plan: {step}",
+    "view.query_too_large": "{name}={text!r}: too large",
+    "view.query_whole": "{name}={text!r}: expected a whole number",
     "view.title": "layertap",
     "view.listening": "layertap view: {url}",
     "view.stop": "Ctrl-C ends it",
@@ -53,6 +59,7 @@ MESSAGES = {
     "view.one_side": "recorded on side {side} alone: nothing to compare",
     "view.shapes_differ": "the two sides have different shapes: no map of their difference",
     "view.maps": "values by token and channel",
+    "view.token_refused": "running a model needs the token that layertap view printed",
     "view.window": "rows {top} to {bottom},",
     "view.window_columns": "columns {left} to {right}:",
     "view.whole": "show all",
@@ -130,4 +137,26 @@ MESSAGES = {
     "view.result_needs": "a result of {kind} needs {package} to be read; install it with: pip install {package}",
     "view.no_result_number": "no result {number}; there are {count}",
     "view.verdict": "verdict",
+    "view.tokens": "tokens of the input",
+    "view.tokens_not_kept": 'no probabilities: only statistics of {site} were kept; record with keep="tensor"',
+    "view.tokens_alone": "a single token: no next one whose probability could be compared",
+    "view.tokens_differ": "the two runs had different inputs: no token is compared",
+    "view.no_logits": (
+        "no probabilities: no site that was kept is surely the logits; record the model's head or its "
+        'output with keep="tensor"'
+    ),
+    "view.logits_differ": "no probabilities: {site} has another shape on the other side",
+    "view.tokens_too_large": "tensors too large to look at single tokens everywhere: {count} sites were looked at",
+    "view.no_token_axis": "no site keeps tensors with an axis of tokens on both sides: the ladder shows whole tensors",
+    "view.no_ids": "no token ids were recorded",
+    "view.no_vocabulary": "{path}: no vocabulary can be read here ({error})",
+    "view.strip_pair": (
+        "log-probability of each next token, from {site}: orange where B finds it less likely than A, "
+        "blue where more likely; a click on a token shows its own errors below"
+    ),
+    "view.strip_one": "log-probability of each next token, from {site}: point at a token to see it",
+    "view.batch_row": "row {row}:",
+    "view.more_tokens": "{shown} of {count} tokens are shown",
+    "view.by_token": "The ladder shows the error of token {token} alone.",
+    "view.all_tokens": "back to all tokens",
 }

@@ -4,6 +4,9 @@ MESSAGES = {
     "watch.action": "action={text!r}: choose from 'snapshot', 'stop', 'command: …', or a URL",
     "watch.bad_option": "an option that cannot be understood",
     "watch.boolean": "true or false",
+    "watch.calls_left_out": (
+        "{count} calls of modules were left out: in eval mode, or under no_grad as a validation pass; phases={phases}"
+    ),
     "watch.cannot_run": "{command}: cannot be run ({strerror})",
     "watch.cannot_watch": "{name} cannot be recorded: {error}",
     "watch.changed": "changed from step {step_number} on: {told}",
@@ -36,6 +39,8 @@ MESSAGES = {
     ),
     "watch.module": "watch requires an nn.Module, got {name}",
     "watch.most_models": "only the first {MOST} models of a process are recorded; --model selects another",
+    "watch.names": "a list of names",
+    "watch.nearest": "; nearest: {near}",
     "watch.needs_tomli": "a TOML file needs tomli on Python 3.10; install it with: pip install tomli",
     "watch.negative": "watch: ring={ring}, after={after}: numbers of steps cannot be negative",
     "watch.no_command": "no command given; give it after --, for instance: layertap watch -- python train.py",
@@ -49,6 +54,9 @@ MESSAGES = {
     "watch.one_run": "only one of the two has a run {name}{name2}",
     "watch.other_module": "{name} was made, but {wanted} was found behind its parameters",
     "watch.other_training": "contains another training",
+    "watch.out_of_phase": (
+        "{count} steps were made while the model was in eval mode; phases=['train'] leaves them out"
+    ),
     "watch.phases": "watch: phases={phases}: choose from train, eval",
     "watch.plan_but": " but not {exclude}",
     "watch.plan_default": "the repeated blocks, embeddings, final norm and head",
@@ -64,12 +72,17 @@ MESSAGES = {
         "resumed, and {name} does not record its step: numbered on from {last}; pass start=, or set w.step = …"
     ),
     "watch.search_failed": "layertap failed while looking for the model: {name}: {error}",
+    "watch.seconds_a_step": "{value:.3g} s per step",
     "watch.see_above": "see above",
+    "watch.size": "a size such as '2GiB'",
+    "watch.steps_skipped": "{count} steps were skipped by the AMP scaler; Inf in their gradients is not a fault",
     "watch.table": "watch: {path}: expected a table of options",
+    "watch.text": "a string",
     "watch.thinned": (
         "{thinned} records were removed for the disk budget: steps up to {through} are further apart "
         "than the schedule says; disk= allows more"
     ),
     "watch.what": "watch: what={what}: choose from {known}",
     "watch.whole": "a whole number",
+    "watch.wholes": "a list of whole numbers",
 }

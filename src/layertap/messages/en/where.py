@@ -1,10 +1,10 @@
 """English: what layertap.where says."""
 
 MESSAGES = {
-    "where.after": "what it leaves in its arguments",
+    "where.state": "what it leaves in its arguments",
     "where.call": "{where}, call {call}",
-    "where.entry": "the input of {module}",
-    "where.exit": "its output",
+    "where.input": "the input of {module}",
+    "where.output": "its output",
     "where.grad_input": "the gradient of its input",
     "where.grad_output": "the gradient that arrives at {module}",
     "where.leaf": "{where} ({leaf})",

@@ -13,6 +13,7 @@ MESSAGES = {
         "带探针的模型可以 trace、导出和编译，但不能 script；请 script 原模型并对文件加探针："
         "torch.jit.script(model).save('model.pt')，然后 lt.record(lt.open_target('model.pt'), …)"
     ),
+    "bake.no_tap": "它没有探针；此类文件只能看到 bake 时加入的位置",
     "bake.no_tensor": "没有张量：{why}",
     "bake.nothing": "请求的 {count} 个模块都没有以张量调用：{kinds}",
     "bake.what": "what={what!r}：图可以返回 {ROLES}；梯度请用 record(…)",

@@ -19,6 +19,7 @@ MESSAGES = {
     "comparable.has": "{called} 的{shapes}{common}",
     "comparable.has_shapes": "{called} 的形状是 {shape} 和 {shape2}",
     "comparable.in_brackets": "（{text}）",
+    "comparable.input": "输入 {name}",
     "comparable.inputs_unknown": "{whose}的输入未知：假定两侧的输入相同",
     "comparable.is": "{called}：{dtypes}",
     "comparable.lengths": "长度 {shape} 和 {shape2}",

@@ -2,6 +2,8 @@
 
 MESSAGES = {
     "finding.also": "另外：{site}（{cause}）：{evidence}",
+    "finding.column_own": "自身误差",
+    "finding.column_total": "总误差",
     "finding.evidence": "{cause}：{evidence}",
     "finding.explained": (
         "换回参考模型在此处的输出后，最终误差消除 {share}。所见误差 {local} 中，舍入只能解释 {floor}。"

@@ -29,4 +29,5 @@ MESSAGES = {
     "ladder.reference": "仅参考侧有",
     "ladder.candidate": "仅候选侧有",
     "ladder.cell": "{layer}：{state}",
+    "ladder.none": "不按 token",
 }

@@ -6,6 +6,8 @@ MESSAGES = {
     "result.identical": "完全一致",
     "result.inconclusive": "无法判定",
     "result.joined": "{first}；{second}",
+    "result.no_form": "{name} 没有 {form} 形式",
     "result.noise": "仅舍入误差",
     "result.reference": "参考",
+    "result.unwritable": "{path}：无法在此写入报告（{strerror}）",
 }

@@ -1,6 +1,8 @@
 """Chinese: what layertap.select says."""
 
 MESSAGES = {
+    "select.also": "又名 {value}",
+    "select.and_nearest": "；最接近的：{near}",
     "select.brackets": "{text!r}：方括号必须占路径的一整段，如 'model.layers.[0,2-5,last]'",
     "select.but_not": "，但不含 {never}",
     "select.class_name": "{text!r} 没有给出类名；例如写 'type:Linear' 或 'type:*Norm'",
@@ -12,6 +14,7 @@ MESSAGES = {
     "select.empty_list": "sites 是空列表；省略它即用默认值，或写 '**' 选择所有模块",
     "select.expected_pattern": "{item!r} 不是模式；应为路径、通配符、re:…、type:…、类、模块或函数 (path, module)",
     "select.expected_site": "{text!r} 不是模式；应为 path:role.leaf，最多一个 role 和 leaf",
+    "select.nearest": "{text} 最接近的：{near}",
     "select.no_calls": "{text!r}：不能选择单次调用；请去掉 {text2!r}",
     "select.no_match": "{text!r} 与 {kind_of} 的 {count} 个模块都不匹配。",
     "select.no_role": "what={what!r}：没有 {role!r} 这种 role，只有 {ROLES}{hint}",
@@ -22,6 +25,7 @@ MESSAGES = {
     "select.several": "{text}多个模式请写成列表：{parts}（--sites {parts2}）",
     "select.sites_no_match": "sites：{text!r} 与 {count} 个位置都不匹配{hint}",
     "select.text_no_role": "{text!r}：没有 {role!r} 这种 role，只有 {ROLES}{hint}",
+    "select.this": "该 {item}",
     "select.top": "{text}顶层模块有：{top}；'**' 选择全部",
     "select.what_empty": "what 为空；请至少指定 {ROLES} 之一",
     "select.will_add": "以及将要添加的 {count}",

@@ -116,6 +116,7 @@ MESSAGES = {
     ),
     "store.shard_unwritten": "分片 {stem} 无法写入：{error}",
     "store.shards_gone": "{count} 个已写入的分片被其他程序删除",
+    "store.short_read": "{file}：从第 {begin} 字节起应读 {size} 字节，只读到 {count} 字节",
     "store.sketch_bytes": "sketch 有 {value} 字节",
     "store.stats_only": (
         "{site}：第 {step} 步只保存了统计量；请用 keep='tensor' 或 keep={{{site2!r}: 'tensor'}} 重新记录"

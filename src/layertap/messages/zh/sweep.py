@@ -1,12 +1,17 @@
 """同一输入，多种模式。"""
 
 MESSAGES = {
+    "sweep.first_values": "  前 10 个值：{value}",
     "sweep.groups": "{groups}",
     "sweep.alone": "{count} 个模式，两两均不逐位相同：{modes}",
+    "sweep.mean": "  均值：{mean:.6f}",
     "sweep.none": "没有任何模式留下运行结果",
     "sweep.group": "{group}：逐位相同",
     "sweep.group_reference": "{group}：逐位相同；参考模式名不副实，或这些设置没有改变任何东西",
     "sweep.group_not_its_name": "{group}：参考模式名不副实",
+    "sweep.range": "  范围：[{min:.6f}, {max:.6f}]",
+    "sweep.role_shape": "{role}{leaf}（形状：{shape}）：",
+    "sweep.std": "  标准差：{std:.6f}",
     "sweep.verdict": "{verdict}：{count} 个对比 {reference}：{counts}",
     "sweep.count_identical": "{count} 个一致",
     "sweep.count_noise": "{count} 个在舍入或其位宽可解释的范围内",

@@ -3,6 +3,7 @@
 MESSAGES = {
     "targets.and_more": " 等另外 {count} 个",
     "targets.archive_damaged": "{name}：压缩包已损坏或不完整；请重新复制",
+    "targets.arguments": "arguments={arguments!r} 只用于工厂函数（file.py:factory）；{text} 不接受参数",
     "targets.at_leaf": "（{leaf} 处）",
     "targets.baked_as": "烘焙为 {role} 的 {level}；用 layout.split(raw) 取出",
     "targets.baked_drift_unknown": "烘焙：探针是文件的一部分，因此无法得知相对于不带探针文件的漂移",
@@ -55,8 +56,10 @@ MESSAGES = {
     "targets.member_size": "{name}：{member} 占 {size} 字节，超过上限 {LARGEST}",
     "targets.member_unreadable": "{name}：无法读取 {member}：压缩包已损坏；请重新复制",
     "targets.name_factory": "请写出工厂函数的名称：{text}:{names}",
+    "targets.needs": "{name} 需要 {missing}",
     "targets.needs_iree": "{name} 需要 iree 的运行时：pip install 'layertap[iree]'",
     "targets.needs_operator": "运行它需要：{unknown}",
+    "targets.no_arguments": "{name} 是模型而不是工厂函数，不接受参数（{arguments}）",
     "targets.no_file": "{name}：没有文件 {path}（从 {cwd} 查找）",
     "targets.no_functions": "没有函数和类",
     "targets.no_import": "{name}：Python 无法导入 {path}",

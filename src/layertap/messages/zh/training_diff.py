@@ -17,6 +17,7 @@ MESSAGES = {
     "training_diff.nothing_common": "两次训练没有共同的步和位置",
     "training_diff.only_in": "只在 {name} 中：{site}",
     "training_diff.other_data": "从第 {step} 步起输入批次不同：是数据、顺序或数据增强的差异，不是模型",
+    "training_diff.rank": "rank {rank}",
     "training_diff.rounding": "两者在第 {step} 步分开，差异在舍入误差范围内",
     "training_diff.shards_disagree": "其分片不一致",
     "training_diff.sites_alone": "共有的部分逐位相同，但有 {count} 个位置只在一侧有记录",

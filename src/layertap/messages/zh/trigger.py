@@ -1,6 +1,7 @@
 """Chinese: what layertap.trigger says."""
 
 MESSAGES = {
+    "trigger.and_rank": "，rank {rank}",
     "trigger.at": "触发 {rule}（{at}）：{reason}",
     "trigger.backward": "产生于 {name} 的反向计算",
     "trigger.batch": "输入批次本身含非有限值：{what}",
@@ -21,6 +22,8 @@ MESSAGES = {
     "trigger.ring_steps": "缓存中的第 {span} 步已写入运行记录",
     "trigger.rule_at": "第 {step} 步的 {rule}",
     "trigger.silenced": "另有 {silenced} 次触发没有报告；triggers.most = {most}",
+    "trigger.step": "第 {step} 步",
+    "trigger.step_text": "第 {step} 步：{texts}",
     "trigger.stripped": "因预算丢弃了缓存中的 {stripped} 个张量；保留了统计量",
     "trigger.the_model": "模型",
     "trigger.unknown": (

@@ -1,10 +1,10 @@
 """Chinese: what layertap.where says."""
 
 MESSAGES = {
-    "where.after": "它留在参数中的内容",
+    "where.state": "它留在参数中的内容",
     "where.call": "{where}，第 {call} 次调用",
-    "where.entry": "{module} 的输入",
-    "where.exit": "它的输出",
+    "where.input": "{module} 的输入",
+    "where.output": "它的输出",
     "where.grad_input": "它的输入的梯度",
     "where.grad_output": "传到 {module} 的梯度",
     "where.leaf": "{where}（{leaf}）",

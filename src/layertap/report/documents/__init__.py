@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.report.document import Block, Document
 
 DOCUMENTS: Mapping[str, str] = {
@@ -41,4 +42,4 @@ def document_of(result: Any, extra: Sequence[Block] = ()) -> Document:
             made = getattr(import_module(f"{__name__}.{module}"), name)
             document: Document = made(result, extra) if extra else made(result)
             return document
-    raise BadArgument(f"a {type(result).__name__} has no report; there are reports of {', '.join(DOCUMENTS)}")
+    raise BadArgument(tr("report.no_report", name=type(result).__name__, documents=", ".join(DOCUMENTS)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from layertap.compare.columns import column
 from layertap.messages import tr
 from layertap.report.charts.spec import Point, errors
-from layertap.report.diff import headline, pair_name
+from layertap.report.diff import headline, pair_name, row_namer
 from layertap.report.document import Block, Chart, Document, Heading, Ladder, Paragraph, Table, TableRow, Verbatim
 from layertap.report.ladder_entries import report_entries
 from layertap.report.rows import chosen
@@ -34,7 +34,7 @@ def report_document(report: Report, extra: Sequence[Block] = ()) -> Document:
     blocks: list[Block] = []
     if rows:
         blocks += [_chart(report, rows), Ladder(entries=report_entries(report, rows), left_out=left)]
-        blocks += [*extra, *_details(rows), Paragraph(text=tr("page.legend"))]
+        blocks += [*extra, *_details(rows, row_namer(report)), Paragraph(text=tr("page.legend"))]
     else:
         blocks += extra
     if report.plan:
@@ -54,18 +54,20 @@ def _chart(report: Report, rows: Sequence[Row]) -> Chart:
     shown, _ = chosen(rows, DRAWN, [row.verdict for row in rows])
     points = [Point(name=pair_name(row), total=row.error, floor=row.floor, verdict=row.verdict) for row in shown]
     first = report.first
-    title = tr("chart.errors") if first is None else tr("chart.errors_first", site=pair_name(first))
+    title = tr("chart.errors") if first is None else tr("chart.errors_first", site=row_namer(report)(first))
     return Chart(spec=errors(points, title), opening=True, page=False)
 
 
-def _details(rows: Sequence[Row]) -> list[Block]:
+def _details(rows: Sequence[Row], name: Callable[[Row], str]) -> list[Block]:
     """All metrics of the rows that are no noise, else of the rows that come closest to a fault."""
     loud = [row for row in rows if row.verdict not in ("identical", "noise")]
     measured = [row for row in loud or sorted(rows, key=lambda row: -row.ratio)[:10] if row.difference is not None]
     if not measured:
         return []
     titles = ("site", "max", "mean", "p99", "relative", "cosine", "sqnr", "ulp", "nonfinite", "close", "why")
-    listed = [TableRow(cells=_metrics(row), state=row.verdict, title=row.why) for row in measured[:DETAILED]]
+    listed = [
+        TableRow(cells=[name(row), *_metrics(row)], state=row.verdict, title=row.why) for row in measured[:DETAILED]
+    ]
     table = Table(
         titles=[tr(f"page.metric.{title}") for title in titles],
         rows=listed,
@@ -83,7 +85,6 @@ def _metrics(row: Row) -> list[str]:
         return number(value, 3) if found.exact else ""  # estimated from sketches: error and cosine alone
 
     return [
-        pair_name(row),
         known(found.max_abs),
         known(found.mean_abs),
         known(found.percentiles[3]),

@@ -32,7 +32,7 @@ class CapturePlan:
         if not self.modules:
             return Note("neuron.plan_nothing")
         head = Note("neuron.plan", count=len(self.modules))
-        return "\n".join([head, *(f"note: {note}" for note in self.notes)])
+        return "\n".join([head, *(tr("report.note_line", note=note) for note in self.notes)])
 
 
 def prepare(

@@ -39,6 +39,16 @@ panel.addEventListener("change", (event) => {
   if (event.target.dataset.name) showSite({ [event.target.dataset.name]: event.target.value });
 });
 
+// A token recolours the ladder by its own errors.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("#tokens a[data-put]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const token = new URLSearchParams(link.dataset.put).get("t");
+  put({ t: token });
+  reload().then(() => document.querySelector(`#tokens a[data-put="t=${token}"]`)?.focus());
+});
+
 // The filter is a part of the state too.
 ladder.addEventListener("input", (event) => {
   if (event.target.matches(".lt-filter")) put({ q: event.target.value });
@@ -97,7 +107,12 @@ async function reload() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   version = fresh.getElementById("main").dataset.version;
   const place = ladder.scrollTop;
-  document.getElementById("verdict").replaceWith(fresh.getElementById("verdict"));
+  for (const name of ["verdict", "tokens"]) {
+    const now = document.getElementById(name), next = fresh.getElementById(name);
+    if (now && next) now.replaceWith(next);
+    else if (next) document.getElementById("main").before(next);
+    else now?.remove();
+  }
   const opened = [...ladder.querySelectorAll(".lt-layer.lt-open")].map((layer) => layer.id);
   ladder.replaceChildren(...fresh.getElementById("ladder").childNodes);
   for (const id of opened) document.getElementById(id)?.classList.add("lt-open");

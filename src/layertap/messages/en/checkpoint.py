@@ -1,0 +1,35 @@
+"""English: what layertap.weights.checkpoints says."""
+
+MESSAGES = {
+    "checkpoint.dtype": "{path}: {name} has the dtype {dtype}, which this torch does not have",
+    "checkpoint.elsewhere": "{name} is known by its fingerprint alone; its values are in another process",
+    "checkpoint.ended": "{path} ended at byte {at} of {end}: it is incomplete, or being written",
+    "checkpoint.fewer": "{name}: fewer values were read than its shape has",
+    "checkpoint.fingerprints": "fingerprints of {name}: {count} tensors",
+    "checkpoint.forbidden": "it names {name}, which a checkpoint's metadata has no use for",
+    "checkpoint.gguf_extra": "reading {path} needs gguf: pip install 'layertap[gguf]'",
+    "checkpoint.gguf_type": "{path}: {name} is of the type {type}, which is not read",
+    "checkpoint.incomplete": "{index} names {name}, which is not there: the download or copy is incomplete",
+    "checkpoint.kind": "{path} is of no known kind; expected .safetensors, {suffixes} or an index",
+    "checkpoint.lies_in": "{folder}: {name} lies in {file}, which is not there",
+    "checkpoint.lost": "{index}: {count} tensors are not in the files that it names (first: {first})",
+    "checkpoint.names_elsewhere": "{index} names {name}; expected a file in the same folder",
+    "checkpoint.no_dtype": "{name}: torch has no dtype {dtype}",
+    "checkpoint.no_named": "{folder}/.metadata names no tensors",
+    "checkpoint.no_shard": "{folder}: {name} has {count} of {total} values: a shard is missing",
+    "checkpoint.no_tensors": "{path} holds no tensors",
+    "checkpoint.none": "{path} holds no checkpoint: no .safetensors, no {suffixes}, no index and no .metadata",
+    "checkpoint.not_distributed": "not of torch.distributed.checkpoint",
+    "checkpoint.not_file": "not a file",
+    "checkpoint.not_fingerprint": "not a fingerprint",
+    "checkpoint.not_fingerprint_file": "not fingerprints of a model",
+    "checkpoint.not_fingerprints": "these are not the fingerprints of a model, or of a newer layertap",
+    "checkpoint.not_gguf": "not a GGUF file",
+    "checkpoint.not_index": "not an index of weights",
+    "checkpoint.not_name": "not a file name",
+    "checkpoint.not_weights": "not weights alone, which is all that is read",
+    "checkpoint.nowhere": (
+        "there is no {path}; give a checkpoint file (.safetensors, .bin, .pt, .gguf) or a folder of them"
+    ),
+    "checkpoint.twice": "{path}: {name} is in more than one file; keep one checkpoint in a folder",
+}

@@ -1,0 +1,120 @@
+"""The bytes of kept tensors: found in their files, and checked against what their records say of them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+from layertap.errors import CorruptRun, NoTensor
+from layertap.measure.fingerprint import fingerprint
+from layertap.messages import tr
+from layertap.site import Record
+from layertap.store.dtype import Bytes, size_of, stored_as
+from layertap.store.mirror import Mirror
+from layertap.store.schema import SCHEMA
+from layertap.store.shards import Shard, decode, tensor_path
+from layertap.store.tensorfile import TensorEntry, read_bytes, read_header
+
+_CACHED_HEADERS = 16
+
+
+class KeptTensors:
+    """The tensors of a run's folder."""
+
+    def __init__(self, folder: Path, shards: Sequence[Shard], mirror: Mirror | None = None) -> None:
+        self._folder, self._shards, self._mirror = folder, shards, mirror
+        self._name = str(folder) if mirror is None else mirror.url
+        self._headers: OrderedDict[str, dict[str, TensorEntry]] = OrderedDict()
+
+    def bytes_of(self, record: Record, *, verify: bool, mapped: bool) -> Bytes:
+        raw = self._read(record, mapped)
+        if verify and checksum(record) is not None:
+            check(self._name, record, fingerprint(raw, record.kept_dtype))
+        return raw
+
+    def _read(self, record: Record, mapped: bool) -> Bytes:
+        keyed(record)
+        name = f"{self._name}/tensors/{record.file}"
+        if self._mirror is not None:
+            self._mirror.tensor_file(record.file)
+        try:
+            path = tensor_path(self._folder, record.file)
+        except CorruptRun:
+            if (moved := self._moved(record)) is None:
+                raise
+            return self._read(moved, mapped)
+        header = self._headers.get(record.file)
+        if header is None:
+            header = self._headers[record.file] = read_header(path, name)
+            if len(self._headers) > _CACHED_HEADERS:
+                self._headers.popitem(last=False)
+        entry = header.get(record.key)
+        if entry is None:
+            raise CorruptRun(tr("store.no_tensor", name=name, key=record.key, site=record.site, step=record.step))
+        nbytes = entry.end - entry.begin
+        expected = size_of(record.kept_dtype, record.kept_shape)
+        stored = stored_as(record.kept_dtype, record.kept_shape, nbytes)
+        if (
+            stored != (entry.dtype, entry.shape)
+            or expected not in (None, nbytes)
+            or min(record.kept_shape, default=0) < 0
+        ):
+            raise CorruptRun(
+                tr(
+                    "store.tensor_differs",
+                    name=name,
+                    key=record.key,
+                    dtype=entry.dtype,
+                    shape=list(entry.shape),
+                    site=record.site,
+                    step=record.step,
+                    kept_dtype=record.kept_dtype,
+                    kept_shape=list(record.kept_shape),
+                )
+            )
+        if self._mirror is not None:
+            return self._mirror.read(record.file, entry.begin, entry.end)
+        return read_bytes(path, name, entry.begin, entry.end, mapped=mapped)
+
+    def _moved(self, record: Record) -> Record | None:
+        """The record after its shard was merged with others, which may happen while a run is open."""
+        stem = record.file.removesuffix(".safetensors")
+        for shard in self._shards:
+            if shard.stem == stem and shard.merged_into() is not None:
+                rows, same = decode(shard, 0, shard.read(SCHEMA.names)), (record.site, record.step, record.order)
+                return next((row for row in rows if (row.site, row.step, row.order) == same), None)
+        return None
+
+
+def keyed(record: Record) -> str:
+    """The key of what was kept of a record; a NoTensor where only statistics were."""
+    if record.kept == "stats" or not record.file:
+        raise NoTensor(tr("store.stats_only", site=record.site, step=record.step, site2=str(record.site)))
+    return record.key
+
+
+def checksum(record: Record) -> int | None:
+    """The fingerprint that the kept bytes of a record must have; None where none is known."""
+    if record.kept == "stats":
+        return None
+    if record.kept_fingerprint is None and record.kept == "tensor" and (record.sketch or record.fingerprint):
+        return record.fingerprint  # format 1
+    return record.kept_fingerprint
+
+
+def check(name: str, record: Record, found: int) -> None:
+    """Raises a CorruptRun unless `found` is the fingerprint that the kept bytes must have."""
+    expected = checksum(record)
+    if expected is not None and found != expected:
+        raise CorruptRun(
+            tr(
+                "store.tensor_damaged",
+                name=name,
+                file=record.file,
+                site=record.site,
+                step=record.step,
+                found=found,
+                expected=expected,
+            )
+        )
