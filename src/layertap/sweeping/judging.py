@@ -117,7 +117,7 @@ def conclude(
     )
 
 
-def _opened(finished: Sequence[Finished]) -> tuple[list[Recorded], list[Finished]]:
+def _opened(finished: Sequence[Finished]) -> tuple[list[RecordedMode], list[Finished]]:
     """The modes' runs; one that another process has damaged since counts as none."""
     runs, left = [], []
     for one in finished:
@@ -179,14 +179,20 @@ def _mode(
     if measured is not None:
         # A measured floor is the reference's own; a mode in another precision has another.
         plain = not bits and not mode.dtype and not mode.composition
+        theirs = reference_outcome.get("evidence") or {}
         verdict, rows = rows_against(
-            reference, run, measured, bits=bits, dtypes=dtypes_of(evidence), floors=floors if plain else {}
+            reference,
+            run,
+            measured,
+            bits=min((one for one in (bits, bits_of(theirs)) if one), default=0),
+            dtypes=[*dtypes_of(evidence), *dtypes_of(theirs)],  # either side rounds
+            floors=floors if plain else {},
         )
     notes += _mode_notes(mode, outcome, reference_outcome, run, reference, verdict)
     if any(note.code == "sweep.other_input" for note in notes):
         verdict = "inconclusive"
-    theirs, ours = read_tokens(one.folder), read_tokens(Path(str(reference.run.path)))
-    tokens = compare_tokens(ours, theirs) if ours is not None and theirs is not None else None
+    said, expected = read_tokens(one.folder), read_tokens(Path(str(reference.run.path)))
+    tokens = compare_tokens(expected, said) if expected is not None and said is not None else None
     return replace(
         known,
         path=str(one.folder),
@@ -324,6 +330,8 @@ def _verdict(modes: Mapping[str, ModeResult], notes: Sequence[Note]) -> Verdict:
     """What could not be run or proven weighs more than any number."""
     found = {mode.verdict for mode in modes.values()}
     if any(mode.error or any(note.code == "sweep.other_input" for note in mode.notes) for mode in modes.values()):
+        return "inconclusive"
+    if len(modes) == 1:  # nothing was compared
         return "inconclusive"
     if "fault" in found or any(note.code in WRONG_NAME for note in notes):
         return "fault"

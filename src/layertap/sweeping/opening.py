@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ def open_mode(task: Mapping[str, Any]) -> Opened:
         model = _compiled(model, mode["compile"])
     set_seeds(task["seed"])
     return Opened(
-        target=replace(target, model=plain),
+        target=target,
         model=model,
         plain=plain,
         inputs=inputs,
@@ -144,7 +144,10 @@ def _cut(inputs: Inputs, asked: int, notes: list[Note]) -> Inputs:
         for leaf in leaves(inputs)
         if leaf.tensor is not None and leaf.tensor.ndim == 2 and not leaf.tensor.is_floating_point()
     }
-    length = max(lengths.values(), default=0)
+    if not lengths:
+        notes.append(Note("sweep.no_tokens", asked=asked))
+        return inputs
+    length = max(lengths.values())
     if length < asked:
         notes.append(Note("sweep.short", length=length, asked=asked))
     if length <= asked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -114,7 +115,8 @@ class _SweepPlan:
         return self.folder / "logs" / f"{slug(mode.name)}.txt"
 
     def staging(self, mode: ModeDefinition, kind: str = "record") -> Path:
-        return self.folder / f".{kind}-{slug(mode.name)}"
+        # Absolute: a mode may change the working directory.
+        return Path(os.path.abspath(self.folder)) / f".{kind}-{slug(mode.name)}"
 
     def timeout(self, mode: ModeDefinition) -> float:
         return mode.timeout or self.definition.timeout
@@ -136,7 +138,9 @@ class _SweepPlan:
         job = self.job(mode, "record")
         if mode.command:
             run = str(job.folder / "run")
-            job.command = tuple(word.replace("{run}", run) for word in command_words(mode))
+            job.command = tuple(
+                word.replace("{run}", run).replace("{python}", sys.executable) for word in command_words(mode)
+            )
             job.environment = {**job.environment, "LAYERTAP_RUN": run}
         return job
 
