@@ -218,6 +218,8 @@ def _mode(name: str, value: Any, where: str) -> ModeDefinition:
         or "\\" in name
     ):
         raise BadArgument(tr("sweeping.mode_name", where=where, name=name))
+    if name.lower() in RESERVED:
+        raise BadArgument(tr("sweep.reserved_name", where=where))
     if not isinstance(value, Mapping):
         raise BadArgument(tr("sweeping.where_table", where=where, value=value))
     _known(value, {one.name for one in fields(ModeDefinition)} - {"name"}, where)

@@ -17,6 +17,7 @@ from layertap.sweeping.comparing import (
     RecordedMode,
     floors_from,
     groups_of,
+    matched,
     matrix_of,
     measure_all,
     recorded,
@@ -72,7 +73,7 @@ def conclude(
     notes: list[Note] = []
     runs, finished = _opened(finished)
     reference = _reference(definition, finished, runs, notes)
-    runs.sort(key=lambda one: one.name != reference)
+    runs = matched(sorted(runs, key=lambda one: one.name != reference), reference)
     measured = measure_all(runs, lambda done, total: tell("compare", "comparing", done, total))
     ours = next((one for one in runs if one.name == reference), None)
     by_name = {one.name: one for one in runs}

@@ -19,6 +19,7 @@ from layertap.sweeping.identity import identity
 from layertap.sweeping.quantising import quantise
 from layertap.sweeping.seeds import set_seeds
 from layertap.targets import Inputs, Target, make_inputs, open_target
+from layertap.targets.shadow import Artefact
 
 
 @dataclass(kw_only=True)
@@ -54,6 +55,9 @@ def open_mode(task: Mapping[str, Any]) -> Opened:
     inputs = _inputs(target, task["input"], task["seed"], notes)
     model = target.model
     given = {leaf.path: identity(leaf.tensor) for leaf in leaves(inputs) if leaf.tensor is not None}
+    fixed = [key for key in ("dtype", "quantize", "device", "compile") if mode[key]]
+    if isinstance(model, Artefact) and fixed:
+        raise BadArgument(tr("sweep.compiled_file", target=target.name, keys=", ".join(fixed)))
     if "random" in task["input"]:
         inputs = _as_the_weights(model, inputs)
     if mode["dtype"]:

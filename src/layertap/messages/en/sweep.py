@@ -35,7 +35,11 @@ MESSAGES = {
     ),
     "sweep.short": "the sample has {length} tokens, shorter than the {asked} that were asked for",
     "sweep.no_tokens": "seq_len = {asked} was left aside: the sample holds no token ids",
-    "sweep.reserved_name": "a mode of this name would lie where the sweep keeps its own files",
+    "sweep.reserved_name": "{where}: a mode of this name would lie where the sweep keeps its own files",
+    "sweep.compiled_file": (
+        "{target} is compiled, so {keys} cannot change it any more; compile it again, or give the mode a target of its "
+        "own"
+    ),
     "sweep.other_input": (
         "its input is not the reference's ({leaf}: {given}, the reference's is {expected}); give input = … in the "
         "definition, so that all modes are handed the same"

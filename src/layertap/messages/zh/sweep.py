@@ -31,7 +31,8 @@ MESSAGES = {
     "sweep.reference_left_out": "未选择参考模式 {wanted}；改以 {instead} 为参考（--reference 可另行指定）",
     "sweep.short": "样本只有 {length} 个 token，少于所要求的 {asked} 个",
     "sweep.no_tokens": "忽略了 seq_len = {asked}：样本中没有词元编号",
-    "sweep.reserved_name": "此名称的模式会与扫描自身的文件冲突",
+    "sweep.reserved_name": "{where}: 此名称的模式会与扫描自身的文件冲突",
+    "sweep.compiled_file": ("{target} 已经编译，{keys} 无法再改变它；请重新编译，或为该模式指定自己的 target"),
     "sweep.other_input": (
         "其输入与参考模式不同（{leaf}：{given}，参考为 {expected}）；请在定义中给出 input = …，使所有模式得到同一输入"
     ),
