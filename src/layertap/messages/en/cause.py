@@ -34,6 +34,7 @@ MESSAGES = {
     "cause.on_grid": "the values of {name} are those of a quantised type, {grid:.3g} off",
     "cause.one_gradient": "{name} gets a gradient on one side only",
     "cause.op_argument": "{op}: argument {ours}, expected {theirs}",
+    "cause.op_at": "{name} at {place}",
     "cause.other_op": "runs {op} where the reference runs {name}",
     "cause.other_order": "the same values in another order",
     "cause.other_size": "its output has a different size from the reference's",
