@@ -1,4 +1,4 @@
-"""English: what layertap.cause says."""
+"""English: the messages of layertap.cause."""
 
 MESSAGES = {
     "cause.added": "{mean:+.4g} is added to every value",

@@ -1,4 +1,4 @@
-"""English: what layertap.cli says."""
+"""English: the messages of layertap.cli."""
 
 MESSAGES = {
     "cli.a_number": "a number",

@@ -1,4 +1,4 @@
-"""English: what layertap.fault says."""
+"""English: the messages of layertap.fault."""
 
 MESSAGES = {
     "fault.among_equals": (

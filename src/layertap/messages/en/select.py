@@ -1,4 +1,4 @@
-"""English: what layertap.select says."""
+"""English: the messages of layertap.select."""
 
 MESSAGES = {
     "select.also": "also {value}",

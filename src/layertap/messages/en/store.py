@@ -1,4 +1,4 @@
-"""English: what layertap.store says."""
+"""English: the messages of layertap.store."""
 
 MESSAGES = {
     "store.bytes_given": "{site}: {count} bytes given; the record has kept={kept!r}, {kept_dtype} {kept_shape}",

@@ -1,4 +1,4 @@
-"""English: what layertap.table says."""
+"""English: the messages of layertap.table."""
 
 MESSAGES = {
     "table.empty": "empty: {titles}",

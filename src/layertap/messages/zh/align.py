@@ -1,4 +1,4 @@
-"""Chinese: what layertap.align says."""
+"""Chinese: the messages of layertap.align."""
 
 MESSAGES = {
     "align.after_dropping": "去掉{dropped}之后",

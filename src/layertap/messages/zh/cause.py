@@ -1,4 +1,4 @@
-"""Chinese: what layertap.cause says."""
+"""Chinese: the messages of layertap.cause."""
 
 MESSAGES = {
     "cause.added": "每个值都加上了 {mean:+.4g}",

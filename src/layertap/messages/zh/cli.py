@@ -1,4 +1,4 @@
-"""Chinese: what layertap.cli says."""
+"""Chinese: the messages of layertap.cli."""
 
 MESSAGES = {
     "cli.a_number": "数字",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.fault says."""
+"""Chinese: the messages of layertap.fault."""
 
 MESSAGES = {
     "fault.among_equals": "{total} 个模块中有 {equal} 个与同一精度下的参考模型逐位相同，而此模块不同",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.report says."""
+"""Chinese: the messages of layertap.report."""
 
 MESSAGES = {
     "report.all_rows": "全部 {total} 行：-v、--json、--html、report.rows",

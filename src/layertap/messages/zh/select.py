@@ -1,4 +1,4 @@
-"""Chinese: what layertap.select says."""
+"""Chinese: the messages of layertap.select."""
 
 MESSAGES = {
     "select.also": "又名 {value}",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.store says."""
+"""Chinese: the messages of layertap.store."""
 
 MESSAGES = {
     "store.bytes_given": "{site}：给出 {count} 字节；而记录为 kept={kept!r}、{kept_dtype} {kept_shape}",

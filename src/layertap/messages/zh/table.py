@@ -1,4 +1,4 @@
-"""Chinese: what layertap.table says."""
+"""Chinese: the messages of layertap.table."""
 
 MESSAGES = {
     "table.empty": "空列：{titles}",
