@@ -1,13 +1,15 @@
 """A cache that every layer is handed is recorded once, and again where it was written into."""
 
+import pytest
 import torch
-import transformers
 from torch import nn
 
 import layertap as lt
 from layertap.capture.module_tap import KNOWN
 from layertap.messages import tr
 from models import gpt2
+
+transformers = pytest.importorskip("transformers")
 
 X = torch.ones(1, 3)
 LAYERS = 4

@@ -1,10 +1,18 @@
 """Tensors out of a running model.
 
-`recording` is the door, `recorder` what stands behind it. `taps` sees the calls of modules (`classes`: how),
-`module_tap` takes the tensors of a call, `leaves` finds them in nested values, `sink` measures them and hands them to
-the store's writer (`cuda`: without synchronising), `ledger` balances the receipt.
-Compiled graphs: `graph_taps` are taps that a compiler sees, `baking` makes them outputs of a model's graph, `compiled`
-records a model that torch.compile was applied to (`graph_ops`: with operations of our own).
+recording        `record`: a context manager; planning: what it would take                     <- read first
+recorder         a recording from its start to its receipt (taking: what it does with one tensor)
+taps             how the calls of a module are seen (classes: the class that a tapped module gets; guard: our own work)
+module_tap       one module: which tensors of a call are taken (quick: the short way; slots: what is known of it)
+leaves           tensors inside nested values; sharding, collectives: of distributed ones, the part that is here
+contents         what has been recorded of shared objects; own_share: the gradients of a module's own inputs
+keep, schedule   how much is kept, and when
+sink             to the writer: gathering (the open batch), pending_record, room and headroom (bytes), buffers, tee
+cuda             from a device without synchronising
+receipt_builder  what came from each site, and why nothing did; info: what a run says about its making
+graph_taps       taps that a compiler sees; graph_ops: with operations of our own
+baking           `bake`: taps as outputs of a model's graph; compiled: recording what torch.compile was applied to
+exit_signal      a script that Ctrl-C ended still ends by Ctrl-C
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,16 +1,19 @@
 """Two runs, one verdict: prove that they can be compared, align, measure, judge.
 
 diff         the whole of it, below: read this first
-comparable   the same inputs? real captures? or a placebo?
+comparable   whether the two can be compared at all: real captures, and
+same_inputs  the same inputs, or the same but for padding
+staleness    captures that cannot be of a model at work
+claims       runs that are not what they are called; a placebo
 align        which tensor of one run is which of the other
 layouts      ranks that hold parts, read as one process would have left them
 chosen       only the sites that were asked for
+padding      padding, as ids or masks prove it
 overlap      tensors of different lengths, and what part of them is the same
 estimates    pairs without tensors, measured by columns
 measuring    one pass over each pair
-floor        what rounding explains
+floors       what rounding explains, measured by further runs (modelled: judge)
 sharded      records of a part of a tensor, and what both sides hold of it
-judge        the verdict on a pair
 rows         a row for each pair, in order of execution
 columns      the same rows, held by columns
 precision    float32 outside, bfloat16 within

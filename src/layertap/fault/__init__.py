@@ -11,15 +11,19 @@ record_tap         what stands at each module of the reference meanwhile; force_
 replay_measure     what all taps of a run share; call_stack: who is inside whom; tensor_swap: one tensor for another
 reference_trace    the nouns of a replay; tensor_cache: where tensors wait, within a budget
 value_layouts      one value in two layouts
-contrast           one tensor against another; outputs: what two models return
+world              the ranks that run a candidate together; places: which part of a whole each holds
+sharded_replay     a replay on several ranks; sharded_cause, reduction: what one rank holds, how ranks are combined
+outputs            what two models return
+local              this rank's part of distributed values
 masks              masks that differ in form: what they say, and which module made them
 inplace_writes     which call wrote into a tensor that was only given to it
 rounding           what honest arithmetic does
-judge              which modules are above their floor
+module_rows        which modules are above their floor
 exchange           weights and settings that differ within the floor, tried by putting the reference's in place
 quantised_kinds    what is quantised everywhere, and no fault of one module
 quantised          whether weights are another's, quantised
 cancelling         modules that are wrong one by one and right together
+omitted            a module that was left out when its neighbours were rearranged
 unjudged           what could not be judged inside a module that is above its floor
 culprit            a closer look at the modules at fault
 drill              the operators inside them, and what they say (operators)

@@ -9,6 +9,10 @@
     kernel.py, slab.py   CUDA: one launch, no synchronisation; capture launches it itself
     histogram.py         counts of fixed bins, kept where `keep="histogram"`
     portable.py          statistics as a part of a graph, for any compiler
+    pair/                two tensors, one pass
+    fingerprint.py       of bytes in memory or a file, without torch; rows.py: of the rows of a batch
+    floats.py, float8.py number formats; dense.py: the numbers of a tensor of any layout
+    fused.py, bits.py    the fused kernel, and what kernels share; launching.py: how they are launched
     plain.py             any device, with torch's own operations; also the CPU where no compiler was at hand
 
 Nothing here imports torch until a tensor is measured.

@@ -1,17 +1,20 @@
 """A run on disk: written safely by `RunWriter`, read without torch by `Run`. FORMAT.md says what lies in the folder.
 
-    schema      the columns of a record, to and from arrow tables      <- read after FORMAT.md
-    dtype       element types by name, and how numpy reads them
-    tensorfile  safetensors: written as a stream, read by a memory map
-    runfile     run.json: what is known of the run as a whole, session by session
-    folder      what to do with a run that already exists
-    writer      RunWriter: records and tensors in, committed shard by shard
-    memory      MemoryWriter: the same without a folder
-    shards      the parquet files, opened with suspicion
-    index       the small columns of all records, in memory
-    run         Run: the reader
-    records     SiteRecords: what a run knows of one site
-    layout      Layout: which output of a compiled artefact is which tap
+schema        the columns of a record, to and from arrow tables      <- read after FORMAT.md
+writer        RunWriter: records and tensors in, committed shard by shard
+open_shard    the shard that is being written: parquetfile, tensorfile; columns, plans, batch_append: rows of a batch
+given         the bytes to keep, checked; session: one process that writes, and how it ended
+folder        what to do with a run that exists; folder_lock, locked_file: one writer; recorded: what a folder holds
+compaction    many small shards made one; thinning: steps taken out
+memory        MemoryWriter: the same without a folder
+run           Run: the reader
+opening       what a folder holds; runfile: run.json; shards: the parquet files, opened with suspicion (footer)
+index         the small columns of all records, in memory
+records       SiteRecords: what a run knows of one site
+kept          the bytes of kept tensors, checked (mapped: through a map; dtype: element types without torch)
+assembly      the parts of a distributed tensor as the whole; merged: a run of ranks as one process's
+storage       object storage; remote_writer: written there; mirror: read from there
+layout        Layout: which output of a compiled artefact is which tap
 
 Nothing here imports torch until a tensor is asked for.
 """

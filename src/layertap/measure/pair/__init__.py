@@ -3,7 +3,7 @@
 arrays      `compare`: two arrays of bytes, on the host, without torch (`native` or `plain`; `lines` reads their sums)
 difference  what that gives: `Difference`
 deferred    pairs of tensors of any device, measured now and read later; `contrast` is what that gives
-many        pairs on a CUDA device by our own kernel (`kernel` launches `fused`, `exact` and `fold`)
+many        pairs on a CUDA device by our own kernel (`kernel` launches `fused`, with `words`, `exact` and `fold`)
 """
 
 from layertap.measure.pair.arrays import Array, compare
