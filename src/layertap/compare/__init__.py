@@ -1,7 +1,7 @@
 """Two runs, one verdict: prove that they can be compared, align, measure, judge.
 
 diff         the whole of it, below: read this first
-comparable   the same inputs? real captures? or a placebo?
+comparable   the same inputs (same_inputs)? real captures? or a placebo?
 align        which tensor of one run is which of the other
 layouts      ranks that hold parts, read as one process would have left them
 chosen       only the sites that were asked for

@@ -14,19 +14,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from layertap.durable import make_folder, sync_folder
 from layertap.errors import BadArgument, RunError
-from layertap.measure.fingerprint import fingerprint
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Receipt, Record
 from layertap.store.batch_append import BatchAppender
 from layertap.store.columns import RecordBatch
 from layertap.store.compaction import SMALL_BYTES, SMALL_ROWS, merge
-from layertap.store.dtype import size_of
 from layertap.store.folder import prepare
+from layertap.store.given import as_bytes, with_fingerprint
 from layertap.store.open_shard import OpenShard
 from layertap.store.runfile import run_file, write_session
 from layertap.store.schema import FORMAT, kept_nothing
@@ -360,37 +357,6 @@ class RunWriter:
 def closed_as(receipt: Receipt | None) -> str:
     """The status of a session that has ended: one that an error stopped early is not complete."""
     return "stopped" if receipt is not None and receipt.error else "complete"
-
-
-def as_bytes(record: Record, data: Any) -> memoryview:
-    """The kept tensor's bytes, checked against what the record says of them."""
-    view = memoryview(data)
-    if not view.c_contiguous:
-        raise BadArgument(tr("store.not_contiguous", site=record.site))
-    view = view.cast("B") if view.nbytes else memoryview(b"")
-    expected = size_of(record.kept_dtype, record.kept_shape)
-    if record.kept == "stats" or not record.kept_dtype or (expected is not None and expected != len(view)):
-        raise BadArgument(
-            tr(
-                "store.bytes_given",
-                site=record.site,
-                count=len(view),
-                kept=record.kept,
-                kept_dtype=record.kept_dtype or tr("store.no_kept_dtype"),
-                kept_shape=list(record.kept_shape),
-            )
-            + (tr("store.which_is_bytes", expected=expected) if expected is not None else "")
-        )
-    return view
-
-
-def with_fingerprint(record: Record, data: memoryview) -> Record:
-    """The record with the fingerprint of its kept bytes, which a whole tensor's own measure has given already."""
-    if record.kept_fingerprint is not None:
-        return record
-    if record.kept == "tensor" and record.sketch:
-        return replace(record, kept_fingerprint=record.fingerprint)
-    return replace(record, kept_fingerprint=fingerprint(np.frombuffer(data, np.uint8), record.kept_dtype))
 
 
 def _session_name(now: float) -> str:
