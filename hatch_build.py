@@ -1,4 +1,4 @@
-"""Compiles measure/onepass.c, measure/pair.c and store/mapped.c when the package is built or installed editable.
+"""Compiles the C files of measure and store when the package is built or installed editable.
 
 Without a compiler the build goes on and says so: plain.py then does the same work with torch's operations,
 pair/plain.py with numpy's, and tensors are read in place of mapped. The libraries use no Python headers, so one wheel
@@ -18,7 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = ["measure/onepass", "measure/pair", "store/mapped"]
+SOURCES = ["measure/onepass", "measure/pair", "measure/contrast", "store/mapped"]
 # Not -march=native: they look at the processor when they run. Not -ffast-math: they look for NaN and Inf. And
 # no contraction: a fused multiply-add is written where it is wanted.
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-shared", "-fPIC"]

@@ -115,7 +115,7 @@ def cuts(count: int, seconds: float, durability: str) -> int:
         image = make_image(Path(room) / "image")
         with mounted(image, Path(room) / "live") as live:
             command = [sys.executable, __file__, "--child", live, "--durability", durability]
-            writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            writer = subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0)
             assert writer.stdout is not None
             os.set_blocking(writer.stdout.fileno(), False)
             try:
@@ -143,7 +143,8 @@ def cuts(count: int, seconds: float, durability: str) -> int:
 
 
 def read_lines(stream: object) -> dict[str, tuple[int, str]]:
-    lines = (stream.read() or "").splitlines()  # type: ignore[attr-defined]
+    # Unbuffered bytes: a text stream fails where a pipe that does not block has nothing to say.
+    lines = (stream.read() or b"").decode().splitlines()  # type: ignore[attr-defined]
     return {
         name: (int(steps), state) for name, steps, state in (line.split() for line in lines if line.count(" ") == 2)
     }

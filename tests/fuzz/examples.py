@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from formats.foreign import recorded
+from fuzz.programs import make_programs
 from layertap.formats import export
 from layertap.store import RunWriter
 from layertap.testing import save_golden
@@ -49,6 +50,7 @@ def make(folder: Path) -> None:
     _passes(folder / "passes" / "TP0_PP0_Rank0_pid17")
     _polygraphy(folder / "polygraphy" / "results.json")
     _checkpoint(folder / "checkpoint")
+    make_programs(folder)
 
 
 def _run(folder: Path) -> None:

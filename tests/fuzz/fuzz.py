@@ -13,10 +13,12 @@ replaced, and its input counts as wrong.
 from __future__ import annotations
 
 import argparse
+import atexit
 import mmap
 import os
 import pickle
 import random
+import shutil
 import signal
 import struct
 import sys
@@ -28,6 +30,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -89,8 +92,8 @@ def fuzz(numbers: Sequence[int], kinds: tuple[str, ...] = tuple(READERS), begun:
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=place) as temporary, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        sound = Path(temporary)
-        make(sound)
+        sound = Path(temporary) / "sound"
+        shutil.copytree(_examples(), sound)
         files = {kind: sorted(path for path in (sound / kind).rglob("*") if path.is_file()) for kind in kinds}
         right = {kind: READERS[kind](sound)[0] for kind in kinds}
         for number in numbers:
@@ -102,6 +105,17 @@ def fuzz(numbers: Sequence[int], kinds: tuple[str, ...] = tuple(READERS), begun:
         lines = status.read_text(encoding="ascii").splitlines()
         tally.memory = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
     return tally
+
+
+@cache
+def _examples() -> Path:
+    """The sound files, made once; whoever damages some works on a copy."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        make(folder)
+    return folder
 
 
 def _one(
@@ -131,6 +145,7 @@ def _one(
 
 def spread(numbers: range, kinds: tuple[str, ...], processes: int) -> Iterator[Tally]:
     """The same in forked processes, in parts as they are done."""
+    _examples()  # before the first fork
     pending = [numbers[begin : begin + 500] for begin in range(0, len(numbers), 500)]
     running: dict[int, tuple[range, IO[bytes], mmap.mmap]] = {}
     while pending or running:

@@ -73,6 +73,7 @@ def test_keys(compared, tab):
     assert "q=blocks.7" in tab.url
     tab.keyboard.press("Escape")
     assert seen.count() > 1
+    assert "q=" not in tab.url
 
 
 def test_only_what_is_no_noise(compared, tab):
@@ -177,3 +178,21 @@ def test_the_ladder_works_in_a_frame_from_text(tab, compared):
     frame.locator("a.lt-cell").nth(9).click()
     row.click()
     assert row.get_attribute("aria-selected") == "true"
+
+
+@pytest.mark.parametrize("path", ["/", "/?site=blocks.3.down", "/?b=none", "/runs"])
+def test_a_phone_scrolls_down_and_not_sideways(compared, tab, path):
+    tab.set_viewport_size({"width": 360, "height": 740})
+    tab.goto(f"{compared.url}{path}")
+    assert tab.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_paper_has_all_of_a_page(compared, tab):
+    tab.goto(f"{compared.url}/?site=blocks.3.down")
+    tab.emulate_media(media="print")
+    assert not tab.locator(".top").is_visible()
+    inner = tab.evaluate(
+        "[...document.querySelectorAll('.panes > section')].map(one => one.scrollHeight - one.clientHeight)"
+    )
+    assert max(inner) <= 1
+    assert tab.locator("tr[data-site]:visible").count() == 75

@@ -112,6 +112,11 @@ def test_a_run_from_the_page(shown, scanner, tab):
     tab.locator("#tokens button").nth(2).click()
     assert tab.locator("#slider").input_value() == "2"
     tab.locator("#measure").select_option("gradient")
+    tab.goto(tab.url)  # the address holds the state
+    tab.locator("#result").wait_for()
+    tab.wait_for_timeout(300)
+    assert (tab.locator("#slider").input_value(), tab.locator("#measure").input_value()) == ("2", "gradient")
+    image = tab.locator("#blocks img").first
     image.hover()
     number = shown.json("/scanner.json")["number"]
     tab.locator("input.branch").nth(3).uncheck()  # switched off live: it runs again
@@ -122,3 +127,9 @@ def test_a_run_from_the_page(shown, scanner, tab):
     assert shown.json("/scanner.json")["skipped"] == ["model.layers.0.self_attn", "model.layers.1.mlp"]
     tab.wait_for_timeout(300)
     assert findings(tab) == []
+
+
+def test_without_the_token_the_page_says_that_it_cannot_run(shown, tab):
+    tab.goto(f"{shown.url}/scanner")
+    assert tab.locator("#run").is_disabled()
+    assert "without the token" in tab.locator("#empty").text_content()

@@ -106,3 +106,11 @@ def test_runs_without_ids_have_no_strip(tmp_path):
     with viewer(run, run) as shown:
         assert b"id='tokens'" not in shown.ask("/")[2]
         assert shown.json("/tokens.json")["ids"] == []
+
+
+def test_a_token_that_only_b_lost_is_marked(runs, tab):
+    with viewer(runs["a"], runs["nan"]) as shown:
+        tab.goto(f"{shown.url}/")
+        levels = tab.locator("#tokens .token").evaluate_all("all => all.map(one => one.dataset.level || '')")
+        assert levels == [*["nan"] * 15, "", *["nan"] * 15, ""]
+        assert "B NaN" in tab.locator("#tokens .token").first.get_attribute("title")

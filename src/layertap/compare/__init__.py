@@ -1,7 +1,10 @@
 """Two runs, one verdict: prove that they can be compared, align, measure, judge.
 
 diff         the whole of it, below: read this first
-comparable   the same inputs (same_inputs)? real captures? or a placebo?
+comparable   whether the two can be compared at all: real captures, and
+same_inputs  the same inputs, or the same but for padding
+staleness    captures that cannot be of a model at work
+claims       runs that are not what they are called; a placebo
 align        which tensor of one run is which of the other
 layouts      ranks that hold parts, read as one process would have left them
 chosen       only the sites that were asked for

@@ -1,4 +1,4 @@
-"""Were two runs given the same inputs: the same ids, masks and images, or the same but for padding?"""
+"""Whether two runs saw the same inputs: ids, masks and images, or the same but for padding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layertap.site import Record
 from layertap.store import Run
 
 
-def differing_inputs(reference: Run, candidate: Run, trim: Trim | None, reasons: list[str], notes: list[str]) -> None:
+def hold_inputs(reference: Run, candidate: Run, trim: Trim | None, reasons: list[str], notes: list[str]) -> None:
     unknown = [side for side, run in (("reference", reference), ("candidate", candidate)) if not known(run)]
     if unknown:
         whose = Note("comparable.of_both") if len(unknown) == 2 else Note("comparable.of_side", side=unknown[0])

@@ -11,6 +11,8 @@ record_tap         what stands at each module of the reference meanwhile; force_
 replay_measure     what all taps of a run share; call_stack: who is inside whom; tensor_swap: one tensor for another
 reference_trace    the nouns of a replay; tensor_cache: where tensors wait, within a budget
 value_layouts      one value in two layouts
+world              the ranks that run a candidate together; places: which part of a whole each holds
+sharded_replay     a replay on several ranks; sharded_cause, reduction: what one rank holds, how ranks are combined
 outputs            what two models return
 local              this rank's part of distributed values
 masks              masks that differ in form: what they say, and which module made them

@@ -21,10 +21,11 @@ from layertap.fault.reference_trace import ModuleCall, ReferenceTrace, ReplayRes
 from layertap.fault.repro import ReproWriter, Witness
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import FaultSearch
+from layertap.fault.sharded_cause import explain_ranks
 from layertap.fault.tensor_cache import CachedTensor
 from layertap.fault.unjudged import judged_pages
 from layertap.judge.signs import least_of
-from layertap.result import Note
+from layertap.result import Note, code_of
 from layertap.site import Site
 
 LAZY = {"xla", "lazy"}
@@ -68,6 +69,8 @@ class _Logs:
     theirs: dict[ModuleCall, Any]
     ours: dict[ModuleCall, Any]
     low: dict[ModuleCall, Any]
+    before: ReplayResult | None = None
+    """Of a candidate on several ranks, the run before, whose inputs were others."""
 
 
 def accuse(faulty: list[ModuleRow], scene: Scene) -> Finding:
@@ -114,6 +117,9 @@ def _logs(rows: list[ModuleRow], scene: Scene) -> _Logs:
     keep = frozenset(key for row in rows for key in (row.site, Site(path=row.page, call=row.call)))
     calls = frozenset((row.page, row.call) for row in rows if row.site.role not in ("param_grad", "grad_input"))
     lazy = {side.device.type for side in (search.ours, search.theirs)} & LAZY
+    if search.parts is not None:  # operators on parts are not those on the whole
+        kept, before = search.kept_twice(scene.trace, keep)
+        return _Logs(frozenset(), kept, {}, {}, {}, before)
     if lazy:
         calls = frozenset()
         search.notes.append(Note("fault.operators_skipped", lazy=", ".join(lazy)))
@@ -159,6 +165,8 @@ def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
         weights=scene.weights.get(row.page),
         by_its_weights=row.site in scene.standard,
     )
+    if scene.search.parts is not None and logs.before is not None:
+        return _on_ranks(row, clues, (ours, theirs), logs, scene)
     if row.page in scene.left_out:
         cause = "weights" if theirs is not None and next(theirs.parameters(), None) is not None else "structure"
         evidence: tuple[str, ...] = (scene.left_out[row.page],)
@@ -193,6 +201,27 @@ def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
         floor=row.floor,
         ratio=row.ratio,
         write_repro=ReproWriter(witness),
+    )
+
+
+def _on_ranks(
+    row: ModuleRow, clues: Clues, modules: tuple[nn.Module | None, nn.Module | None], logs: _Logs, scene: Scene
+) -> Finding:
+    parts = scene.search.parts
+    assert parts is not None
+    assert logs.before is not None
+    told = explain_ranks(row, clues, modules, parts, (logs.kept, logs.before))
+    seen = Note("cause.seen_at", where=row.where, line="")
+    reasons = tuple(reason for page, reason in scene.reasons.items() if page == row.page)
+    return Finding(
+        verdict="fault",
+        site=row.path,
+        cause=told.cause,
+        ranks=told.ranks,
+        evidence=(*(note for note in told.evidence if code_of(note) != "cause.seen_at"), *reasons, seen),
+        local=row.local,
+        floor=row.floor,
+        ratio=row.ratio,
     )
 
 

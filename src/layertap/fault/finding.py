@@ -15,9 +15,11 @@ from layertap.fault.free_run import FreeRunSearch, can_be_forced, eagerly
 from layertap.fault.model_runner import Inputs, ModelRunner
 from layertap.fault.pairing import Mapped, Pairing
 from layertap.fault.result import Finding
+from layertap.fault.rounding import forget_moves
 from layertap.fault.search import FaultSearch, Progress
 from layertap.fault.teacher_forced import TeacherForcedSearch
 from layertap.fault.tensor_cache import TensorCache, describe
+from layertap.fault.world import world_of
 from layertap.files import parse_bytes
 from layertap.messages import tr
 from layertap.result import Note
@@ -38,11 +40,15 @@ def find_fault(
     makes are judged too. `mapping` renames the candidate's modules to the reference's ({regex: replacement}, or a
     file). `budget` bounds the memory for the reference's tensors, beyond which they go to disk; without one, half of
     what is free on the device and a quarter of the machine's memory.
+
+    Of a candidate that runs on several ranks, each rank calls it with the whole reference, and gets the same finding:
+    each rank's part is held against the same part of the reference's values.
     """
     reference, candidate = _model(reference, "reference"), _model(candidate, "candidate")
     if not can_be_forced(reference):
         raise BadArgument(tr("fault.reference_compiled"))
     pairing = Pairing(reference, candidate, mapping)
+    world = world_of(reference, candidate)
     room = None if budget is None else parse_bytes(budget)
 
     def search(kind: type[FaultSearch]) -> Finding:
@@ -50,7 +56,7 @@ def find_fault(
             _left_alone(ModelRunner(reference, inputs), ModelRunner(candidate, inputs)) as (ours, theirs),
             _cache(room) as cache,
         ):
-            one = kind(ours, theirs, pairing, cache, progress or _silent)
+            one = kind(ours, theirs, pairing, cache, progress or _silent, world)
             found = one.finding()
             forwards = {"reference": one.spent, "candidate": theirs.forwards}
             return replace(found, forwards=forwards, memory=describe(cache))
@@ -75,6 +81,7 @@ def _left_alone(ours: ModelRunner, theirs: ModelRunner) -> Iterator[tuple[ModelR
     finally:
         ours.leave()
         theirs.leave()
+        forget_moves()
 
 
 @contextmanager

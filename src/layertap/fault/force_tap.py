@@ -92,6 +92,9 @@ class ForceTap:
             if flows(tensor) and end in BACK:
                 site = replace(key, role=BACK[end])
                 task.flowing.add(site)
+                if task.parts is not None and not task.whole:
+                    slot = task.trace.slots.get(key)
+                    task.parts.note_layout(site, None if slot is None else tuple(slot.get().shape), tensor)
                 back = self._back(site, caller)
                 swaps[id(tensor)] = tensor, gate(tensor, None if given is tensor else given, back)
             elif given is not tensor:

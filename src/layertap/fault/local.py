@@ -13,6 +13,7 @@ import torch
 
 from layertap.capture import collectives, taps
 from layertap.capture.leaves import leaves, map_tensors
+from layertap.fault.places import layout_of
 
 _Wrap = Callable[[torch.Tensor], torch.Tensor]
 
@@ -45,11 +46,22 @@ def _unwrapped(value: Any) -> tuple[Any, list[_Wrap]]:
 
     def unwrap(tensor: Any) -> torch.Tensor:
         wraps.append(_wrap_of(tensor))
-        plain: torch.Tensor = tensor.to_local() if hasattr(tensor, "placements") else tensor
-        # An operation, and not the tensor inside: that one has no gradient.
-        return plain.clone() if collectives.in_flight(type(plain)) else plain
+        return unwrapped(tensor)
 
     return map_tensors(value, unwrap), wraps
+
+
+def unwrapped(tensor: Any) -> torch.Tensor:
+    """This rank's plain tensor, complete; of a DTensor it knows the layout (`places.layout_of`)."""
+    plain: Any = tensor.to_local() if hasattr(tensor, "placements") else tensor
+    # An operation, and not the tensor inside: that one has no gradient.
+    plain = plain.clone() if collectives.in_flight(type(plain)) else plain
+    if hasattr(tensor, "placements"):
+        inner = getattr(tensor, "_local_tensor", None)
+        plain = inner.view_as(inner) if inner is not None and plain is inner else plain  # the DTensor keeps its own
+        plain._layertap_layout = layout_of(tensor)
+    found: torch.Tensor = plain
+    return found
 
 
 def _wrapped(value: Any, wraps: list[_Wrap]) -> Any:

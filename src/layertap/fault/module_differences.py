@@ -12,13 +12,13 @@ from layertap.capture.sharding import same_part
 from layertap.fault.quantised import quantisation_error, weights_in_effect
 from layertap.judge.roundoff import ROUNDOFF
 from layertap.measure.pair.deferred import contrast, on_one_device
-from layertap.result import Note
+from layertap.result import Note, code_of
 
 Explanation = tuple[str, tuple[str, ...]]
 """A cause from the closed list, and evidence."""
 
 
-def _tensors(module: nn.Module, path: str, called: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
+def own_tensors(module: nn.Module, path: str, called: set[str]) -> Iterator[tuple[str, torch.Tensor]]:
     """Its own parameters and buffers, and those of children that are never called: it uses them directly."""
     for name, child in module.named_modules():
         if not name or (f"{path}.{name}" if path else name) not in called:
@@ -28,11 +28,11 @@ def _tensors(module: nn.Module, path: str, called: set[str]) -> Iterator[tuple[s
 
 def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called: set[str]) -> Explanation | None:
     """Which of a module's own tensors differs, and how; None where none does, or a file keeps them to itself."""
-    right = dict(_tensors(reference, path, called))
+    right = dict(own_tensors(reference, path, called))
     known, told = _effects_apart(reference, candidate)
     if told is not None:
         return told
-    for name, tensor in _tensors(candidate, path, called):
+    for name, tensor in own_tensors(candidate, path, called):
         if tensor.is_meta:
             continue
         wanted = right.get(name)
@@ -55,7 +55,7 @@ def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called:
         grid = quantisation_error(wanted, values)
         if grid is not None and grid > 2 * ROUNDOFF["bfloat16"]:
             return "quantization", (Note("cause.on_grid", name=name, grid=grid),)
-        how = _how(wanted, values, found.error)
+        how = how_apart(wanted, values, found.error)
         return "weights", (Note("cause.weight", name=name, how=how),)
     return None
 
@@ -72,7 +72,11 @@ def _effects_apart(reference: nn.Module, candidate: nn.Module) -> tuple[bool, Ex
     found = contrast(wanted.to(values.dtype), values)
     if found is None or found.error <= ROUNDOFF["bfloat16"] or quantisation_error(wanted, values) is not None:
         return True, None
-    return True, ("weights", (Note("cause.weight", name="weight", how=_how(wanted, values, found.error)),))
+    how = how_apart(wanted, values, found.error)
+    named = [getattr(one, "weight", None) for one in (reference, candidate)]
+    if all(isinstance(one, torch.Tensor) for one in named) and code_of(how) != "cause.transposed":
+        return False, None  # they are compared as they are: if they are equal, the code is not
+    return True, ("weights", (Note("cause.weight", name="weight", how=how),))
 
 
 QUANTISED = 0.02
@@ -86,7 +90,7 @@ def plain_values(tensor: torch.Tensor) -> tuple[torch.Tensor | None, bool]:
     return (tensor.dequantize() if hasattr(tensor, "dequantize") else None), True
 
 
-def _how(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
+def how_apart(wanted: torch.Tensor, found: torch.Tensor, error: float) -> str:
     r, c = wanted.double(), found.double()
     slope = ((r * c).sum() / r.square().sum().clamp_min(1e-300)).item()
     if not torch.isfinite(r).all() and torch.isfinite(c).all():
@@ -147,8 +151,8 @@ def config_apart(reference: nn.Module, candidate: nn.Module) -> Explanation | No
     """Which setting of a module differs, or its class where it has no parameters to tell."""
     if type(reference).__name__ != type(candidate).__name__ and not list(reference.parameters()):
         return "config", (Note("cause.class", name=type(candidate).__name__, name2=type(reference).__name__),)
-    right = dict(_settings(reference))
-    for name, value in _settings(candidate):
+    right = dict(settings_of(reference))
+    for name, value in settings_of(candidate):
         if name in right and right[name] != value and name != "training":
             return "config", (Note("cause.setting", name=name, value=value, right=right[name]),)
     return None
@@ -162,7 +166,7 @@ def mode_apart(reference: nn.Module, candidate: nn.Module) -> Explanation | None
     return "config", (how,)
 
 
-def _settings(module: nn.Module) -> Iterator[tuple[str, Any]]:
+def settings_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
         if name.startswith("_"):
             continue

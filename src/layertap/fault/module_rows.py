@@ -122,6 +122,7 @@ def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) ->
                 site=key,
                 call=worst.event.owner[1] if worst.event.owner is not None else 0,
                 found=worst.event.found,
+                by_rank=worst.event.by_rank,
             )
         )
     return sorted(rows, key=lambda row: row.order)

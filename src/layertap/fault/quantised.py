@@ -22,6 +22,8 @@ APART = 3.5
 """A group that is this many times as far off as the typical one has other values, or another scale."""
 MOST = 0.98
 """The share of groups that have to fit."""
+PLACED = 0.02
+"""By how much what a module makes of an input may depend on where that stands, for it to be a matter of weights."""
 BUDGET = 512
 """Groups that are looked at closely; they are spread over the whole matrix."""
 HALF = 2.0**-10
@@ -178,6 +180,12 @@ def weights_in_effect(module: nn.Module, like: nn.Linear) -> torch.Tensor | None
         each = torch.eye(like.in_features, device=device, dtype=dtype)
         # Not against a zero: what quantises its input as well has no scale for that.
         found: torch.Tensor = ((module(each) - module(-each)) / 2).T
+        other: torch.Tensor = module(each.flip(0)).flip(0).T
     except Exception:  # noqa: BLE001  it may want other arguments than a linear layer: then its weights are not known
         return None
-    return found if found.shape == (like.out_features, like.in_features) else None
+    if found.shape != (like.out_features, like.in_features) or not torch.isfinite(found).all():
+        return None
+    # What it does by the place of a token is no weight. A bias is the same in all columns.
+    rest = other - found
+    rest = rest - rest.mean(1, keepdim=True)
+    return found if float(rest.norm()) <= PLACED * float(found.norm()) else None

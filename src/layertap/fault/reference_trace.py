@@ -85,6 +85,8 @@ class Event:
     caller: ModuleCall | None
     """The call of a module that this one was made from; None for the user's own."""
     found: Contrast
+    by_rank: tuple[tuple[int, float], ...] = ()
+    """The error of each rank's part, where the candidate runs on several."""
     beside: Contrast | None = None
     """The same value against the reference's in the candidate's dtype, where that was kept: what is no rounding of
     that dtype. Equal arithmetic on equal weights gives equal bits."""
@@ -109,5 +111,7 @@ class ReplayResult:
     """Calls of attention whose mask says something else than the reference's, with its maker, and how much."""
     kept: dict[Site, torch.Tensor] = field(default_factory=dict)
     """The run's own tensors at the places that were asked for."""
+    held: dict[tuple[Site, int], torch.Tensor] = field(default_factory=dict)
+    """The same by rank."""
     arguments: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """What the modules that were asked for were called with, after forcing."""

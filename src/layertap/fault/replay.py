@@ -17,10 +17,12 @@ from torch import nn
 
 from layertap.fault.call_stack import CallStack
 from layertap.fault.force_tap import ForceTap
+from layertap.fault.local import unwrapped
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.record_tap import RecordTap
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.replay_measure import Lowered, Replay
+from layertap.fault.sharded_replay import RankParts
 from layertap.fault.tensor_cache import TensorCache
 from layertap.fault.tensor_swap import Nudge
 from layertap.site import Site
@@ -55,6 +57,9 @@ def play(
     within: Callable[[CallStack], Any] | None = None,
     put_back: frozenset[tuple[str, str]] = frozenset(),
     lowered: Lowered | None = None,
+    parts: RankParts | None = None,
+    whole: bool = False,
+    ends: frozenset[str] | None = None,
 ) -> ReplayResult:
     """Runs a model against the trace; `force` replaces what flows by the trace's, `nudge` changes what is entered.
 
@@ -62,20 +67,37 @@ def play(
 
     `lowered` is the trace of the reference in the candidate's dtype: it is filled, or measured against as well.
 
+    `parts` says which part of each value a rank holds, where the candidate runs on several; `whole`, that this model
+    does not; `ends`, that only values of these roles are exchanged.
+
     Without `judge` values are exchanged and not measured. `names` are the parameters of the reference's `forward`, by
     page, so that a value given by position is known when the other side gives it by name.
     """
     replayed, stack = ReplayResult(), CallStack(seeded)
-    task = Replay(stack, replayed, trace, force, nudge, keep, judge, put_back, lowered)
+    task = Replay(
+        stack, replayed, trace, force, nudge, keep, judge, put_back, lowered, parts=parts, whole=whole, ends=ends
+    )
     watchers = {module: ForceTap(task, page, names.get(page, ()), module) for page, module in modules.items()}
     replayed.output = side.run(watchers, within(stack) if within is not None else None)
     for page, name, grad in _gradients(modules):
-        task.measure(Site(path=page, role="param_grad", leaf=name), (page, 0), grad)
+        task.measure(Site(path=page, role="param_grad", leaf=name), (page, 0), _own_share(grad, parts, whole))
+    if judge and parts is not None:
+        parts.add_summands(task)
     if judge:
         task.note_lost_gradients(modules)
-    replayed.events = task.settled() if judge else []
+    settled = task.settled() if judge else []
+    replayed.events = [event for _, event in settled]
     replayed.calls, replayed.masks = stack.calls, task.masks.other
-    return replayed
+    return replayed if parts is None else parts.merged(replayed, trace, settled)
+
+
+def _own_share(grad: torch.Tensor, parts: RankParts | None, whole: bool) -> torch.Tensor:
+    """The gradient of a parameter as it is measured: plain, and of the reference averaged where the trace's are."""
+    if parts is None:
+        return grad
+    if whole and parts.own_grads:
+        return parts.mean(grad)
+    return unwrapped(grad)
 
 
 def _gradients(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, torch.Tensor]]:

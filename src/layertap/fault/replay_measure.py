@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
@@ -20,6 +21,9 @@ from layertap.measure.pair.contrast import Contrast
 from layertap.measure.pair.deferred import PendingPair, begin, form_of, settle
 from layertap.site import Site
 
+if TYPE_CHECKING:
+    from layertap.fault.sharded_replay import RankParts
+
 
 @dataclass(slots=True)
 class Lowered:
@@ -28,6 +32,15 @@ class Lowered:
     slots: dict[Site, CachedTensor] = field(default_factory=dict)
     filling: bool = True
     """Whether the run that it is given to is that of the reference itself."""
+
+
+class Begun(NamedTuple):
+    """A measurement that may be under way."""
+
+    site: Site
+    caller: ModuleCall | None
+    found: PendingPair | Contrast
+    rank: int
 
 
 @dataclass(slots=True)
@@ -45,7 +58,7 @@ class Replay:
     put_back: frozenset[tuple[str, str]] = frozenset()
     """In a free run, the pages and ends whose values are exchanged for the reference's all the same."""
     lowered: Lowered | None = None
-    begun: list[tuple[Site, ModuleCall | None, PendingPair | Contrast]] = field(default_factory=list)
+    begun: list[Begun] = field(default_factory=list)
     beside: dict[int, PendingPair | Contrast] = field(default_factory=dict)
     """By the number of the measurement, the same value against the lowered reference's."""
     masks: Masks = field(default_factory=Masks)
@@ -54,9 +67,17 @@ class Replay:
     """Calls that were given a value of another size."""
     flowing: set[Site] = field(default_factory=set)
     """Values through which a gradient can go back."""
+    parts: RankParts | None = None
+    """Where each rank's values lie in the reference's, if the candidate runs on several."""
+    whole: bool = False
+    """Whether the model that runs has the whole values all the same: the reference."""
+    ends: frozenset[str] | None = None
+    """The only roles whose values are exchanged; None for all."""
 
     def forces(self, key: Site) -> bool:
         """Whether what is here is exchanged for the reference's."""
+        if self.ends is not None and key.role not in self.ends:
+            return False
         return self.force or (key.path, key.role) in self.put_back
 
     def measure(self, key: Site, caller: ModuleCall | None, found: torch.Tensor) -> torch.Tensor | None:
@@ -66,13 +87,26 @@ class Replay:
             self.replayed.unforced.append(key)
             return None
         if self.force and self.trace.cache.slot_of(found) is slot:
-            self.begun.append((key, caller, Contrast(exact=True, count=found.numel())))  # it was put there by us
+            exact = Contrast(exact=True, count=found.numel())  # it was put there by us
+            self.begun += [Begun(key, caller, exact, rank) for rank in self.ranks]
             return found
         if key.role == "output" and call_of(key) in self.misgiven:
             self.replayed.unforced.append(key)  # what it makes of other values is neither right nor wrong
             return None
-        right, mine = slot.get(found.device), found
-        layout = None
+        right = slot.get(found.device)
+        if self.parts is not None:
+            given = self.parts.measure(self, key, caller, right, found)
+        else:
+            given = self.against(key, caller, right, found)
+        if self.force and self.forces(key) and given is not None:
+            self.trace.cache.remember(given, slot)
+        return given
+
+    def against(
+        self, key: Site, caller: ModuleCall | None, right: torch.Tensor, found: torch.Tensor, rank: int = 0
+    ) -> torch.Tensor | None:
+        """Measures what is held against what is right there; returns that in the form that it has here."""
+        mine, layout = found, None
         form = form_of(right, found)
         values = dense(found)
         if values is None or (form is None and right.ndim == found.ndim) or right.is_complex() != found.is_complex():
@@ -84,27 +118,34 @@ class Replay:
             if layout is not None:
                 found = layout.here(found, right.shape)
             elif not nested and form is not None and self._sized_otherwise(key, right, found):
-                self.begun.append((key, caller, form))
+                self.begun.append(Begun(key, caller, form, rank))
             form = None
         begun = None if form is None and layout is None else self._begin(right, found)
         if begun is None:
             self.replayed.unforced.append(key)
             return None
         self._lay_beside(key, found)
-        self.begun.append((key, caller, begun))
+        self.begun.append(Begun(key, caller, begun, rank))
         if key in self.keep:
             self.replayed.kept[key] = found.detach().clone()
+            self.replayed.held[key, rank] = self.replayed.kept[key]
         if layout is not None:
             right = layout.there(right, mine.shape)
-        given = as_given(right, mine)
-        if self.force and given is not None:
-            self.trace.cache.remember(given, slot)
-        return given
+        return as_given(right, mine)
+
+    def as_given(self, right: torch.Tensor, found: torch.Tensor) -> torch.Tensor | None:
+        """The reference's value in the place of another."""
+        return as_given(right, found)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks whose values are measured in this process."""
+        return (0,) if self.parts is None else self.parts.world.here
 
     def _lay_beside(self, key: Site, found: torch.Tensor) -> None:
         lowered = self.lowered
-        if lowered is None or not self.judge or not found.is_floating_point():
-            return
+        if lowered is None or not self.judge or self.parts is not None or not found.is_floating_point():
+            return  # sums over ranks go in another order: nobody computes the same bits
         if lowered.filling:
             lowered.slots[key] = self.trace.cache.put(found)
         elif key in lowered.slots:
@@ -128,7 +169,7 @@ class Replay:
 
     def note_lost_gradients(self, modules: Mapping[str, nn.Module]) -> None:
         """Gradients that one side has and the other has not, where they get lost."""
-        seen = {key for key, _, _ in self.begun} | set(self.replayed.unforced)
+        seen = {one.site for one in self.begun} | set(self.replayed.unforced)
         missing = [key for key in self.trace.slots if key.role in ("param_grad", "grad_input") and key not in seen]
         extra = [
             key
@@ -142,21 +183,23 @@ class Replay:
         reached = {call_of(key) for key in seen if key.role == "grad_output"}
         cut = [key for key, own in owned if call_of(key) in reached and (own is not None or key in self.flowing)]
         for key in dict.fromkeys([*(frozen or cut), *extra]):
-            self.begun.append((key, call_of(key), Contrast(error=1.0, absent=True, count=1)))
+            absent = Contrast(error=1.0, absent=True, count=1)
+            self.begun += [Begun(key, call_of(key), absent, rank) for rank in self.ranks]
 
     @property
     def into(self) -> TensorCache | None:
         """Objects are written into only in a forced run: elsewhere a nudge would be added to a nudge."""
         return self.trace.cache if self.force else None
 
-    def settled(self) -> list[Event]:
-        waiting = [one for _, _, one in self.begun if isinstance(one, PendingPair)]
+    def settled(self) -> list[tuple[int, Event]]:
+        """All measurements, each with the rank that it is of."""
+        waiting = [one.found for one in self.begun if isinstance(one.found, PendingPair)]
         later = [number for number, one in self.beside.items() if isinstance(one, PendingPair)]
         read = iter(settle([*waiting, *(one for one in self.beside.values() if isinstance(one, PendingPair))]))
-        found = [next(read) if isinstance(one, PendingPair) else one for _, _, one in self.begun]
+        found = [next(read) if isinstance(one.found, PendingPair) else one.found for one in self.begun]
         beside = {number: one for number, one in self.beside.items() if isinstance(one, Contrast)}
         beside |= {number: next(read) for number in later}
         return [
-            Event(site=key, caller=caller, found=found[number], beside=beside.get(number))
-            for number, (key, caller, _) in enumerate(self.begun)
+            (one.rank, Event(site=one.site, caller=one.caller, found=found[number], beside=beside.get(number)))
+            for number, one in enumerate(self.begun)
         ]

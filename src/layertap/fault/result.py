@@ -15,7 +15,7 @@ from layertap.site import Site
 
 CAUSES = (
     *("weights", "config", "skipped", "scale", "offset", "sign", "permutation", "transpose", "shift", "mask"),
-    *("clipping", "quantization", "precision", "nonfinite", "structure", "cache", "unknown"),
+    *("clipping", "quantization", "precision", "nonfinite", "structure", "cache", "reduce", "shard", "unknown"),
 )
 """The closed list."""
 
@@ -53,6 +53,8 @@ class ModuleRow:
     """Which of the module's own calls it was in."""
     found: Contrast
     """All numbers of that measurement."""
+    by_rank: tuple[tuple[int, float], ...] = ()
+    """The error there of each rank's part, where the candidate runs on several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,6 +68,8 @@ class Finding(Result):
     """The operator inside it where the two part, with its source line; empty where that was not found."""
     cause: str = ""
     """One of `CAUSES`; empty without a fault."""
+    ranks: tuple[int, ...] = ()
+    """Where the candidate runs on several ranks: those at fault, the first first; empty where it is all of them."""
     evidence: tuple[str, ...] = ()
     explained: float = 0.0
     """The share of the output's error that goes away when the reference's values are put back at the culprit.

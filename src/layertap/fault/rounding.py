@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import lru_cache
 
 import torch
 from torch import nn
@@ -70,9 +71,26 @@ def one_ulp(value: torch.Tensor, seed: int = 0, dtype: torch.dtype | None = None
     if not value.is_floating_point() or value.dtype.itemsize < 2 or value.is_nested or value.layout != torch.strided:
         return value
     wide = value.double() if value.dtype == torch.float64 else value.float()
-    device = value.device if value.is_cuda else torch.device("cpu")  # others may have no generator
-    generator = torch.Generator(device).manual_seed(value.numel() + seed)
-    up = (torch.rand(value.shape, generator=generator, device=device) < 0.5).to(value.device)
     coarse = dtype if dtype is not None and dtype.itemsize < value.dtype.itemsize else value.dtype
     eps = torch.finfo(coarse).eps * (1.0 if coarse.itemsize >= 4 else 0.5)
-    return (wide * (1 + torch.where(up, eps, -eps))).to(value.dtype)
+    moves = _kept_moves if value.numel() <= KEPT else _moves
+    return (wide * moves(value.numel(), seed, eps, wide.dtype, value.device).reshape(value.shape)).to(value.dtype)
+
+
+KEPT = 1 << 22
+"""Moves of so many values are kept for the next of that size: a model has few sizes, and drawing takes longest."""
+
+
+def forget_moves() -> None:
+    """Gives the memory of what is kept back."""
+    _kept_moves.cache_clear()
+
+
+def _moves(count: int, seed: int, eps: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    generator = torch.Generator(device if device.type == "cuda" else "cpu")  # others may have no generator
+    generator.manual_seed(count + seed)
+    up = torch.rand(count, generator=generator, device=generator.device) < 0.5
+    return (1 + torch.where(up, eps, -eps).to(dtype)).to(device)
+
+
+_kept_moves = lru_cache(maxsize=8)(_moves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,11 +15,14 @@ from torch import nn
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.outputs import output_error, same, size_of
 from layertap.fault.pairing import Pairing
+from layertap.fault.reduction import STIRRED
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.replay import parameter_names, play, write_down
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
+from layertap.fault.sharded_replay import ARRIVING, RankParts
 from layertap.fault.tensor_cache import TensorCache
+from layertap.fault.world import World
 from layertap.judge.signs import least_of
 from layertap.result import Note
 from layertap.site import Site
@@ -33,9 +37,19 @@ class FaultSearch:
     """Two models, how they are paired, and what is to be said about the search itself."""
 
     def __init__(
-        self, ours: ModelRunner, theirs: ModelRunner, pairing: Pairing, cache: TensorCache, progress: Progress
+        self,
+        ours: ModelRunner,
+        theirs: ModelRunner,
+        pairing: Pairing,
+        cache: TensorCache,
+        progress: Progress,
+        world: World | None = None,
     ) -> None:
         self.ours, self.theirs, self.pairing, self.cache = ours, theirs, pairing, cache
+        self.parts = None if world is None else RankParts(world)
+        """Where the values of each rank lie, if the candidate runs on several."""
+        self.pages = set(pairing.names)
+        """The modules that the candidate has, on any rank."""
         self.progress = progress
         self.names = {page: parameter_names(module) for page, module in pairing.reference.items()}
         self.low: ModelRunner | None = None
@@ -66,13 +80,15 @@ class FaultSearch:
         bare = self.ours.run()
         self.seeded = self.ours.draws
         trace = write_down(self.ours, self.pairing.reference, self.cache, self.seeded)
+        if self.parts is not None:
+            self.parts.average(trace)
         if blind := trace.close_masks():
             self.notes.append(Note("fault.blind_tokens", blind=blind))
         if self.seeded:
             self.notes.append(Note("fault.random"))
-        elif not same(bare, trace.output):
-            if same(bare, self.ours.run()):
-                self._watching["reference"] = output_error(bare, trace.output)
+        elif not self._same(bare, trace.output):
+            if self._same(bare, self.ours.run()):
+                self._watching["reference"] = self._output_error(bare, trace.output)
             else:
                 self.notes.append(Note("fault.not_repeatable"))
         else:
@@ -84,14 +100,62 @@ class FaultSearch:
 
     def free(self, trace: ReferenceTrace) -> ReplayResult:
         bare = None if self.seeded else self.theirs.run()
+        if self.parts is not None:
+            self._learn(self.parts, trace)
+            self.stir(trace)
         free = self.play(self.theirs, self.pairing.candidate, trace, force=False)
-        if bare is not None and not same(bare, free.output):
+        if bare is not None and not self._same(bare, free.output):
+            if self.parts is not None:
+                self.stir(trace)
+                if self._same(self.theirs.run(), free.output):
+                    self.notes.append(Note("fault.left_over"))
+                    return free
             again = self.theirs.run()
-            if same(bare, again):
-                self._watching["candidate"] = output_error(bare, free.output)
+            if self._same(bare, again):
+                self._watching["candidate"] = self._output_error(bare, free.output)
             else:
                 self.notes.append(Note("fault.candidate_not_repeatable"))
         return free
+
+    def _same(self, one: Any, other: Any) -> bool:
+        """Whether two outputs of one side are equal, on every rank."""
+        if self.parts is None:
+            return same(one, other)
+        pairs = zip(self.parts.world.outputs(one), self.parts.world.outputs(other), strict=True)
+        return not self.any(not all(same(*pair) for pair in pairs))
+
+    def _output_error(self, one: Any, other: Any) -> float:
+        if self.parts is None:
+            return output_error(one, other)
+        pairs = zip(self.parts.world.outputs(one), self.parts.world.outputs(other), strict=True)
+        return max(self.parts.world.of_all(max(output_error(*pair) for pair in pairs)))
+
+    def _learn(self, parts: RankParts, trace: ReferenceTrace) -> None:
+        """Which part of the reference's values each rank holds, and which values are summands."""
+        self.progress(Note("fault.learning_layouts"))
+        parts.world.learn_dims(self.theirs.model)
+        parts.learning = True
+        self.play(self.theirs, self.pairing.candidate, trace, force=True, ends=frozenset(ARRIVING))
+        parts.learning = False
+        parts.decide(trace)
+        pages = parts.world.of_all(set(self.pairing.names))
+        self.pages = set.union(*pages)
+        self.notes.append(Note("fault.ranks", count=parts.world.size))
+
+    def stir(self, trace: ReferenceTrace, keep: frozenset[Site] = frozenset()) -> ReplayResult:
+        """A run on other values: what a rank still has of it in the next run is stale, and must show there."""
+        modules = self.pairing.candidate
+        return self.play(self.theirs, modules, trace, force=True, nudge=_stirred, judge=False, keep=keep)
+
+    def kept_twice(self, trace: ReferenceTrace, keep: frozenset[Site]) -> tuple[ReplayResult, ReplayResult]:
+        """What the candidate holds at some places, and what it held there in the run before, on other values."""
+        before = self.stir(trace, keep)
+        kept = self.play(self.theirs, self.pairing.candidate, trace, force=True, keep=keep, judge=False)
+        return kept, before
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so on any rank; what is run next has to be the same on all."""
+        return flag if self.parts is None else self.parts.world.any(flag)
 
     def doubt_watching(self, rounding: float) -> None:
         """A lazy device fuses otherwise what is looked at; more than rounding must not come of it."""
@@ -103,7 +167,8 @@ class FaultSearch:
                 self.notes.append(Note("fault.observer_rounds", side=side, beside=beside))
 
     def play(self, side: ModelRunner, modules: dict[str, nn.Module], trace: ReferenceTrace, **how: Any) -> ReplayResult:
-        return play(side, modules, trace, self.names, seeded=self.seeded, **how)
+        whole = side is not self.theirs
+        return play(side, modules, trace, self.names, seeded=self.seeded, parts=self.parts, whole=whole, **how)
 
     def follow_autocast(self, trace: ReferenceTrace, free: ReplayResult) -> bool:
         """Sees in which dtype the candidate computes under autocast; whether the reference has to be run so too."""
@@ -152,9 +217,16 @@ class FaultSearch:
         grads = [
             event.found for event in replayed.events if event.site.role == "param_grad" and event.site.path != skip
         ]
+        if self.parts is not None:
+            made = [event.found for event in replayed.events if not event.site.path and event.site.role == "output"]
+            return max([*map(size_of, grads), *map(size_of, made)], default=math.nan)
         own = output_error(trace.output, replayed.output, trace)
         return max([*map(size_of, grads), own])  # NaN last: no number is smaller
 
     def told(self, key: Site) -> str:
         text = str(replace(key, path=self.pairing.name(key.path)))
         return text if self.pairing.name(key.path) else f"{Note('finding.model')}{text}"
+
+
+def _stirred(value: torch.Tensor) -> torch.Tensor:
+    return value * STIRRED if value.is_floating_point() else value

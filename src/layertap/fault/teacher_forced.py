@@ -44,7 +44,7 @@ class TeacherForcedSearch(FaultSearch):
         self.progress(Note("fault.running_candidate"))
         free = self.free(trace)
         self.progress(Note("fault.measuring_rounding"))
-        coarse = quantised_modules(self.pairing)
+        coarse = quantised_modules(self.pairing) if self.parts is None else {}
         odd = stand_out(coarse)  # their weights are no standard to judge by
         coarse = {page: one for page, one in coarse.items() if page not in odd}
         low, modules = self.lowered(
@@ -58,6 +58,8 @@ class TeacherForcedSearch(FaultSearch):
         nudged = self.play(low, modules, trace, force=True, nudge=self.nudge, lowered=lowered)
         clean = [*clean, nudged]
         self.progress(Note("fault.judging_candidate"))
+        if self.parts is not None:
+            self.stir(trace)
         forced = self.play(self.theirs, self.pairing.candidate, trace, force=True, lowered=lowered)
         drift = self.play(low, modules, trace, force=False, nudge=self.nudge)
         floors = floors_of(clean)
@@ -93,6 +95,8 @@ class TeacherForcedSearch(FaultSearch):
             rounding = max(rounding, *self._drifts(trace, low, modules))
             if total > LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)):
                 faulty = [row for row in table if _counted_otherwise(row, floors)]
+        if self.parts is not None:
+            self.doubts = list(dict.fromkeys(doubt for one in self.parts.world.of_all(self.doubts) for doubt in one))
         if self.doubts or not faulty:
             exact = total == 0 and all(one.event.found.exact for one in judged)
             return self._without_fault(table, shared, total, rounding, exact)
@@ -126,7 +130,7 @@ class TeacherForcedSearch(FaultSearch):
     ) -> dict[str, Note]:
         """The modules within their floor that hold other numbers than the reference's, and are off because of them."""
         suspects = suspected(self.pairing, forced, floors, least_of(self.dtype), trace.calls, table)
-        if not suspects:
+        if not self.any(bool(suspects)):
             return {}
         trial = self.play(
             self.theirs,
@@ -136,7 +140,10 @@ class TeacherForcedSearch(FaultSearch):
             lowered=lowered,
             within=lambda stack: exchanged(suspects),
         )
-        return proven(suspects, trial)
+        found = proven(suspects, trial)
+        if self.parts is None:
+            return found
+        return {page: note for one in self.parts.world.of_all(found) for page, note in one.items()}
 
     def _consequential(self, faulty: list[ModuleRow], judged: list[Judged]) -> list[ModuleRow]:
         """Without those that return another size, where what calls them comes out right all the same, and without
@@ -160,9 +167,12 @@ class TeacherForcedSearch(FaultSearch):
 
     def _doubt_unjudged(self, row: ModuleRow, trace: ReferenceTrace, forced: ReplayResult) -> None:
         ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
-        if ours is None or theirs is None or below(ours, theirs, row.page, judged_pages(forced)):
+        if ours is None or theirs is None:
             return
-        if left := suspects(row, self.pairing, trace, forced):
+        spread = self.parts is not None
+        if not spread and below(ours, theirs, row.page, judged_pages(forced)):
+            return
+        if left := suspects(row, self.pairing, trace, forced, spread=spread):
             names = ", ".join(left[:NAMED]) + (
                 Note("fault.and_more", count=len(left) - NAMED) if len(left) > NAMED else ""
             )
@@ -303,7 +313,7 @@ class TeacherForcedSearch(FaultSearch):
             above = _above(page, trace)
             if seen == calls or (above is not None and forced.calls[above] != trace.calls[above]):
                 continue
-            if page not in self.pairing.names:
+            if page not in self.pages:
                 found.append(Absent(page, "structure", Note("fault.candidate_lacks", page=page)))
             elif not seen:
                 name = self.pairing.name(page)

@@ -19,15 +19,22 @@ def judged_pages(forced: ReplayResult) -> set[str]:
     return {event.site.path for event in forced.events if event.site.role == "output" and not event.found.shape}
 
 
-def suspects(row: ModuleRow, pairing: Pairing, trace: ReferenceTrace, forced: ReplayResult) -> list[str]:
-    """The candidate's modules inside this one that were not judged and may be at fault in its place."""
+def suspects(
+    row: ModuleRow, pairing: Pairing, trace: ReferenceTrace, forced: ReplayResult, *, spread: bool = False
+) -> list[str]:
+    """The candidate's modules inside this one that were not judged and may be at fault in its place.
+
+    Modules that are `spread` over ranks are ruled out by nothing.
+    """
     judged = judged_pages(forced)
     own = pairing.names.get(row.page)
     prefix = f"{own}." if own else ""
     extra = [path for path in pairing.extra if path and path.startswith(prefix) and "." not in path[len(prefix) :]]
     left = list(_unjudged(row.page, trace, judged))
     paired = [page for page in left if page in pairing.names]
-    found = [pairing.name(page) for page in paired if forced.calls[page] and not _alike(page, pairing, trace)]
+    found = [
+        pairing.name(page) for page in paired if forced.calls[page] and (spread or not _alike(page, pairing, trace))
+    ]
     # A module whose children all have no partner is the smallest that both sides have.
     alone = len(paired) < len(left) and extra
     if alone and (paired or not row.page):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from layertap.errors import CorruptRun, NotARun
-from layertap.files import check_archive, too_large
+from layertap.files import check_archive, check_crcs, too_large
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Record, Site
@@ -24,7 +24,6 @@ from layertap.store.run import Run
 if TYPE_CHECKING:
     import torch
 
-_BLOCK = 1 << 20
 DEPTH = 8
 """How deep a nested value is searched for tensors."""
 PLACES = 10_000
@@ -123,7 +122,7 @@ def load_pt(path: Path) -> Any:
     try:
         if zipfile.is_zipfile(path):
             check_archive(path, str(path))
-            _check_crcs(path)
+            check_crcs(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on a file that it cannot read speaks of other ways to load
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -136,18 +135,6 @@ def load_pt(path: Path) -> Any:
         # torch's own text may advise weights_only=False, which is how such a file gets to run its code.
         reason = "" if "weights" in text.lower() else text.strip().partition("\n")[0][:160]
         raise CorruptRun(tr("formats.not_torch", path=path, reason=reason or type(error).__name__)) from None
-
-
-def _check_crcs(path: Path) -> None:
-    """torch reads the members of its archive without comparing them with their checksums, so a flipped bit passes."""
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        if not any(member.CRC for member in members):
-            return  # written after torch.serialization.set_crc32_options(False)
-        for member in members:
-            with archive.open(member) as file:
-                while file.read(_BLOCK):
-                    pass
 
 
 def listed(folder: Path) -> list[str]:

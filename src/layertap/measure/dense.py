@@ -25,4 +25,9 @@ def dense(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def closed(tensor: torch.Tensor) -> torch.Tensor:
     """Where a mask that is added to scores closes a place: minus infinity, or what stands for it."""
-    return tensor <= (SMALLEST if tensor.dtype != torch.float16 else -3e4)
+    return tensor <= closing(tensor.dtype)
+
+
+def closing(dtype: torch.dtype) -> float:
+    """What a mask adds at most to close a place."""
+    return SMALLEST if dtype != torch.float16 else -3e4

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from layertap.files import open_regular, parse_json
 from layertap.messages import tr
 from layertap.report.charts.spec import heat_map, lines
 from layertap.report.document import Block, Chart, Heading
@@ -28,6 +28,9 @@ OVER_TIME = 5
 """Sites that are drawn as lines."""
 EQUAL = 1e-9
 """What a difference of zero is drawn as, on a log scale."""
+
+_LONGEST = 1 << 16
+"""Bytes of a line of scalars; a longer one is read in pieces, and none of them is one."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -77,9 +80,9 @@ def losses(run: Run) -> list[tuple[float, float]]:
     found: dict[int, float] = {}
     for line in _lines_of(run.path):
         try:
-            data = json.loads(line)
+            data = parse_json(line)
             found[int(data["step"])] = float(data[LOSS])
-        except (ValueError, KeyError, TypeError):  # a line that is being written, or one without a loss
+        except (ValueError, KeyError, TypeError, OverflowError):  # a line that is being written, or one without a loss
             continue
     if LOSS in run:
         table = run.table(["site", "step", "first"])
@@ -89,11 +92,15 @@ def losses(run: Run) -> list[tuple[float, float]]:
     return sorted((float(step), loss) for step, loss in found.items())
 
 
-def _lines_of(folder: Path | None) -> Iterable[str]:
-    path = None if folder is None else Path(folder) / SCALARS
-    return (
-        path.read_text(encoding="utf-8", errors="replace").splitlines() if path is not None and path.is_file() else ()
-    )
+def _lines_of(folder: Path | None) -> Iterator[bytes]:
+    if folder is None:
+        return
+    try:
+        with open_regular(Path(folder) / SCALARS) as file:
+            while line := file.readline(_LONGEST):
+                yield line
+    except OSError:  # a run need not have scalars
+        return
 
 
 def training_blocks(run: Run, marks: Mapping[int, str] | None = None) -> list[Block]:

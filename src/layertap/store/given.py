@@ -1,4 +1,4 @@
-"""The bytes that a writer is given of a kept tensor: checked, and with their fingerprint."""
+"""What a writer is given to keep: the bytes of a tensor, checked against its record, and their fingerprint."""
 
 from __future__ import annotations
 

@@ -124,13 +124,25 @@ class Layout:
         if beside.is_file():
             with reading(str(beside), tr("store.not_layout")):
                 return cls.loads(read_text(beside), str(beside))
-        if path.is_file() and zipfile.is_zipfile(path):
-            with reading(str(path), tr("store.not_archive")), zipfile.ZipFile(path) as archive:
-                for member in archive.infolist():
-                    if member.filename.rpartition("/")[2] == NAME:
-                        check_unpacked(f"{member.filename} in {path}", member.file_size, member.compress_size)
-                        return cls.loads(archive.read(member).decode(), f"{member.filename} in {path}")
+        if path.is_file():
+            with reading(str(path), tr("store.not_archive")):
+                found = _inside(path)
+            if found is not None:
+                return cls.loads(*found)
         raise NotARun(tr("store.no_layout", path=path, name=beside.name, name2=path.name))
+
+
+def _inside(path: Path) -> tuple[str, str] | None:
+    """The layout's text in an archive, and where it stands."""
+    if not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.filename.rpartition("/")[2] == NAME:
+                where = f"{member.filename} in {path}"
+                check_unpacked(where, member.file_size, member.compress_size)
+                return archive.read(member).decode(), where
+    return None
 
 
 class Fields(SimpleNamespace):

@@ -18,7 +18,7 @@ from layertap.store.dtype import Bytes, size_of
 from layertap.store.given import as_bytes
 from layertap.store.runfile import plain
 from layertap.store.schema import FORMAT, kept_nothing, to_table
-from layertap.store.writer import closed_as, iso_time
+from layertap.store.session import closed_as, iso_time
 
 
 class MemoryWriter:

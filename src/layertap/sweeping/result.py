@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from layertap.plain import from_plain
 from layertap.result import EXIT_CODES, Note, Result, Verdict
-from layertap.sweeping.plain import from_plain
 
 if TYPE_CHECKING:
     import os

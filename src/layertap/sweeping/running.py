@@ -144,10 +144,9 @@ def _run(plan: _SweepPlan, chosen: Sequence[ModeDefinition], *, fresh: bool, tel
     pool = Pool()
     finished: dict[str, Finished] = {}
     for mode in chosen:
-        kept = None if fresh else _kept(plan, mode)
+        kept = None if fresh else _kept(plan, mode, pool)
         if kept is not None:
             finished[mode.name] = kept
-            pool.add(plan.folder_of(mode))
             tell(mode.name, "kept", len(finished), len(chosen))
     due = [mode for mode in chosen if mode.name not in finished]
     due.sort(key=lambda mode: mode.name != plan.definition.reference)
@@ -165,7 +164,7 @@ def _run(plan: _SweepPlan, chosen: Sequence[ModeDefinition], *, fresh: bool, tel
     return [finished[mode.name] for mode in chosen]
 
 
-def _kept(plan: _SweepPlan, mode: ModeDefinition) -> Finished | None:
+def _kept(plan: _SweepPlan, mode: ModeDefinition, pool: Pool) -> Finished | None:
     """The mode as an earlier sweep left it, if that is what is asked for now and it is whole."""
     folder = plan.folder_of(mode)
     try:
@@ -175,8 +174,9 @@ def _kept(plan: _SweepPlan, mode: ModeDefinition) -> Finished | None:
         run = Run(folder)
         if run.partial or run.info.get("status") != "complete":
             return None
-    except (OSError, ValueError, LayertapError):
-        return None
+        pool.add(folder)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, LayertapError):
+        return None  # damaged since: it is run again
     return Finished(mode=mode, folder=folder, outcome=outcome, resumed=True, log=_existing(plan.log_of(mode)))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from layertap.errors import CorruptRun
 from layertap.store.parquetfile import ParquetFile
 from layertap.store.schema import FORMAT
 from layertap.store.tensorfile import TensorEntry, TensorFileWriter, read_bytes, read_header
@@ -38,6 +39,13 @@ class Pool:
         for parquet in sorted((run / "records").glob("[0-9]*.parquet")):
             for identity, file, key in _kept(pq.read_table(parquet, columns=_COLUMNS)):
                 self.places.setdefault(identity, (run / "tensors" / file, key))
+
+    def holds(self, place: tuple[Path, str], source: Path, entry: TensorEntry) -> bool:
+        """Whether the tensor at that place is this one; one that cannot be read any more is not."""
+        try:
+            return _equal(source, entry, *self.read(*place))
+        except (OSError, KeyError, CorruptRun):
+            return False
 
     def read(self, path: Path, key: str) -> tuple[TensorEntry, Any]:
         if path not in self._headers:
@@ -79,7 +87,7 @@ def _share_shard(run: Path, parquet: Path, pool: Pool) -> int:
             continue
         identity, entry = identities[key], header[key]
         place = pool.places.get(identity)
-        if place is not None and place[0].name != own and _equal(source, entry, *pool.read(*place)):
+        if place is not None and place[0].name != own and pool.holds(place, source, entry):
             elsewhere.setdefault(place[0], []).append(row)
             keys[row] = place[1]
             spared += entry.end - entry.begin

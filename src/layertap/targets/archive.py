@@ -7,6 +7,8 @@ import json
 import os
 import pickletools
 import re
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 
 from layertap.errors import TargetError
+from layertap.files import open_regular
 from layertap.messages import tr
 
 LARGEST = 1 << 30
@@ -38,9 +41,11 @@ class Archive:
         self._name = name
         try:
             self._reader = torch._C.PyTorchFileReader(str(path))
-        except RuntimeError as error:
+            self.members: list[str] = self._reader.get_all_records()
+            with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+                self._crcs = {one.filename.partition("/")[2]: one.CRC for one in archive.infolist()}
+        except (OSError, RuntimeError, UnicodeDecodeError, zipfile.BadZipFile) as error:
             raise TargetError(tr("targets.archive_damaged", name=name)) from error
-        self.members: list[str] = self._reader.get_all_records()
 
     def find(self, pattern: str) -> list[str]:
         """The members whose whole name matches."""
@@ -55,6 +60,9 @@ class Archive:
             held: bytes = self._reader.get_record(member)
         except RuntimeError as error:
             raise TargetError(tr("targets.member_unreadable", name=self._name, member=member)) from error
+        # torch's reader does not compare; after set_crc32_options(False) there is nothing to compare with.
+        if self._crcs.get(member) and self._crcs[member] != zlib.crc32(held):
+            raise TargetError(tr("targets.member_unreadable", name=self._name, member=member))
         return held
 
     def text(self, member: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,7 @@ _KERNELS = (
 
 def open_hf(folder: Path, name: str) -> Target:
     """Loads the class that the folder's `config.json` names, in the dtype of the checkpoint."""
-    config = _config(folder, name)
-    _refuse_foreign(config, folder, name)
-    model_class = _model_class(config, name)
-    try:
-        model, loading = model_class.from_pretrained(
-            folder, local_files_only=True, dtype="auto", output_loading_info=True, trust_remote_code=False
-        )
-    except Exception as error:
-        raise TargetError(tr("targets.hf_raised", name=name, name2=model_class.__name__, told=told(error))) from error
+    model, loading = load_hf(folder, name)
     missing = sorted(loading["missing_keys"])
     if missing:
         # transformers fills these with random numbers and goes on; such a model compares as garbage.
@@ -53,16 +46,41 @@ def open_hf(folder: Path, name: str) -> Target:
     )
 
 
+def load_hf(folder: Path, name: str, architecture: str = "") -> tuple[Any, dict[str, Any]]:
+    """The model, and what transformers says of its loading; `architecture` takes the place of the configuration's."""
+    config = _config(folder, name)
+    _refuse_foreign(config, folder, name)
+    model_class = _model_class({**config, "architectures": [architecture]} if architecture else config, name)
+    try:
+        found: tuple[Any, dict[str, Any]] = model_class.from_pretrained(
+            folder, local_files_only=True, dtype="auto", output_loading_info=True, trust_remote_code=False
+        )
+    except Exception as error:
+        raise TargetError(tr("targets.hf_raised", name=name, name2=model_class.__name__, told=told(error))) from error
+    return found
+
+
 def _refuse_foreign(config: dict[str, Any], folder: Path, name: str) -> None:
     """Raises for a folder that would fetch code, or read weights from elsewhere."""
-    for key in _KERNELS:
-        if "/" in str(config.get(key) or ""):
-            raise TargetError(tr("targets.hf_kernel", name=name, config=config[key], key=key))
+    for key, value in _settings(config):
+        if key in _KERNELS and "/" in str(value or ""):
+            raise TargetError(tr("targets.hf_kernel", name=name, config=value, key=key))
     for index in sorted(folder.glob("*.index.json")):
         found = _json(index, name).get("weight_map")
         for file in sorted({str(file) for file in found.values()}) if isinstance(found, dict) else ():
             if Path(file).is_absolute() or ".." in Path(file).parts:
                 raise TargetError(tr("targets.hf_outside", name=name, name2=index.name, file=file))
+
+
+def _settings(config: Any) -> Iterator[tuple[str, Any]]:
+    """Every key of a configuration with its value, those of the parts (a text model, a vision model) included."""
+    parts = [config]
+    while parts:
+        part = parts.pop()
+        for key, value in part.items() if isinstance(part, dict) else enumerate(part):
+            yield str(key), value
+            if isinstance(value, (dict, list)):
+                parts.append(value)
 
 
 def _config(folder: Path, name: str) -> dict[str, Any]:

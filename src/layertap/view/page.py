@@ -28,6 +28,8 @@ PART = 200
 
 def main_page(session: Session, query: Query) -> str:
     """The page of a comparison, or of one run."""
+    if query.b is not None:
+        session.report(query.a, query.b, patience=PATIENCE)
     version = version_of(session, query)  # before the rest: what comes in between is loaded again
     ladder, verdict = ladder_and_verdict(session, query)
     chosen = query.site
@@ -58,7 +60,7 @@ def version_of(session: Session, query: Query) -> str:
     numbers = [query.a] if query.b is None else [query.a, query.b]
     parts = [str(session.sides[number].version) for number in numbers]
     if query.b is not None:
-        report, comparison = session.report(query.a, query.b, patience=PATIENCE)
+        report, comparison = session.report(query.a, query.b, patience=0.0)
         parts += [str(id(report)), str(bool(comparison.error))]
     return ".".join(parts)
 
@@ -214,6 +216,8 @@ def _single_verdict(session: Session, query: Query, ladder: SingleLadder) -> str
         parts.append(f"<p class='problem'>{text('view.single_bad', site=entry.site, step=ladder.step)}</p>")
     elif len(ladder):
         parts.append(f"<p>{text('view.single_good', step=ladder.step)}</p>")
+    else:
+        parts.append(f"<p class='problem'>{text('view.empty_run')}</p>")
     parts += alive(_shown(session, query))
     problems = run.problems
     if problems:

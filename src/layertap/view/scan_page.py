@@ -44,6 +44,7 @@ def scan_page(session: Session, scanner: Scanner, query: Query) -> str:
 <label>{text("scan.ids")}<input name='ids' placeholder='3, 17, 42'></label>
 <button id='run'>{text("scan.run")}</button> <span id='state' role='status'></span></form>
 <details class='plan' open><summary>{text("scan.branches")}</summary>{listed}</details>
+<p class='empty' id='empty' data-no-token='{text("scan.no_token")}'>{text("scan.nothing_yet")}</p>
 <section id='result' hidden>
 <div class='texts'><figure><figcaption>{text("scan.whole")}</figcaption><p id='text-a'></p></figure>
 <figure><figcaption>{text("scan.pruned")}</figcaption><p id='text-b'></p></figure></div>

@@ -19,10 +19,10 @@ from layertap.view.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from layertap.compare import Report
 
-LARGE = 20_000
-"""With more records than this a comparison starts when the first page is out, and the page does not wait for it."""
+LARGE = 3_000
+"""With more records than this the first page does not wait for the comparison: it shows how far it is, and follows."""
 PATIENCE = 15.0
-"""Seconds that a page waits for a small comparison."""
+"""Seconds that a page waits for a smaller one."""
 
 
 class Side:

@@ -145,7 +145,7 @@ def cell(one: Chosen, row: int, column: int, rows: int, columns: int) -> dict[st
     """The value behind a pixel of a map of `rows` by `columns` pixels: the largest that it stands for."""
     plane = one.plane
     maps = one.maps()
-    if not maps:
+    if not maps or not plane.height or not plane.width:
         return {}
     top, bottom = _span(row, rows, plane.height)
     left, right = _span(column, columns, plane.width)

@@ -72,13 +72,12 @@ def _token(query: Query, strip: Strip, place: int) -> str:
     value = int(strip.ids.reshape(-1)[place])
     shown = strip.texts[place] if strip.texts else str(value)
     parts = [f"{place % strip.ids.shape[1]}: {shown!r}" if strip.texts else f"{place % strip.ids.shape[1]}: {value}"]
-    level = 0
     for name, values in (("A", strip.a), ("B", strip.b), ("B − A", strip.delta)):
         if values is not None:
             one = float(values.reshape(-1)[place])
-            parts.append(f"{name} {number(one, 4)}" if one == one else f"{name} –")
-    if strip.delta is not None:
-        level = _level(float(strip.delta.reshape(-1)[place]))
+            last = (place + 1) % strip.ids.shape[1] == 0  # nothing follows whose probability it could be
+            parts.append(f"{name} –" if last else f"{name} {number(one, 4)}")
+    level = _level(strip, place)
     here = " aria-current='true'" if place == query.token else ""
     where = link("/", {**query.moment(), "site": query.site, "t": place})
     colour = f" data-level='{level}'" if level else ""
@@ -89,8 +88,14 @@ def _token(query: Query, strip: Strip, place: int) -> str:
     )
 
 
-def _level(change: float) -> int:
-    """How much less likely (above 0) or more likely (below 0) the next token has become."""
+def _level(strip: Strip, place: int) -> int | str:
+    """How much less likely (above 0) or more likely (below 0) the next token has become; `nan` where B lost it."""
+    if strip.a is None or strip.b is None:
+        return 0
+    a, b = (float(values.reshape(-1)[place]) for values in (strip.a, strip.b))
+    if not math.isfinite(b):
+        return "nan" if math.isfinite(a) else 0
+    change = b - a
     if math.isnan(change):
         return 0
     steps = sum(abs(change) >= limit for limit in LEVELS)

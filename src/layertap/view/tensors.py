@@ -143,9 +143,7 @@ def minus(b: Array, a: Array) -> npt.NDArray[np.float64]:
     """b - a in double precision; equal infinities differ by nothing."""
     one, two = np.asarray(a, np.float64), np.asarray(b, np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        found = two - one
-    found[(one == two) & np.isinf(one)] = 0.0
-    return found
+        return np.asarray(np.where((one == two) & np.isinf(one), 0.0, two - one))
 
 
 def flat_place(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from layertap.durable import replacing
-from layertap.errors import CorruptRun
+from layertap.errors import BadArgument, CorruptRun
 from layertap.files import parse_json, read_bytes
 from layertap.messages import printable, tr
+from layertap.plain import from_plain
 from layertap.result import Note
 from layertap.site import Record
 from layertap.store.runfile import plain
@@ -80,15 +81,10 @@ class TriggerReport:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TriggerReport:
-        birth = data.get("birth")
-        return cls(
-            **{
-                **data,
-                "birth": None if birth is None else Birth(**birth),
-                "inputs": tuple(data["inputs"]),
-                "steps": tuple(data["steps"]),
-            }
-        )
+        found: TriggerReport = from_plain(cls, data)
+        if any(not {"name", "dtype", "shape", "fingerprint"} <= set(given) for given in found.inputs):
+            raise ValueError(tr("trigger.input_parts"))
+        return found
 
 
 def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record], bool]) -> Birth:
@@ -223,9 +219,7 @@ def read_reports(folder: Path) -> tuple[TriggerReport, ...]:
     for path in sorted((folder / "triggers").glob("[0-9]*.json")):
         try:
             data = parse_json(read_bytes(path))
-            if data["loss"] in ("NaN", "Infinity", "-Infinity"):
-                data["loss"] = float(data["loss"].replace("Infinity", "inf"))
             found.append(TriggerReport.from_dict(data))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, BadArgument):
             raise CorruptRun(tr("trigger.damaged", path=path)) from None
     return tuple(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from layertap.errors import BadArgument
-from layertap.files import open_regular, read_bytes, reading
+from layertap.files import check_crcs, open_regular, read_bytes, reading, too_large
 from layertap.messages import tr
 from layertap.weights.entries import Entry
 
@@ -42,40 +43,51 @@ def distributed_entries(folder: Path) -> dict[str, Entry]:
         metadata = _ShardReader(io.BytesIO(read_bytes(folder / ".metadata"))).load()
         described = dict(metadata.state_dict_metadata)
         stored = dict(metadata.storage_data)
-    found: dict[str, Entry] = {}
-    for name, item in described.items():
-        size = getattr(item, "size", None)
-        if size is None:
-            continue  # not a tensor: a step count, a random state
-        dtype = item.properties.dtype
-        shape = tuple(int(length) for length in size)
-        chunks = [(key, info) for key, info in stored.items() if key.fqn == name]
-        short = name.removeprefix("model.") if all(str(n).startswith("model.") for n in described) else name
+        found: dict[str, Entry] = {}
+        for name, item in described.items():
+            size = getattr(item, "size", None)
+            if size is None:
+                continue  # not a tensor: a step count, a random state
+            dtype = item.properties.dtype
+            shape = tuple(int(length) for length in size)
+            chunks = [(key, info) for key, info in stored.items() if key.fqn == name]
+            short = name.removeprefix("model.") if all(str(n).startswith("model.") for n in described) else name
 
-        def blocks(name: str = name, shape: Any = shape, dtype: Any = dtype, chunks: Any = chunks) -> Any:
-            yield _assembled(folder, name, shape, dtype, chunks)
+            def blocks(name: str = name, shape: Any = shape, dtype: Any = dtype, chunks: Any = chunks) -> Any:
+                yield _assembled(folder, name, shape, dtype, chunks)
 
-        found[short] = Entry(name=short, shape=shape, dtype=dtype, blocks=blocks)
+            found[short] = Entry(name=short, shape=shape, dtype=dtype, blocks=blocks)
     if not found:
         raise BadArgument(tr("checkpoint.no_named", folder=folder))
     return found
 
 
 def _assembled(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype, chunks: list[Any]) -> torch.Tensor:
-    whole = torch.empty(shape, dtype=dtype)
-    filled = 0
-    for key, info in chunks:
-        path = folder / info.relative_path
-        if Path(info.relative_path).name != str(info.relative_path) or not path.is_file():
-            raise BadArgument(tr("checkpoint.lies_in", folder=folder, name=name, file=info.relative_path))
-        with open_regular(path) as file:
-            file.seek(info.offset)
-            held = file.read(info.length)
-        part = torch.load(io.BytesIO(held), map_location="cpu", weights_only=True)
-        offset = tuple(key.offset or (0,) * len(shape))
-        place = tuple(slice(start, start + length) for start, length in zip(offset, part.shape, strict=True))
-        whole[place] = part
-        filled += part.numel()
-    if filled != whole.numel():
-        raise BadArgument(tr("checkpoint.no_shard", folder=folder, name=name, count=filled, total=whole.numel()))
+    with reading(f"{folder}: {name}", tr("checkpoint.not_distributed"), BadArgument):
+        stored = sum(_file(folder, name, info).stat().st_size for _, info in chunks)
+        if why := too_large(math.prod(shape) * dtype.itemsize, stored):
+            raise BadArgument(f"{folder}: {name}: {why}")
+        whole = torch.zeros(shape, dtype=dtype)
+        there = torch.zeros(shape, dtype=torch.bool)  # parts may lie over each other and leave another part out
+        for key, info in chunks:
+            with open_regular(_file(folder, name, info)) as file:
+                file.seek(info.offset)
+                held = io.BytesIO(file.read(info.length))
+            check_crcs(held)
+            held.seek(0)
+            part = torch.load(held, map_location="cpu", weights_only=True)
+            offset = tuple(key.offset or (0,) * len(shape))
+            place = tuple(slice(start, start + length) for start, length in zip(offset, part.shape, strict=True))
+            whole[place] = part
+            there[place] = True
+        if (filled := int(there.sum())) != whole.numel():
+            raise BadArgument(tr("checkpoint.no_shard", folder=folder, name=name, count=filled, total=whole.numel()))
     return whole
+
+
+def _file(folder: Path, name: str, info: Any) -> Path:
+    """The file of a chunk, which lies in the checkpoint's own folder."""
+    path: Path = folder / info.relative_path
+    if Path(info.relative_path).name != str(info.relative_path) or not path.is_file():
+        raise BadArgument(tr("checkpoint.lies_in", folder=folder, name=name, file=info.relative_path))
+    return path

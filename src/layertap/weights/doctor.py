@@ -22,23 +22,24 @@ from layertap.messages import tr
 from layertap.result import Note, Result
 from layertap.select.collapse import collapse
 from layertap.weights.audit import audit
-from layertap.weights.branches import Branch, call, confirm, find_branches
+from layertap.weights.branches import ATTENTION, Branch, call, confirm, find_branches
+from layertap.weights.decoding import decoding_gap, perplexity, relative_error
 from layertap.weights.knockout import KnockoutRow, knockout
 from layertap.weights.plan import Plan, read_plan
 from layertap.weights.pruning import PLAN_KEY, outputs, skips_of, without
-from layertap.weights.result import Audit
+from layertap.weights.result import Audit, AuditRow
 from layertap.weights.skip import SkippedBranch, is_bypassed
 from layertap.weights.sources import open_weights
 
 Answer = Literal["healthy", "code", "loading", "cache", "idea", "inconclusive"]
 EXIT_CODES: Mapping[str, int] = {"healthy": 0, "code": 1, "loading": 1, "cache": 1, "idea": 1, "inconclusive": 3}
 
-STEPS = 6
-"""Tokens that are decoded one by one to compare a cache with none."""
 GAP = 10.0
 """How many times the reference's own difference between the two a candidate's may be."""
 ROUNDING = 1e-2
 """A relative difference of logits that rounding may make in low precision."""
+REPEATED = 1e-4
+"""By how much two runs on the same inputs may differ: sums in another order."""
 SAME_TOP1, SAME_PERPLEXITY = 0.9, 1.1
 """A cut model with at least this share of the reference's next tokens, and at most this many times its perplexity, is
 as good as the reference."""
@@ -65,12 +66,8 @@ class Diagnosis(Result):
         return EXIT_CODES[self.answer]
 
     def __str__(self) -> str:
-        return "\n".join(
-            [
-                tr("doctor.sentence", answer=tr(f"doctor.answer_{self.answer}"), sentence=self.sentence),
-                *(f"- {line}" for line in self.evidence),
-            ]
-        )
+        head = tr("doctor.head", answer=tr(f"doctor.{self.answer}"), sentence=self.sentence)
+        return "\n".join([head, *(f"- {line}" for line in self.evidence)])
 
 
 def doctor(
@@ -107,24 +104,37 @@ class _Doctor:
         self, reference: nn.Module, candidate: nn.Module, inputs: Any, plan: Any, say: Callable[[str], None]
     ) -> None:
         self.reference, self.candidate, self.inputs, self.say = reference, candidate, inputs, say
-        self.lines: list[str] = []
+        self.modules = getattr(candidate, "_orig_mod", candidate)
+        """The candidate under its own names, also where it is compiled."""
+        self.compiled = self.modules is not candidate
+        self.lines: list[Note] = []
         try:
             self.branches = find_branches(reference)
         except BadArgument:
             self.branches = []
         self.meant = self._meant(plan)
+        self.restless: nn.Module = candidate
+        """The model whose output changes by itself, where one does."""
+        self._cut_reference: nn.Module | None = None
 
     def run(self) -> Diagnosis:
         """The questions in order."""
-        self.say(tr("doctor.step_weights"))
+        self.say(tr("doctor.comparing"))
         self.found = audit(self.candidate, self.reference)
-        self.say(tr("doctor.step_run"))
+        self.say(tr("doctor.running"))
         ours, calls = self._run(self.reference)
         theirs, their_calls = self._run(self.candidate)
         self.cut = [branch for branch in self.branches if self._is_cut(branch, calls, their_calls)]
-        return self._weights() or self._ran(ours, theirs) or self._cache() or self._rest() or self._worth(ours, theirs)
+        known = self._weights() or self._ran(ours, theirs)
+        if known is not None:
+            return known
+        steady = self._repeats(self.reference, ours) and self._repeats(self.candidate, theirs)
+        cache = self._cache(steady)
+        if cache is not None and self._right_without_cache(theirs):
+            return cache
+        return self._rest(steady) or cache or self._worth(ours, theirs)
 
-    def _answer(self, answer: Answer, sentence: str, **known: Any) -> Diagnosis:
+    def _answer(self, answer: Answer, sentence: Note, **known: Any) -> Diagnosis:
         cuts = tuple(branch.path for branch in self.cut)
         return Diagnosis(
             answer=answer, sentence=sentence, evidence=tuple(self.lines), audit=self.found, cuts=cuts, **known
@@ -168,7 +178,7 @@ class _Doctor:
 
     def _is_cut(self, branch: Branch, ours: set[str], theirs: set[str]) -> bool:
         try:
-            module = self.candidate.get_submodule(branch.path)
+            module = self.modules.get_submodule(branch.path)
         except AttributeError:
             return True
         if isinstance(module, SkippedBranch) or is_bypassed(module):
@@ -177,12 +187,14 @@ class _Doctor:
             True for _ in self.reference.get_submodule(branch.path).parameters()
         ):
             return True  # whatever stands there now, it holds nothing
-        return branch.path in ours and branch.path not in theirs
+        # Hooks that were set after compiling are not in the graph.
+        return not self.compiled and branch.path in ours and branch.path not in theirs
 
     # The questions.
 
     def _weights(self) -> Diagnosis | None:
         gone = [path for branch in self.cut for path in branch.members]
+        gone += [path for path in {branch.block for branch in self.cut} if not self._has(path)]
         loud = [
             row
             for row in self.found.rows
@@ -191,138 +203,128 @@ class _Doctor:
         built = [row for row in loud if _below(row.name, self.meant - {branch.path for branch in self.cut})]
         counts = ", ".join(f"{count} {tr(f'audit.status_{status}')}" for status, count in self.found.by_status.items())
         if not loud:
-            cut = tr("doctor.and_cut", count=len(self.cut)) if self.cut else ""
-            self.lines.append(Note("doctor.weights", counts=counts, cut=cut))
+            code = "doctor.weights_cut" if self.cut else "doctor.weights"
+            self.lines.append(Note(code, counts=counts, cut=len(self.cut)))
             return None
-        shown = "; ".join(
-            f"{row.name or row.other}: {tr(f'audit.status_{row.status}')}, {row.detail}" for row in loud[:3]
-        )
-        more = tr("doctor.and_more", value=len(loud) - 3) if len(loud) > 3 else ""
-        self.lines.append(Note("doctor.weights_shown", counts=counts, shown=shown, more=more))
+        shown = Note("doctor.weights_wrong", counts=counts, rows="; ".join(_row(row) for row in loud[:3]))
+        more = len(loud) - 3
+        self.lines.append(Note("doctor.and_more", first=shown, count=more) if more > 0 else shown)
         if len(built) == len(loud):
-            paths = ", ".join(
-                collapse(sorted({path for path in self.meant if any(_below(r.name, [path]) for r in built)}))
-            )
-            return self._answer(
-                "code",
-                Note("doctor.class_lost", name=type(self.candidate).__name__, paths=paths),
-                site=built[0].name.rpartition(".")[0],
-            )
-        first = loud[0]
-        name = first.name or first.other
-        return self._answer(
-            "loading",
-            Note(
-                "doctor.tensors_differ",
-                count=len(loud),
-                name=name,
-                status=tr(f"audit.status_{first.status}"),
-                detail=first.detail,
-            ),
-            site=name.rpartition(".")[0],
-        )
+            paths = sorted({path for path in self.meant if any(_below(r.name, [path]) for r in built)})
+            told = {"built": type(self.candidate).__name__, "paths": ", ".join(collapse(paths))}
+            return self._answer("code", Note("doctor.class_lost", **told), site=built[0].name.rpartition(".")[0])
+        row = loud[0]
+        sentence = Note("doctor.tensors" if more > -2 else "doctor.tensor", count=len(loud), row=_row(row))
+        return self._answer("loading", sentence, site=(row.name or row.other).rpartition(".")[0])
+
+    def _has(self, path: str) -> bool:
+        return any(name == path for name, _ in self.modules.named_modules())
 
     def _ran(self, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> Diagnosis | None:
         kept = self.meant - {branch.path for branch in self.cut}
         same = len(ours) == len(theirs) and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
         if kept:
-            self.lines.append(Note("doctor.plan_ran", count=len(kept), count2=len(self.meant)))
-            paths = ", ".join(collapse(sorted(kept)))
-            bits = tr("doctor.placebo") if same else tr("doctor.called")
+            self.lines.append(Note("doctor.ran_all_the_same", count=len(kept), total=len(self.meant)))
+            told = {"paths": ", ".join(collapse(sorted(kept))), "built": type(self.modules).__name__}
             return self._answer(
-                "code",
-                Note("doctor.plan_skips", paths=paths, name=type(self.candidate).__name__, bits=bits),
-                site=min(kept),
+                "code", Note("doctor.placebo" if same else "doctor.not_skipped", **told), site=min(kept)
             )
         if same and self.cut:
-            self.lines.append(Note("doctor.cut_same"))
-            return self._answer("inconclusive", Note("doctor.cut_no_change"))
-        told = tr("doctor.not_run", count=len(self.cut), value=", ".join(collapse(b.path for b in self.cut)))
-        self.lines.append(Note("doctor.change", told=told) if self.cut else Note("doctor.all_run"))
+            self.lines.append(Note("doctor.no_effect"))
+            return self._answer("inconclusive", Note("doctor.no_change"))
+        paths = ", ".join(collapse(branch.path for branch in self.cut))
+        code = "doctor.not_run" if self.cut else "doctor.compiled" if self.compiled else "doctor.all_run"
+        self.lines.append(Note(code, count=len(self.cut), paths=paths))
         return None
 
-    def _cache(self) -> Diagnosis | None:
+    def _repeats(self, model: nn.Module, before: list[torch.Tensor]) -> bool:
+        """Whether a second run gives the same output, but for rounding."""
+        error = relative_error(outputs(call(model, self.inputs)), before)
+        if error <= REPEATED:
+            return True
+        self.lines.append(Note("doctor.not_repeatable", model=self._name(model), error=error))
+        self.restless = model
+        return False
+
+    def _name(self, model: nn.Module) -> Note:
+        return Note("doctor.the_reference" if model is self.reference else "doctor.the_candidate")
+
+    def _cache(self, steady: bool) -> Diagnosis | None:
         ids = self._ids()
-        if ids is None:
-            self.lines.append(Note("doctor.cache_no_ids"))
+        if ids is None or not steady:
+            self.lines.append(Note("doctor.no_ids" if ids is None else "doctor.not_comparable"))
             return None
-        self.say(tr("doctor.step_cache"))
-        ours, theirs = _decoding_gap(self.reference, ids), _decoding_gap(self.candidate, ids)
+        self.say(tr("doctor.decoding"))
+        ours, theirs = decoding_gap(self.reference, ids), decoding_gap(self.candidate, ids)
         if ours is None or theirs is None:
-            self.lines.append(Note("doctor.cache_no_decoding"))
+            self.lines.append(Note("doctor.no_decoding"))
             return None
-        text = tr("doctor.cache_gap", error=theirs.error, error2=ours.error)
-        counted = (
-            ""
-            if theirs.length == theirs.tokens
-            else tr("doctor.cache_counts", length=theirs.length, tokens=theirs.tokens)
-        )
-        self.lines.append(Note("doctor.cache", text=text, counted=counted))
-        if theirs.error > max(GAP * ours.error, ROUNDING) or counted:
-            return self._answer(
-                "cache",
-                Note(
-                    "doctor.cache_wrong", text=text, counted=counted, hint=tr("doctor.cache_update") if counted else ""
-                ),
-            )
+        gap, lost = Note("doctor.gap", theirs=theirs.error, ours=ours.error), theirs.length != theirs.tokens
+        if lost:
+            gap = Note("doctor.gap_counted", gap=gap, length=theirs.length, tokens=theirs.tokens)
+        self.lines.append(Note("doctor.cache_line", gap=gap))
+        if theirs.error > max(GAP * ours.error, ROUNDING) or lost:
+            if lost and any(branch.kind == ATTENTION for branch in self.cut):
+                gap = Note("doctor.gap_not_updated", gap=gap)
+            return self._answer("cache", Note("doctor.cache_wrong", gap=gap))
         return None
 
-    def _rest(self) -> Diagnosis | None:
-        """The reference with the same cuts against the candidate."""
-        self.say(tr("doctor.step_rest"))
-        expected = self.reference
-        if self.cut:
+    def _right_without_cache(self, theirs: list[torch.Tensor]) -> bool:
+        error = relative_error(theirs, outputs(call(self._expected(), self.inputs)))
+        if error <= ROUNDING:
+            return True
+        self.lines.append(Note("doctor.without_cache", error=error))
+        return False
+
+    def _expected(self) -> nn.Module:
+        """The reference with the same cuts."""
+        if self._cut_reference is None:
             plan = Plan(branches=tuple(self.cut))
-            confirmed = confirm(self.reference, list(plan.branches), self.inputs)
-            expected = without(self.reference, plan, skips_of(self.reference, plan, confirmed))
-        finding = find_fault(expected, self.candidate, self.inputs)
-        self.finding = finding
-        cuts = tr("doctor.reference_cut") if self.cut else tr("doctor.reference")
+            confirmed = confirm(self.reference, list(plan.branches), self.inputs) if self.cut else {}
+            skips = skips_of(self.reference, plan, confirmed)
+            self._cut_reference = without(self.reference, plan, skips) if self.cut else self.reference
+        return self._cut_reference
+
+    def _rest(self, steady: bool) -> Diagnosis | None:
+        """The reference with the same cuts against the candidate."""
+        self.say(tr("doctor.finding"))
+        finding = find_fault(self._expected(), self.candidate, self.inputs)
+        against = Note("doctor.the_cut_reference" if self.cut else "doctor.the_reference")
+        site = finding.site or Note("doctor.the_model")
         verdict = tr(f"result.{finding.verdict}")
-        if finding.verdict == "fault":
-            where = finding.site or tr("doctor.model_itself")
-            self.lines.append(Note("doctor.rest_at", cuts=cuts, verdict=verdict, where=where))
-        else:
-            self.lines.append(Note("doctor.rest", cuts=cuts, verdict=verdict))
-        if finding.verdict == "fault":
-            told = finding.evidence[0] if finding.evidence else ""
-            return self._answer(
-                "loading" if finding.cause == "weights" else "code",
-                Note(
-                    "doctor.site_differs",
-                    site=finding.site or tr("doctor.model_itself"),
-                    cuts=cuts,
-                    cause=finding.cause,
-                    told=told,
-                ),
-                site=finding.site,
-            )
+        found = finding.verdict == "fault"
+        code = "doctor.rest_at" if found else "doctor.rest"
+        self.lines.append(Note(code, against=against, verdict=verdict, site=site))
+        if found:
+            told = {"site": site, "against": against, "cause": finding.cause}
+            evidence = next(iter(finding.evidence), "")
+            code = "doctor.computes_else" if evidence else "doctor.computes_else_bare"
+            answer: Answer = "loading" if finding.cause == "weights" else "code"
+            return self._answer(answer, Note(code, **told, evidence=evidence), site=finding.site)
+        if not steady:
+            return self._answer("inconclusive", Note("doctor.unrepeatable", model=self._name(self.restless)))
         if finding.verdict == "inconclusive":
-            return self._answer("inconclusive", Note("doctor.rest_unknown", value=next(iter(finding.notes), "")))
+            return self._answer("inconclusive", Note("doctor.unknown", why=next(iter(finding.notes), "")))
         return None
 
     def _worth(self, ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> Diagnosis:
         """What the cuts themselves cost."""
         if not self.cut:
             return self._answer("healthy", Note("doctor.same"))
-        self.say(tr("doctor.step_cost"))
-        before, after = _quality(self.reference, self.inputs), _quality(self.candidate, self.inputs)
+        self.say(tr("doctor.measuring"))
+        before, after = perplexity(self.reference, self.inputs), perplexity(self.candidate, self.inputs)
         top1 = float((ours[0].argmax(-1) == theirs[0].argmax(-1)).double().mean())
         ratio = after / before if before and not math.isnan(before) else math.nan
-        cost = tr("doctor.top1", top1=top1) + ("" if math.isnan(ratio) else tr("doctor.perplexity", ratio=ratio))
+        cost = Note("doctor.top1" if math.isnan(ratio) else "doctor.top1_perplexity", top1=top1, ratio=ratio)
         self.lines.append(Note("doctor.cost", cost=cost))
         if top1 >= SAME_TOP1 and not ratio > SAME_PERPLEXITY:
             return self._answer("healthy", Note("doctor.cheap", cost=cost))
         paths = {branch.path for branch in self.cut}
         rows = [row for row in knockout(self.reference, self.inputs, blocks=False).rows if row.site in paths]
         rows.sort(key=lambda row: -row.kl)
-        worst = ", ".join(f"{row.site} (KL {row.kl:.3g})" for row in rows[:3])
-        self.lines.append(Note("doctor.worst", worst=worst))
-        return self._answer(
-            "idea",
-            Note("doctor.idea", cost=cost, site=rows[0].site),
-            harm=tuple(rows),
-        )
+        worst = ", ".join(tr("doctor.harm", site=row.site, kl=row.kl) for row in rows[:3])
+        self.lines.append(Note("doctor.each", worst=worst))
+        return self._answer("idea", Note("doctor.idea_wrong", cost=cost, site=rows[0].site), harm=tuple(rows))
 
     def _ids(self) -> torch.Tensor | None:
         found = self.inputs.get("input_ids") if isinstance(self.inputs, Mapping) else None
@@ -331,44 +333,10 @@ class _Doctor:
         return None
 
 
+def _row(row: AuditRow) -> Note:
+    told = {"name": row.name or row.other, "status": tr(f"audit.status_{row.status}"), "detail": row.detail}
+    return Note("doctor.row" if row.detail else "doctor.row_bare", **told)
+
+
 def _below(name: str, paths: Any) -> bool:
     return bool(name) and any(name == path or name.startswith(f"{path}.") for path in paths)
-
-
-def _quality(model: nn.Module, inputs: Any) -> float:
-    """Perplexity on the inputs; NaN where they hold no ids."""
-    ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
-    logits = outputs(call(model, inputs))[0]
-    if not isinstance(ids, torch.Tensor) or logits.ndim != 3:
-        return math.nan
-    found = logits[:, :-1].float().log_softmax(-1).gather(-1, ids[:, 1:, None])
-    return math.exp(min(-float(found.mean()), 700.0))
-
-
-@dataclass(frozen=True, slots=True)
-class _CacheGap:
-    error: float
-    length: int
-    """How many tokens the cache says that it holds at the end."""
-    tokens: int
-
-
-def _decoding_gap(model: nn.Module, ids: torch.Tensor) -> _CacheGap | None:
-    """Logits of the last tokens, decoded one by one with a cache, against those of one pass; None without a cache."""
-    steps = min(STEPS, ids.shape[1] - 2)
-    given: dict[str, Any] = {"input_ids": ids, "use_cache": False}
-    with torch.no_grad():
-        try:
-            whole = model(**given).logits[:, -steps:]
-            state = model(input_ids=ids[:, :-steps], use_cache=True)
-            found = []
-            for place in range(ids.shape[1] - steps, ids.shape[1]):
-                cache = state.past_key_values
-                state = model(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True)
-                found.append(state.logits[:, -1])
-        except (TypeError, AttributeError):
-            return None
-    apart = torch.stack(found, 1).double() - whole.double()
-    error = float(apart.norm() / whole.double().norm().clamp_min(1e-300))
-    length = getattr(state.past_key_values, "get_seq_length", lambda: ids.shape[1])()
-    return _CacheGap(error if math.isfinite(error) else math.inf, int(length), ids.shape[1])

@@ -27,6 +27,8 @@ Progress = Callable[[int, int], None]
 
 NORMAL = 1.96
 """Half the width of a 95 % interval, in standard errors."""
+SHOWN = 60
+"""Lines in the table; the rest is counted."""
 TRIED = 4
 """So many branches are measured at each step of a greedy plan: those that do least harm alone."""
 _PROJECTIONS = ("o_proj", "out_proj", "c_proj", "dense", "wo")
@@ -72,9 +74,8 @@ class Joint:
     """Share of the parameters that is left."""
 
     def __str__(self) -> str:
-        return tr(
-            "knockout.joint", plan=self.plan, size=self.size, kl=self.kl, top1=self.top1, perplexity=self.perplexity
-        )
+        known = {"size": self.size, "kl": self.kl, "top1": self.top1, "perplexity": self.perplexity}
+        return tr("knockout.joint", plan=str(self.plan), **known)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,16 +101,21 @@ class Knockout(Result):
         return {**self.__dict__, "measure": None}
 
     def __str__(self) -> str:
-        lines = [tr("knockout.head", count=len(self.rows), tokens=self.tokens, perplexity=self.perplexity)]
-        lines.append(
-            f"{'':24}  {'KL':>9}  {'95 %':>19}  {'top-1':>6}  {'ppl':>8}  {'cosine':>7}  {'change':>6}  {'size':>5}"
+        known = {"tokens": self.tokens, "perplexity": self.perplexity}
+        names = ("kl", "interval", "top1", "perplexity", "cosine", "change", "share")
+        titles = dict(zip(names, (tr(f"knockout.{name}") for name in names), strict=True))
+        width = max([24, *(len(row.site) for row in self.rows[:SHOWN])])
+        layout = (
+            "{site:{width}}  {kl:>9}  {interval:>19}  {top1:>6}  {perplexity:>8}  {cosine:>7}  {change:>6}  {share:>5}"
         )
-        for row in self.rows:
-            span = tr("knockout.span", low=row.kl_low, high=row.kl_high)
-            lines.append(
-                f"{row.site:24}  {row.kl:9.4g}  {span:>19}  {row.top1:6.1%}  {row.perplexity:8.4g}  {row.cosine:7.4f}  "
-                f"{row.change:6.3f}  {row.share:5.1%}"
-            )
+        lines = [tr("knockout.head", count=len(self.rows), **known), layout.format(site="", width=width, **titles)]
+        for row in self.rows[:SHOWN]:
+            numbers = {"kl": f"{row.kl:.4g}", "top1": f"{row.top1:.1%}", "perplexity": f"{row.perplexity:.4g}"}
+            numbers |= {"cosine": f"{row.cosine:.4f}", "change": f"{row.change:.3f}", "share": f"{row.share:.1%}"}
+            numbers["interval"] = tr("knockout.span", low=row.kl_low, high=row.kl_high)
+            lines.append(layout.format(site=row.site, width=width, **numbers))
+        if len(self.rows) > SHOWN:
+            lines.append(tr("knockout.more", count=len(self.rows) - SHOWN))
         return "\n".join(lines)
 
 
@@ -121,6 +127,8 @@ def knockout(
     `inputs` is one batch or a list of them: keywords, with `input_ids` for the perplexity, or positional arguments.
     """
     batches = list(inputs) if isinstance(inputs, list) else [inputs]
+    if not batches:
+        raise BadArgument(tr("knockout.no_inputs"))
     measure = _Measure(model, batches)
     parts: list[tuple[str, str, list[Branch]]] = [(b.path, b.kind, [b]) for b in measure.branches]
     if blocks:
@@ -158,7 +166,9 @@ class _Measure:
     def __init__(self, model: nn.Module, batches: Sequence[Any]) -> None:
         self.model, self.batches = model, batches
         self.branches = find_branches(model)
-        self._skips = skips_of(model, Plan(branches=tuple(self.branches)), confirm(model, self.branches, batches[0]))
+        confirmed = confirm(model, self.branches, batches[0])
+        self._skips = skips_of(model, Plan(branches=tuple(self.branches)), confirmed)
+        self._adds = {branch.path: confirmed[branch.path].adds or branch.path for branch in self.branches}
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self._stream: dict[str, list[float]] = {}
         self._whole: list[torch.Tensor] = []
@@ -190,7 +200,7 @@ class _Measure:
             def branch_done(_: Any, args: Any, output: Any, path: str = branch.path) -> None:
                 added[path] = output if isinstance(output, torch.Tensor) else output[0]
 
-            handles.append(self.model.get_submodule(branch.path).register_forward_hook(branch_done))
+            handles.append(self.model.get_submodule(self._adds[branch.path]).register_forward_hook(branch_done))
         try:
             logits = _logits(call(self.model, batch))
         finally:

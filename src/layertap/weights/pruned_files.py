@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from layertap.durable import replacing
-from layertap.errors import BadArgument, MissingExtra, WeightsWrong
-from layertap.files import parse_json, read_bytes
+from layertap.errors import BadArgument, WeightsWrong
+from layertap.files import open_regular, parse_json, read_bytes, reading, reason
 from layertap.messages import tr
+from layertap.targets.hf import load_hf
 from layertap.weights.branches import call, confirm, default_inputs
 from layertap.weights.plan import Plan, read_plan
 from layertap.weights.pruning import Pruning, branches_for, outputs, remember, skips_of, without
@@ -73,10 +74,10 @@ def load_pruned(folder: str | os.PathLike[str], model: nn.Module | None = None, 
     try:
         held = parse_json(read_bytes(path / PLAN_FILE))
         plan = {str(name): str(wish) for name, wish in held["plan"].items()}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise BadArgument(tr("pruning.no_file", path=path, file=PLAN_FILE)) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadArgument(tr("pruning.damaged", path=path / PLAN_FILE, error=error)) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadArgument(tr("pruning.damaged", path=path / PLAN_FILE, error=reason(error))) from None
     if model is None:
         return _with_buffers(_of_transformers(path, str(held.get("class", "")), plan, inputs), path)
     return _with_buffers(_of_skeleton(path, model, plan, inputs), path)
@@ -98,23 +99,18 @@ def _same_tensor(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 def _with_buffers(model: nn.Module, path: Path) -> nn.Module:
     if (path / BUFFERS).is_file():
-        for name, tensor in load_file(path / BUFFERS).items():
-            above, _, own = name.rpartition(".")
-            module = model.get_submodule(above)
-            held = module._buffers.get(own)
-            module._buffers[own] = tensor if held is None else tensor.to(held.device)
+        with reading(str(path / BUFFERS), tr("checkpoint.not_of_model"), WeightsWrong):
+            for name, tensor in load_file(path / BUFFERS).items():
+                above, _, own = name.rpartition(".")
+                module = model.get_submodule(above)
+                held = module._buffers.get(own)
+                module._buffers[own] = tensor if held is None else tensor.to(held.device)
     return model
 
 
 def _of_transformers(path: Path, name: str, plan: dict[str, str], inputs: Any) -> nn.Module:
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingExtra(tr("pruning.needs_hf")) from error
-    cls = getattr(transformers, name, None)
-    if cls is None:
-        raise BadArgument(tr("pruning.no_class", name=name))
-    full, loading = cls.from_pretrained(path, local_files_only=True, dtype="auto", output_loading_info=True)
+    # The folder may be anyone's: no code of its own, no kernel from elsewhere, no class that is no model.
+    full, loading = load_hf(path, f"hf:{path}", name)
     full.eval()
     pruned = _pruned(full, plan, inputs)
     gone = set(full.state_dict()) - set(pruned.state_dict())
@@ -128,7 +124,10 @@ def _of_skeleton(path: Path, model: nn.Module, plan: dict[str, str], inputs: Any
     from safetensors.torch import load_model
 
     small = _pruned(model, plan, inputs)
-    load_model(small, str(path / "model.safetensors"), strict=True)
+    file = path / "model.safetensors"
+    with reading(str(file), tr("checkpoint.not_of_model"), WeightsWrong):
+        open_regular(file).close()
+        load_model(small, str(file), strict=True)
     return small
 
 

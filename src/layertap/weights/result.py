@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from layertap.result import Result, rebuild, with_codes
+from layertap.result import Result, as_dict
 
 AuditVerdict = Literal["identical", "noise", "fault", "inconclusive"]
 
@@ -101,16 +101,5 @@ class Audit(Result):
         return {status: counted[status] for status in STATUSES if counted[status]}
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
-        rows = [
-            with_codes({field.name: getattr(row, field.name) for field in fields(row)}, row, "detail")
-            for row in self.rows
-        ]
-        known = {field.name: getattr(self, field.name) for field in fields(self)}
-        data = with_codes({**known, "rows": rows}, self, "notes", "faults")
-        return {"verdict": self.verdict, "by_status": self.by_status, **data}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Audit:
-        """What `to_dict` wrote."""
-        return rebuild(cls, data)
+        """As plain values; the verdict and the counts beside them."""
+        return {"verdict": self.verdict, "by_status": self.by_status, **as_dict(self)}

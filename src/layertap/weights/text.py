@@ -21,7 +21,7 @@ _QUIET = ("exact", "converted", "cast")
 
 
 def audit_text(audit: Audit) -> str:
-    counts = ", ".join(f"{count} {status}" for status, count in audit.by_status.items())
+    counts = ", ".join(f"{count} {tr(f'audit.status_{status}')}" for status, count in audit.by_status.items())
     verdict = tr(f"result.{audit.verdict}")
     known = {"model": audit.model, "other": audit.other, "counts": counts or tr("audit.no_tensors")}
     lines = [tr("audit.head", verdict=verdict, **known)]

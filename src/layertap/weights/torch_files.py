@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from layertap.errors import BadArgument
-from layertap.files import attempt, open_regular, reading
+from layertap.files import attempt, check_crcs, open_regular, reading
 from layertap.messages import tr
 from layertap.weights.entries import Entry, Stored
 
@@ -22,6 +22,8 @@ def torch_entries(path: Path) -> dict[str, Entry]:
     """The tensors of a file, by name, also below `state_dict`, `model` or `module`, as trainers save them."""
     with reading(str(path), tr("checkpoint.not_file"), BadArgument):
         open_regular(path).close()  # torch would wait on a pipe
+    if attempt(lambda: zipfile.is_zipfile(path), str(path), tr("checkpoint.not_weights"), BadArgument):
+        attempt(lambda: check_crcs(path), str(path), tr("checkpoint.not_weights"), BadArgument)
     held = _placed(path)
     make: Callable[[str, torch.Tensor], Entry] = _in_memory
     if held is not None:

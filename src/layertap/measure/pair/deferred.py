@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from layertap.measure.dense import closed, dense
-from layertap.measure.pair import many
+from layertap.measure.dense import closed, closing, dense
+from layertap.measure.pair import many, signs_native
 from layertap.measure.pair.contrast import Contrast
 
 BLOCK = 1 << 22
@@ -61,6 +61,10 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Con
             calm = _calm(*_lines_of(reference.float(), candidate.float() - reference.float()))
             calm = torch.stack([calm, _on_grid(candidate)])
             return PendingPair(slab, reference.numel(), tuple(reference.shape), calm=calm)
+    if signs_native.available() and signs_native.fits(reference) and signs_native.fits(candidate):
+        closed_at = closing(reference.dtype), closing(candidate.dtype)
+        found = signs_native.signs(reference, candidate, closed_at, MASSIVE, SEVERAL)
+        return replace(_read(found[:-2], reference.numel()), calm=found[-2], grid=bool(found[-1]))
     numbers, calm = _measure_lines(reference, candidate)
     return PendingPair(numbers, reference.numel(), calm=torch.stack([calm, _on_grid(candidate)]))
 

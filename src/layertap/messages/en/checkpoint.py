@@ -27,6 +27,7 @@ MESSAGES = {
     "checkpoint.not_gguf": "not a GGUF file",
     "checkpoint.not_index": "not an index of weights",
     "checkpoint.not_name": "not a file name",
+    "checkpoint.not_of_model": "not the weights of this model",
     "checkpoint.not_weights": "not weights alone, which is all that is read",
     "checkpoint.nowhere": (
         "there is no {path}; give a checkpoint file (.safetensors, .bin, .pt, .gguf) or a folder of them"

@@ -1,6 +1,11 @@
 """English: what layertap.fault says."""
 
 MESSAGES = {
+    "fault.learning_layouts": "learning how values are spread over ranks",
+    "fault.left_over": (
+        "after a run on other values the candidate computes other values: something in it is left over from that run"
+    ),
+    "fault.ranks": "{count} ranks: each is compared with the same part of the reference's values",
     "fault.among_equals": (
         "{equal} of {total} modules return the same bits as the reference in this dtype, and this one does not"
     ),

@@ -15,13 +15,11 @@ MESSAGES = {
     "pruning.empty": "the plan skips nothing",
     "pruning.how": "how={how}: choose 'bypass' or 'physical'",
     "pruning.loaded_differs": "{path}: the model that was loaded again computes something else than the one saved",
-    "pruning.needs_hf": "loading this model needs transformers: pip install 'layertap[hf]'",
     "pruning.no_blocks": (
         "{model} has no repeated blocks with attention or feed-forward parts that layertap "
         'knows; name the modules themselves: plan={{"encoder.3.branch": "skip"}}'
     ),
     "pruning.no_branch": "{pattern} is no branch of the model; it has {near}",
-    "pruning.no_class": "transformers has no {name}; give a whole model of the class: load_pruned(folder, model)",
     "pruning.no_file": "{path} has no {file}: it was not written by save_pruned",
     "pruning.no_layer": "{term}: there is no layer {layer}, the model has {count}",
     "pruning.no_tensor": "a skipped branch was called without a tensor",

@@ -1,6 +1,8 @@
 """Verdicts and what all results share."""
 
 MESSAGES = {
+    "result.not_a": "this is not the dictionary of a {name}: {error}",
+    "result.not_mapping": "expected the dictionary of a {name}, got a {given}",
     "result.candidate": "candidate",
     "result.fault": "FAULT",
     "result.identical": "IDENTICAL",

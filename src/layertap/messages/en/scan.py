@@ -34,4 +34,5 @@ MESSAGES = {
     "scan.running": "running",
     "scan.doing_gradients": "{side}: gradient of token {token} of {count}",
     "scan.doing_text": "{side}: text, token {token} of {count}",
+    "scan.nothing_yet": "Nothing has run yet. Without a prompt and without ids the model's own inputs are run.",
 }

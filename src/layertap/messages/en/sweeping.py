@@ -7,8 +7,6 @@ MESSAGES = {
     ),
     "sweeping.command_failed": "{command} ended with exit code {value}: {log}",
     "sweeping.compile": "{where}: compile = {compiled!r} must be a backend's name, or true for inductor",
-    "sweeping.dict_expected": "expected the dictionary of a {name}, got a {name2}",
-    "sweeping.dict_wrong": "this is not the dictionary of a {name}: {error}",
     "sweeping.did_you_mean": "; did you mean {value}?",
     "sweeping.did_you_mean_name": "; did you mean {near}?",
     "sweeping.dtype": "{where}: dtype = {dtype!r} is unknown{dtype2}; choose from {dtypes}",

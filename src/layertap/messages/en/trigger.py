@@ -13,6 +13,7 @@ MESSAGES = {
     ),
     "trigger.forward": "it first occurs in the forward pass of {name}",
     "trigger.grad_norm": "gradient norm above {grad_norm:g} × its median",
+    "trigger.input_parts": "each input of a trigger report has a name, a dtype, a shape and a fingerprint",
     "trigger.input": "input {x}: {x2} {x3}, fingerprint {x4}",
     "trigger.loss": "the loss is {loss}, {times} × its spread above the median {median} of the last {count} steps",
     "trigger.loss_born": "it first occurs in the loss: all values recorded before it are finite",

@@ -1,6 +1,18 @@
 """Chinese: what layertap.cause says."""
 
 MESSAGES = {
+    "cause.bias_summed": "{name} 在 {count} 个 rank 上各加了一次再求和，应当只加一次",
+    "cause.not_reduced": "rank {ranks} 各自只有自己的加数，其和是正确的：没有做归约",
+    "cause.on_ranks": "位于 rank {ranks}（共 {count} 个）",
+    "cause.own_gradient": "每个 rank 只有自己数据的梯度：没有在各 rank 间归约",
+    "cause.parts_order": "各 rank 的部分沿轴 {axis} 的顺序为 {order}",
+    "cause.rank_part": "{name}：rank {rank} 持有的是 rank {other} 的部分",
+    "cause.reduced_twice": "它是应有值的 {count} 倍，如同在 {count} 个 rank 上多归约了一次",
+    "cause.stale": "它是上一次运行（输入不同）的值",
+    "cause.summand_lost": "求和缺少 rank {rank} 的加数",
+    "cause.summand_stale": "求和中 rank {rank} 的加数来自上一次运行（输入不同）",
+    "cause.summand_twice": "rank {rank} 的加数被加了两次",
+    "cause.value_of_rank": "rank {rank} 得到的是 rank {other} 的部分",
     "cause.added": "每个值都加上了 {mean:+.4g}",
     "cause.added_channel": "每个通道在所有位置加上了同一个数",
     "cause.added_twice": "{name} 多加了一次",

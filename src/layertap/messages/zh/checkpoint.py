@@ -27,6 +27,7 @@ MESSAGES = {
     "checkpoint.not_gguf": "不是 GGUF 文件",
     "checkpoint.not_index": "不是权重索引",
     "checkpoint.not_name": "不是文件名",
+    "checkpoint.not_of_model": "不是该模型的权重",
     "checkpoint.not_weights": "不只是权重，而只读取权重",
     "checkpoint.nowhere": "{path} 不存在；请给出检查点文件（.safetensors、.bin、.pt、.gguf）或其所在文件夹",
     "checkpoint.twice": "{path}：{name} 出现在多个文件中；一个文件夹只放一个检查点",

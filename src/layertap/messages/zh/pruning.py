@@ -12,12 +12,10 @@ MESSAGES = {
     "pruning.empty": "计划没有跳过任何东西",
     "pruning.how": "how={how}：请选择 'bypass' 或 'physical'",
     "pruning.loaded_differs": "{path}：重新加载的模型与保存的模型计算结果不同",
-    "pruning.needs_hf": "加载此模型需要 transformers：pip install 'layertap[hf]'",
     "pruning.no_blocks": (
         '{model} 没有 layertap 认识的、含注意力或前馈部分的重复块；请直接指明模块：plan={{"encoder.3.branch": "skip"}}'
     ),
     "pruning.no_branch": "{pattern} 不是模型的分支；模型有 {near}",
-    "pruning.no_class": "transformers 没有 {name}；请给出该类的完整模型：load_pruned(folder, model)",
     "pruning.no_file": "{path} 中没有 {file}：它不是由 save_pruned 写出的",
     "pruning.no_layer": "{term}：没有第 {layer} 层，模型共 {count} 层",
     "pruning.no_tensor": "被跳过的分支在调用时没有张量",

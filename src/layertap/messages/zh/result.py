@@ -1,6 +1,8 @@
 """Verdicts and what all results share."""
 
 MESSAGES = {
+    "result.not_a": "这不是 {name} 的字典：{error}",
+    "result.not_mapping": "应为 {name} 的字典，实际是 {given}",
     "result.candidate": "候选",
     "result.fault": "存在错误",
     "result.identical": "完全一致",

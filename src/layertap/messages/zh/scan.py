@@ -34,4 +34,5 @@ MESSAGES = {
     "scan.running": "正在运行",
     "scan.doing_gradients": "{side}：第 {token} / {count} 个 token 的梯度",
     "scan.doing_text": "{side}：生成第 {token} / {count} 个 token",
+    "scan.nothing_yet": "还没有运行过。不给提示词也不给 id 时，运行模型自带的输入。",
 }

@@ -5,8 +5,6 @@ MESSAGES = {
     "sweeping.command": "{where}：command 运行独立的程序；其他键中只有 env、threads 和 timeout 有效",
     "sweeping.command_failed": "{command} 以退出码 {value} 结束：{log}",
     "sweeping.compile": "{where}：compile = {compiled!r} 必须是后端名称，或 true（inductor）",
-    "sweeping.dict_expected": "应为 {name} 的字典，实为 {name2}",
-    "sweeping.dict_wrong": "这不是 {name} 的字典：{error}",
     "sweeping.did_you_mean": "；是否指 {value}？",
     "sweeping.did_you_mean_name": "；是否指 {near}？",
     "sweeping.dtype": "{where}：未知的 dtype = {dtype!r}{dtype2}；请从 {dtypes} 中选择",

@@ -11,6 +11,7 @@ MESSAGES = {
     "trigger.first": "首个异常的位置是 {site}：其范数为 {value}，中位数为 {median}",
     "trigger.forward": "产生于 {name} 的前向计算",
     "trigger.grad_norm": "梯度范数超过其中位数的 {grad_norm:g} 倍",
+    "trigger.input_parts": "触发报告的每个输入都应有名称、dtype、形状和指纹",
     "trigger.input": "输入 {x}：{x2} {x3}，指纹 {x4}",
     "trigger.loss": "损失为 {loss}，比最近 {count} 步的中位数 {median} 高出 {times} 倍离散度",
     "trigger.loss_born": "产生于损失函数：此前记录的一切都是有限值",

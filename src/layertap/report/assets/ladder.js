@@ -68,7 +68,11 @@
     const box = document.querySelector(".lt-box");
     if (!box || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target.matches("input, textarea, select")) {
-      if (event.key === "Escape") { event.target.value = ""; event.target.blur(); if (event.target.matches(".lt-filter")) filter(box); }
+      if (event.key === "Escape" && event.target.matches(".lt-filter")) {
+        event.target.value = "";
+        event.target.blur();
+        event.target.dispatchEvent(new Event("input", { bubbles: true })); // whoever filters in another way hears of it too
+      } else if (event.key === "Escape") event.target.blur();
       else if (event.key === "Enter" && event.target.matches(".lt-filter")) { event.target.blur(); step(box, 0); }
       return;
     }

@@ -36,7 +36,7 @@ export function longLadder(root, params) {
     const cell = row.insertCell();
     cell.colSpan = 20;
     cell.className = "space";
-    cell.height = rows * HEIGHT;
+    cell.style.height = `${rows * HEIGHT}px`; // not the attribute: a style of the ladder's cells would win
     return row;
   }
 
@@ -67,7 +67,7 @@ export function longLadder(root, params) {
   box.addEventListener("input", (event) => {
     event.stopPropagation(); // the rows that are here are not all: the server filters
     const now = params();
-    if (event.target.matches(".lt-filter")) now.set("q", event.target.value);
+    if (event.target.matches(".lt-filter")) event.target.value ? now.set("q", event.target.value) : now.delete("q");
     if (event.target.matches(".lt-bad")) event.target.checked ? now.set("bad", "1") : now.delete("bad");
     history.replaceState(null, "", `?${now}`);
     clearTimeout(waiting);

@@ -28,6 +28,7 @@ export function maps(panel, show) {
       const answer = await fetch(`/cell.json?${asked}`);
       if (!answer.ok) return;
       const found = await answer.json();
+      if (!found.index) { cell.value = ""; return; }
       const names = { a: "A", b: "B", d: "B−A" };
       const shown = Object.keys(names).filter((name) => name in found).map((name) => `${names[name]} ${short(found[name])}`);
       cell.value = `[${found.index.join(", ")}]  ${shown.join("   ")}${found.of > 1 ? `   (1/${found.of})` : ""}`;

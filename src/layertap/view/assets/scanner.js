@@ -35,6 +35,7 @@ async function run() {
 function show(found) {
   scan = found;
   find("result").hidden = false;
+  find("empty").hidden = true;
   for (const side of ["a", "b"]) find(`text-${side}`).textContent = found[side].text;
   const strip = find("tokens");
   strip.replaceChildren(...found.tokens.map((text, place) => {
@@ -54,6 +55,10 @@ function show(found) {
 
 async function choose(place) {
   slider.value = place;
+  const state = new URLSearchParams(location.search); // with the token: a page that is loaded again can still run
+  state.set("t", place);
+  state.set("measure", measure.value);
+  history.replaceState(null, "", `?${state}`);
   [...find("tokens").children].forEach((one, at) => one.setAttribute("aria-selected", at === place));
   find("chosen").value = `${place}: ${scan.tokens[place]}   A ${short(scan.a.loss[place])}   B ${short(scan.b.loss[place])}`;
   const dark = matchMedia("(prefers-color-scheme: dark)").matches ? "&dark=1" : "";
@@ -97,4 +102,11 @@ document.addEventListener("change", (event) => {
 slider.addEventListener("input", () => choose(Number(slider.value)));
 const help = () => find("keys").showModal();
 document.querySelector(".help").addEventListener("click", help);
-fetch("/scanner.json").then((answer) => answer.json()).then((found) => { if (found.number) show(found); });
+if (!token) { find("run").disabled = true; find("empty").textContent = find("empty").dataset.noToken; find("empty").classList.add("problem"); }
+const before = new URLSearchParams(location.search);
+if (before.get("measure")) measure.value = before.get("measure");
+fetch("/scanner.json").then((answer) => answer.json()).then((found) => {
+  if (!found.number) return;
+  show(found);
+  if (before.get("t")) choose(Math.min(Number(before.get("t")), found.tokens.length - 1));
+});
