@@ -159,11 +159,11 @@ def modes_cells(sweep: Sweep) -> tuple[list[str], list[list[str]]]:
 
 
 def _cells(mode: ModeResult, sweep: Sweep) -> list[str]:
-    verdict = mode.verdict
+    verdict = tr(f"table.{mode.verdict}")
     if mode.error:
-        verdict = tr("sweep.error")  # type: ignore[assignment]
+        verdict = tr("sweep.error")
     elif mode.name == sweep.reference:
-        verdict = tr("sweep.reference")  # type: ignore[assignment]
+        verdict = tr("sweep.reference")
     rows = [row for row in mode.rows if not math.isnan(row.error)]
     first = next((row for row in rows if row.error > 0), None)
     last = rows[-1] if rows else None

@@ -8,9 +8,9 @@ MESSAGES = {
     "sweep.none": "no mode has a run",
     "sweep.group": "{group}: bit-identical",
     "sweep.group_reference": (
-        "{group}: bit-identical; the reference is not what its name says, or these settings change nothing"
+        "{group}: bit-identical; the reference does not compute what its name says, or these settings change nothing"
     ),
-    "sweep.group_not_its_name": "{group}: the reference is not what its name says",
+    "sweep.group_not_its_name": "{group}: the reference does not compute what its name says",
     "sweep.range": "  Range: [{min:.6f}, {max:.6f}]",
     "sweep.role_shape": "{role}{leaf} (Shape: {shape}):",
     "sweep.std": "  Std:  {std:.6f}",
@@ -22,7 +22,7 @@ MESSAGES = {
     "sweep.count_failed": "{count} without a run",
     "sweep.failed": "{mode} has no run: {error}",
     "sweep.all_failed": "{mode} have no run: {error}",
-    "sweep.only": "{mode} alone has a run, so there is nothing to hold it against",
+    "sweep.only": "{mode} alone has a run, so there is nothing to compare it with",
     "sweep.log": "what it printed: {path}",
     "sweep.no_effect": "{mode} sets {settings}, and not one bit differs from {other}",
     "sweep.not_its_name": "{mode} says {says}, but computes on {bits} bits: {shown}",
