@@ -53,6 +53,7 @@ def test_a_run_that_was_flushed_at_each_step_is_few_files(tmp_path: Path) -> Non
 
 def test_small_shards_are_merged_while_a_long_run_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "MERGED", 10)
+    monkeypatch.setattr(compaction, "MERGED", 10)
     monkeypatch.setattr(writer_module, "SETTLED", 0.0)
     writer = RunWriter(tmp_path, info={}, durability="none")
     since = ""
@@ -68,12 +69,12 @@ def test_small_shards_are_merged_while_a_long_run_is_written(tmp_path: Path, mon
 
 
 def test_a_few_shards_and_large_ones_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "SMALL_ROWS", 3)
+    monkeypatch.setattr(compaction, "SMALL_ROWS", 3)
     writer = RunWriter(tmp_path / "few", info={}, durability="none")
     fill(writer, range(7))
     writer.settle()
     assert len(names(tmp_path / "few")) == 14
-    monkeypatch.setattr(writer_module, "SMALL_ROWS", 2)
+    monkeypatch.setattr(compaction, "SMALL_ROWS", 2)
     writer = RunWriter(tmp_path / "large", info={}, durability="none")
     fill(writer, range(20))
     writer.settle()
@@ -134,6 +135,7 @@ def test_a_merge_that_fails_leaves_everything(tmp_path: Path, monkeypatch: pytes
 
 def test_a_reader_never_sees_a_record_twice_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "MERGED", 8)
+    monkeypatch.setattr(compaction, "MERGED", 8)
     monkeypatch.setattr(writer_module, "SETTLED", 0.0)
     writer = RunWriter(tmp_path, info={}, durability="none")
     fill(writer, range(4))

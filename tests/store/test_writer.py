@@ -102,7 +102,7 @@ def test_bytes_that_contradict_the_record_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadArgument) as caught:
         writer.add(row, data[:-1])
     assert str(caught.value) == (
-        "layers.0: 23 bytes given; the record says kept='tensor', float32 [2, 3], which is 24 bytes"
+        "layers.0: 23 bytes given; the record has kept='tensor', float32 [2, 3], which is 24 bytes"
     )
     with pytest.raises(BadArgument, match="not contiguous"):
         writer.add(row, data[::-1])
@@ -193,7 +193,7 @@ def test_append_to_a_damaged_run_json(tmp_path: Path, content: bytes) -> None:
     assert values(tmp_path) == [0, 1]
     (problem,) = run.problems
     assert problem.startswith(f"{tmp_path}/run.json: not JSON; expected the description of a run")
-    assert problem.endswith("; it is now run.json.damaged, and what it said of earlier sessions is lost")
+    assert problem.endswith("; it was renamed to run.json.damaged, and its data of earlier sessions is lost")
     assert (tmp_path / "run.json.damaged").read_bytes() == content
     assert run.receipt == receipt()
 

@@ -63,6 +63,13 @@ def test_one_site_and_very_long_names(tmp_path, tab):
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_an_empty_run_says_that_it_is_empty(tmp_path):
+    with viewer(written(tmp_path / "run", 0)) as shown:
+        assert b"holds no record" in shown.ask("/")[2]
+        assert shown.ask("/runs")[0] == 200
+        assert b"nothing to show over steps" in shown.ask("/training")[2]
+
+
 def test_five_thousand_sites_are_loaded_as_they_come_into_view(tmp_path, tab):
     from view.test_browser import until
 

@@ -49,7 +49,7 @@ def test_what_differs_there_is_named_and_estimated(model):
     assert "relative error about 0.0" in rows["model.layers.1.mlp.up_proj.weight"].detail or (
         "relative error about 0.1" in rows["model.layers.1.mlp.up_proj.weight"].detail
     )
-    assert "holds the values of model.layers.0.self_attn.v_proj.weight" in rows[weight_name()].detail
+    assert "has the values of model.layers.0.self_attn.v_proj.weight" in rows[weight_name()].detail
     assert set(statuses(found)) == {"model.layers.1.mlp.up_proj.weight", weight_name()}
 
 
@@ -79,6 +79,31 @@ def test_fused_and_stacked_tensors_are_found_by_their_rows():
         assert found.verdict == "identical", str(found)
     fused = {row.name: row for row in lt.audit(there, here).rows}
     assert (fused["qkv"].rule, fused["experts"].rule) == ("concatenated", "stacked")
+
+
+@pytest.mark.parametrize("known", ["here", "there", "both"])
+def test_a_transposed_tensor_is_found_by_its_columns(known):
+    torch.manual_seed(0)
+    there = {"0.w": torch.randn(24, 16), "1.w": torch.randn(24, 16), "1.square": torch.randn(16, 16)}
+    here = {name: tensor.t().contiguous() for name, tensor in there.items()}
+
+    def audited(here, there):
+        return lt.audit(
+            here if known == "there" else fingerprints(here), there if known == "here" else fingerprints(there)
+        )
+
+    found = audited(here, there)
+    assert found.verdict == "identical", str(found)
+    assert {row.rule for row in found.rows} == {"transposed"}
+    found = audited(
+        {"0.w": there["0.w"], "1.square": here["1.square"]}, {name: there[name] for name in ("0.w", "1.square")}
+    )
+    assert statuses(found)["1.square"] == "changed"
+    assert found.verdict == "fault"
+    spoilt = audited({"0.w": here["0.w"] * 1.5}, {"0.w": there["0.w"]})
+    assert spoilt.verdict == "fault"
+    bare = lt.audit(fingerprints(here, rows=False), there)
+    assert bare.verdict == "fault", "without the numbers of rows and columns nothing proves it"
 
 
 def test_they_are_data(tmp_path, model):

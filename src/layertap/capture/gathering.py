@@ -13,7 +13,8 @@ import torch
 
 from layertap.measure import native
 from layertap.measure.slab import SLAB_BYTES
-from layertap.store.columns import HEAD, ROW_BYTES, Late, Moment, Plans, RecordBatch, RecordPlan
+from layertap.store.columns import HEAD, ROW_BYTES, Late, RecordBatch
+from layertap.store.plans import Moment, Plans, RecordPlan
 
 if TYPE_CHECKING:
     from layertap.capture.cuda import CudaLane, DevicePart

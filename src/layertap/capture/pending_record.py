@@ -10,7 +10,7 @@ import torch
 from layertap.capture.keep import STATS, Level
 from layertap.messages import tr
 from layertap.site import Sharding, Site
-from layertap.store.columns import RecordPlan
+from layertap.store.plans import RecordPlan
 
 REASONS = 40
 """Different reasons that one line of the receipt counts one by one."""

@@ -9,7 +9,7 @@ import torch
 
 from layertap.capture.gathering import LARGE, SMALL
 from layertap.measure import native
-from layertap.store.columns import Plans, RecordPlan
+from layertap.store.plans import Plans, RecordPlan
 
 
 class CallNumbers:

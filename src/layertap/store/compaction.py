@@ -7,8 +7,9 @@ place in one step, when it gets its name; they are removed after that.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,36 @@ from layertap.store.tensorfile import TensorEntry, TensorFileWriter, read_bytes,
 SMALL_ROWS = 2000
 SMALL_BYTES = 4 << 20
 """A shard with fewer records and fewer bytes of tensors than these is worth merging."""
+MERGED = 128
+"""So many neighbouring small shards become one, at the end or while the run is written."""
+FEW = 8
+"""Fewer are left as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A shard that is on the disk."""
+
+    records: int
+    bytes: int
+    committed: float
+
+    def __add__(self, other: Committed) -> Committed:
+        return Committed(self.records + other.records, self.bytes + other.bytes, max(self.committed, other.committed))
+
+
+def small_neighbours(committed: Mapping[str, Committed], before: float) -> Iterator[list[str]]:
+    """Groups of neighbouring small shards that were committed before that time: who read them has let go of them."""
+    stems: list[str] = []
+    for stem, shard in [*committed.items(), ("", None)]:
+        small = shard is not None and shard.records < SMALL_ROWS and shard.bytes < SMALL_BYTES
+        if small and shard is not None and shard.committed < before:
+            stems.append(stem)
+            if len(stems) < MERGED:
+                continue
+        if len(stems) >= FEW:
+            yield stems
+        stems = []
 
 
 def merge(folder: Path, stems: Sequence[str], new: str, *, durable: bool) -> None:

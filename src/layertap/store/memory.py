@@ -15,9 +15,10 @@ from layertap.messages import tr
 from layertap.site import Receipt, Record
 from layertap.store.columns import RecordBatch
 from layertap.store.dtype import Bytes, size_of
+from layertap.store.given import as_bytes
 from layertap.store.runfile import plain
 from layertap.store.schema import FORMAT, kept_nothing, to_table
-from layertap.store.writer import as_bytes, closed_as, iso_time
+from layertap.store.session import closed_as, iso_time
 
 
 class MemoryWriter:

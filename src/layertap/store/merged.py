@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from layertap.messages import tr
 from layertap.site import Record, Statistics
 from layertap.store.assembly import NotWhole, ReplicasDiffer, Whole, assembled, whole_of
-from layertap.store.columns import Moment
 from layertap.store.dtype import Bytes
 from layertap.store.memory import MemoryWriter
+from layertap.store.plans import Moment
 from layertap.store.run import Run
 
 

@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from layertap.site import Record
-from layertap.store.columns import RecordBatch, RecordPlan
+from layertap.store.columns import RecordBatch
 from layertap.store.dtype import stored_as
 from layertap.store.folder import temporary_name
 from layertap.store.parquetfile import ParquetFile, room_of
+from layertap.store.plans import RecordPlan
 from layertap.store.schema import FORMAT, to_table
 from layertap.store.tensorfile import TensorFileWriter
 

@@ -5,40 +5,32 @@ from __future__ import annotations
 import logging
 import math
 import os
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from layertap.durable import make_folder, sync_folder
 from layertap.errors import BadArgument, RunError
-from layertap.measure.fingerprint import fingerprint
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Receipt, Record
 from layertap.store.batch_append import BatchAppender
 from layertap.store.columns import RecordBatch
-from layertap.store.compaction import SMALL_BYTES, SMALL_ROWS, merge
-from layertap.store.dtype import size_of
+from layertap.store.compaction import MERGED, Committed, merge, small_neighbours
 from layertap.store.folder import prepare
+from layertap.store.given import as_bytes, with_fingerprint
 from layertap.store.open_shard import OpenShard
 from layertap.store.runfile import run_file, write_session
 from layertap.store.schema import FORMAT, kept_nothing
+from layertap.store.session import closed_as, iso_time, session_name
 
 SHARD_BYTES = 256 << 20
 SHARD_RECORDS = 20_000
 SHARD_SECONDS = (10.0, 60.0)
 """A shard is committed at this age: the first at the start of a run, the second when the run is long."""
-MERGED = 128
-"""So many neighbouring small shards become one, at the end or while the run is written."""
-FEW = 8
-"""Fewer are left as they are."""
 SETTLED = 120.0
 """Seconds for which a shard stays as it was committed while the run is written: somebody may be reading it."""
 MAX_PROBLEMS = 100
@@ -48,18 +40,6 @@ DURABILITIES = ("fsync", "none")
 HEADER_ROOM = ((64 << 10) - 8, (4 << 20) - 8)
 """Room reserved for a tensor file's header: at first, and at most, growing when a shard ends because it was full.
 With the 8 bytes before it a whole number of pages, so that the tensors begin on one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Committed:
-    """A shard that is on the disk."""
-
-    records: int
-    bytes: int
-    committed: float
-
-    def __add__(self, other: _Committed) -> _Committed:
-        return _Committed(self.records + other.records, self.bytes + other.bytes, max(self.committed, other.committed))
 
 
 log = logging.getLogger("layertap")
@@ -96,7 +76,7 @@ class RunWriter:
             raise BadArgument(tr("store.exists_choice", exists=exists))
         self.path = Path(path)
         self.rank = rank
-        self.session = session or _session_name(clock())
+        self.session = session or session_name(clock())
         self.lost = 0
         """Records that could not be written."""
         self.problems: list[str] = []
@@ -110,7 +90,7 @@ class RunWriter:
         self._started = time.monotonic()
         self._number = 0
         self._room = HEADER_ROOM[0]
-        self._committed: dict[str, _Committed] = {}
+        self._committed: dict[str, Committed] = {}
         self._merge_at = 2 * MERGED
         self._closed = False
         world_size = world_size or info.get("world_size")
@@ -191,7 +171,7 @@ class RunWriter:
             raise self._note(shard.records, Note("store.shard_unwritten", stem=shard.stem, error=error)) from error
         self.records += shard.records
         self.bytes += shard.nbytes
-        self._committed[shard.stem] = _Committed(shard.records, shard.nbytes, time.monotonic())
+        self._committed[shard.stem] = Committed(shard.records, shard.nbytes, time.monotonic())
         self._next_shard()
         if self._durable:
             try:
@@ -220,17 +200,8 @@ class RunWriter:
 
     def _compact(self, before: float) -> None:
         """Merges neighbouring small shards that were committed before that time: who read them has let go of them."""
-        groups: list[list[str]] = [[]]
-        for stem, shard in self._committed.items():
-            if shard.records < SMALL_ROWS and shard.bytes < SMALL_BYTES and shard.committed < before:
-                groups[-1].append(stem)
-                if len(groups[-1]) < MERGED:
-                    continue
-            groups.append([])
         merged: dict[str, str] = {}
-        for stems in groups:
-            if len(stems) < FEW:
-                continue
+        for stems in small_neighbours(self._committed, before):
             new = self._stem()
             self._next_shard()  # nothing is in the open one here
             try:
@@ -239,7 +210,7 @@ class RunWriter:
                 log.warning(tr("store.not_compacted"), self.path, error)
                 break
             merged |= dict.fromkeys(stems, new)
-        shards: dict[str, _Committed] = {}
+        shards: dict[str, Committed] = {}
         for stem, shard in self._committed.items():
             name = merged.get(stem, stem)
             shards[name] = shard if name not in shards else shards[name] + shard
@@ -355,48 +326,3 @@ class RunWriter:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
         return RunError(text)
-
-
-def closed_as(receipt: Receipt | None) -> str:
-    """The status of a session that has ended: one that an error stopped early is not complete."""
-    return "stopped" if receipt is not None and receipt.error else "complete"
-
-
-def as_bytes(record: Record, data: Any) -> memoryview:
-    """The kept tensor's bytes, checked against what the record says of them."""
-    view = memoryview(data)
-    if not view.c_contiguous:
-        raise BadArgument(tr("store.not_contiguous", site=record.site))
-    view = view.cast("B") if view.nbytes else memoryview(b"")
-    expected = size_of(record.kept_dtype, record.kept_shape)
-    if record.kept == "stats" or not record.kept_dtype or (expected is not None and expected != len(view)):
-        raise BadArgument(
-            tr(
-                "store.bytes_given",
-                site=record.site,
-                count=len(view),
-                kept=record.kept,
-                kept_dtype=record.kept_dtype or tr("store.no_kept_dtype"),
-                kept_shape=list(record.kept_shape),
-            )
-            + (tr("store.which_is_bytes", expected=expected) if expected is not None else "")
-        )
-    return view
-
-
-def with_fingerprint(record: Record, data: memoryview) -> Record:
-    """The record with the fingerprint of its kept bytes, which a whole tensor's own measure has given already."""
-    if record.kept_fingerprint is not None:
-        return record
-    if record.kept == "tensor" and record.sketch:
-        return replace(record, kept_fingerprint=record.fingerprint)
-    return replace(record, kept_fingerprint=fingerprint(np.frombuffer(data, np.uint8), record.kept_dtype))
-
-
-def _session_name(now: float) -> str:
-    # The time first, so that sessions sort; the chance after it, so that two processes of one moment do not clash.
-    return f"{datetime.fromtimestamp(now, timezone.utc):%Y%m%dT%H%M%S%f}Z-{secrets.token_hex(4)}"
-
-
-def iso_time(now: float) -> str:
-    return datetime.fromtimestamp(now, timezone.utc).isoformat(timespec="microseconds")

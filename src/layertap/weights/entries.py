@@ -33,6 +33,10 @@ class Known:
     measured: Measurement
     lines: Any = None
     """uint64 of every line along the last axis, as `Hashes` numbers them; None where they were not kept."""
+    columns: Any = None
+    """The same of every column, by which a transposed tensor is found; None where they were not kept."""
+    values: Any = None
+    """The same of every line, numbered value by value, as columns are."""
     casts: Mapping[str, int] = field(default_factory=dict)
     """Its fingerprint after a cast: dtype → number."""
 

@@ -65,9 +65,9 @@ class Fingerprints:
 
 
 def fingerprints(source: Any, *, rows: bool = True, progress: Callable[[int, int], None] | None = None) -> Fingerprints:
-    """What every tensor of a model, a state dict or a checkpoint is recognised by; 8 bytes more for every row.
+    """What every tensor of a model, a state dict or a checkpoint is recognised by; 16 bytes a row, 8 a column.
 
-    `rows=False` leaves the rows out: fused and stacked tensors are then not found again.
+    `rows=False` leaves these out: fused, stacked and transposed tensors are then not found again.
 
     >>> from torch import nn
     >>> from layertap.weights import audit
@@ -98,8 +98,10 @@ def fingerprints(source: Any, *, rows: bool = True, progress: Callable[[int, int
         known |= {"fingerprint": f"{found.fingerprint:016x}", "statistics": _plain(asdict(found.statistics))}
         known |= {"sketch": base64.b64encode(found.sketch).decode(), "casts": _hexed(known_of(entry))}
         if rows:
-            lines = Hashes(entry, entry.dtype).lines
-            known["rows"] = base64.b64encode(np.ascontiguousarray(lines, "<u8").tobytes()).decode()
+            hashes = Hashes(entry, entry.dtype)
+            known["rows"] = _packed(hashes.lines)
+            if len(entry.shape) > 1:
+                known |= {"columns": _packed(hashes.columns), "values": _packed(hashes.line_values)}
         done += entry.nbytes
         if progress is not None:
             progress(done, weights.nbytes)
@@ -138,9 +140,10 @@ def _entry(name: str, known: Mapping[str, Any]) -> Entry:
             fingerprint=int(known["fingerprint"], 16),
             sketch=base64.b64decode(known["sketch"]),
         )
-        lines = np.frombuffer(base64.b64decode(known["rows"]), "<u8").copy() if "rows" in known else None
         casts = {kind: int(number, 16) for kind, number in known["casts"].items()}
-        held = Known(measured=measured, lines=lines, casts=casts)
+        numbers = {key: _unpacked(known.get(key)) for key in ("rows", "columns", "values")}
+        lines = numbers.pop("rows")
+        held = Known(measured=measured, lines=lines, casts=casts, **numbers)
 
     def blocks() -> Any:
         raise BadArgument(tr("checkpoint.elsewhere", name=name))
@@ -155,6 +158,14 @@ def _entry(name: str, known: Mapping[str, Any]) -> Entry:
         meta=bool(known.get("meta")),
         known=held,
     )
+
+
+def _packed(numbers: Any) -> str:
+    return base64.b64encode(np.ascontiguousarray(numbers, "<u8").tobytes()).decode()
+
+
+def _unpacked(text: str | None) -> Any:
+    return np.frombuffer(base64.b64decode(text), "<u8").copy() if text is not None else None
 
 
 def _hexed(numbers: Mapping[str, int]) -> dict[str, str]:

@@ -58,6 +58,9 @@ class Hashes:
     @cached_property
     def columns(self) -> Any:
         """uint64 of every column of every matrix of the last two axes; empty up to one axis."""
+        known = self._entry.known
+        if known is not None and known.columns is not None and self._dtype == self._entry.dtype:
+            return known.columns
         if len(self._shape) < 2 or not self._entry.numel or not self._entry.readable or self._dtype.is_complex:
             return np.empty(0, np.uint64)
         height, width = self._shape[-2:]
@@ -101,8 +104,9 @@ class Hashes:
     def _along(self, count: int, width: int, *, words: bool) -> Any:
         known = self._entry.known
         if known is not None:
-            usable = words and known.lines is not None and self._dtype == self._entry.dtype
-            return known.lines if usable else np.empty(0, np.uint64)
+            kept = known.lines if words else known.values
+            usable = kept is not None and self._dtype == self._entry.dtype
+            return kept if usable else np.empty(0, np.uint64)
         found = np.empty(count, np.int64)
         if count and width:
             at = 0

@@ -83,8 +83,10 @@ class RelationSearch:
         if source is None or source.shape != entry.shape or source.meta:
             return False
         if not entry.readable or not source.readable:
-            self.found[entry.name] = self._unread(entry, source)
-            return True
+            relation = self._unread(entry, source)
+            if relation.rule or len(entry.shape) < 2:  # else the numbers of its columns may show that it is transposed
+                self.found[entry.name] = relation
+            return entry.name in self.found
         twins = self.sides.twins(entry)
         if twins and not self._uniform(entry):
             self.found[entry.name] = Relation("changed", hints, "same", _holds(twin.name for twin in twins))
@@ -193,6 +195,10 @@ class RelationSearch:
 
     def _against(self, entry: Entry, source: Entry, own: Hashes, parts: dict[str, Hashes]) -> Relation:
         hints: Any = (source.name,)
+        if not entry.readable or not source.readable:
+            if source.shape == entry.shape:
+                return self._unread(entry, source)
+            return self._of_another_shape(entry, source, own, parts[source.name])
         lora = merged_lora(entry, source, self.sides.other)
         if lora is not None:
             return _merged(source, lora)

@@ -128,7 +128,7 @@ MESSAGES = {
     "view.receipt_dropped": "dropped",
     "view.receipt_why": "why not, or what was skipped",
     "view.training_title": "over the steps: {names}",
-    "view.one_step": "This run has one step and no losses: nothing to show over steps.",
+    "view.one_step": "Fewer than two steps and no losses: nothing to show over steps.",
     "view.open_site": "open {site} at step {step}",
     "view.grid_click": "A click opens the site at that step.",
     "view.no_result": "{path}: no result can be read here ({error})",
@@ -160,4 +160,5 @@ MESSAGES = {
     "view.by_token": "The ladder shows the error of token {token} alone.",
     "view.all_tokens": "back to all tokens",
     "view.unforeseen": "this part could not be made: {error}",
+    "view.empty_run": "the run holds no record of a site that was asked for; its receipt, under runs, says why",
 }

@@ -128,7 +128,7 @@ MESSAGES = {
     "view.receipt_dropped": "丢弃",
     "view.receipt_why": "没有数据的原因，或跳过了什么",
     "view.training_title": "随步变化：{names}",
-    "view.one_step": "此运行只有一步，也没有损失：没有可随步显示的内容。",
+    "view.one_step": "不足两步，也没有损失：没有可随步显示的内容。",
     "view.open_site": "打开第 {step} 步的 {site}",
     "view.grid_click": "点击可打开该步的该位置。",
     "view.no_result": "{path}：此处读不到结果（{error}）",
@@ -157,4 +157,5 @@ MESSAGES = {
     "view.by_token": "阶梯图只显示第 {token} 个 token 的误差。",
     "view.all_tokens": "回到全部 token",
     "view.unforeseen": "这一部分无法生成：{error}",
+    "view.empty_run": "此运行没有任何所请求位置的记录；原因见“运行信息”中的回执",
 }

@@ -1,0 +1,131 @@
+"""What many records have in common, and stands once: where they come from (`RecordPlan`) and when (`Moment`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from layertap.site import Sharding, Site
+from layertap.store.schema import SCHEMA, SHARDING, WHOLE
+
+
+class Moment(NamedTuple):
+    """When records were made: what they share that is not in their plan."""
+
+    step: int
+    epoch: int | None
+    batch: int | None
+    phase: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordPlan:
+    """What many records have in common; `call` of the site is not part of it."""
+
+    path: str
+    role: str
+    leaf: str
+    kind: str
+    rank: int
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    sharding: Sharding | None
+    asked: bool
+    count: int
+    """Values: a complex number has two."""
+    kept: str = "stats"
+    kept_shape: tuple[int, ...] = ()
+    kept_dtype: str = ""
+    nbytes: int = 0
+    """Bytes kept of each."""
+
+    @cached_property
+    def site(self) -> str:
+        """Without the number of a call."""
+        return str(Site(path=self.path, role=self.role, leaf=self.leaf))
+
+
+class Plans:
+    """Plans by number. They only become more; their columns are kept, so that a batch costs what is new in it."""
+
+    def __init__(self) -> None:
+        self.all: list[RecordPlan] = []
+        self._numbers: dict[RecordPlan, int] = {}
+        self._table: Any = None
+        self._counts = np.empty(0, np.int64)
+        self._wholes = np.empty(0, np.bool_)
+        self._kinds, self._tables = np.empty(0, np.int64), np.empty(0, np.uint64)
+
+    def number(self, plan: RecordPlan) -> int:
+        """The plan's number; equal plans have one."""
+        found = self._numbers.get(plan)
+        if found is None:
+            found = self._numbers[plan] = len(self.all)
+            self.all.append(plan)
+        return found
+
+    def table(self) -> Any:
+        """One row a plan, in columns of `SCHEMA` and `count`, `nbytes`."""
+        known = 0 if self._table is None else self._table.num_rows
+        new = self.all[known:]
+        if new:
+            part = pa.Table.from_arrays(
+                [pa.array([_OF_PLAN[name](plan) for plan in new], SCHEMA.field(name).type) for name in _OF_PLAN],
+                names=list(_OF_PLAN),
+            )
+            self._table = part if self._table is None else pa.concat_tables([self._table, part]).combine_chunks()
+        return self._table
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many values the tensors of each plan have."""
+        new = self.all[len(self._counts) :]
+        if new:
+            self._counts = np.concatenate([self._counts, np.array([plan.count for plan in new], np.int64)])
+        return self._counts
+
+    def reading(
+        self, kind_of: Callable[[str], tuple[int, int]]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+        """Of each plan the count of values, and the two numbers that `kind_of` knows of its dtype."""
+        new = self.all[len(self._kinds) :]
+        if new:
+            found = [kind_of(plan.dtype) for plan in new]
+            self._kinds = np.concatenate([self._kinds, np.array([kind for kind, _ in found], np.int64)])
+            self._tables = np.concatenate([self._tables, np.array([table for _, table in found], np.uint64)])
+        return self.counts, self._kinds, self._tables
+
+    @property
+    def wholes(self) -> npt.NDArray[np.bool_]:
+        """Of which plans the tensor itself is kept."""
+        new = self.all[len(self._wholes) :]
+        if new:
+            self._wholes = np.concatenate([self._wholes, np.array([plan.kept == "tensor" for plan in new], np.bool_)])
+        return self._wholes
+
+
+def _of_sharding(name: str) -> Callable[[RecordPlan], Any]:
+    return lambda plan: getattr(plan.sharding or WHOLE, name)
+
+
+def _plainly(name: str) -> Callable[[RecordPlan], Any]:
+    return lambda plan: getattr(plan, name)
+
+
+_OF_PLAN: dict[str, Callable[[RecordPlan], Any]] = {
+    **{
+        name: _plainly(name)
+        for name in (
+            *("site", "path", "role", "leaf", "kind", "rank", "shape", "dtype", "device", "asked"),
+            *("kept", "kept_shape", "kept_dtype", "nbytes"),
+        )
+    },
+    **{name: _of_sharding(name) for name in SHARDING},
+}
