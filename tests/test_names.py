@@ -24,3 +24,11 @@ def test_a_class_name_means_one_thing():
     found = classes()
     assert len(found) > 300
     assert {name: where for name, where in found.items() if len(where) > 1 and name not in ONE_FOR_EACH_LIBRARY} == {}
+
+
+def test_no_file_of_the_package_is_long():
+    long = {
+        str(path.relative_to(SOURCE)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in SOURCE.rglob("*.py")
+    }
+    assert {name: lines for name, lines in long.items() if lines > 400} == {}

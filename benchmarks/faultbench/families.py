@@ -31,6 +31,8 @@ def build(family: str, *, layers: int = 3, width: int = 32, seed: int = 0, token
 
 
 def run(model: nn.Module, inputs: Inputs) -> Any:
+    if callable(inputs):
+        return inputs(model)
     with torch.no_grad():
         return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
 

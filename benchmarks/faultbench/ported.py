@@ -201,13 +201,13 @@ def _other_scales(model: nn.Module) -> None:
     scales.copy_(scales.roll(1))
 
 
-def _clean(name: str, make: Callable[..., Built], dtype: str, plant: Change = nothing, **more: Any) -> Case:
+def clean_case(name: str, make: Callable[..., Built], dtype: str, plant: Change = nothing, **more: Any) -> Case:
     title = f"clean-{dtype}-{name}"
     fields = dict(name=title, family=name, dtype=dtype, kind="clean", build=make, plant=plant)
     return Case(**{**fields, **more})
 
 
-def _fault(
+def fault_case(
     name: str, make: Callable[..., Built], dtype: str, plant: Change, culprit: str, causes: str, **more: Any
 ) -> Case:
     fields = dict(name=f"{dtype}-{name}", family=name, dtype=dtype, kind=name, build=make, plant=plant)
@@ -223,35 +223,38 @@ def _family(name: str, seed: int = 0) -> Callable[..., Built]:
 _HALF: dict[str, Any] = {"reference_dtype": "bf16"}
 
 CLEAN: list[Case] = [
-    *(_clean(f"port-{name}", build_net, "fp32", port(name)) for name in PORTS),
-    *(_clean(f"port-{name}", functools.partial(build_net, seed=7, layers=5), "bf16", port(name)) for name in PORTS),
-    _clean("port-fused", build_net, "fp32", fuse),
-    _clean("port-unshared", build_shared, "fp32", unshare),
-    _clean("port-shared", lambda: _unshared(build_shared()), "bf16", share),
-    _clean("port-masks", build_causal, "fp32", renamed_mask(_BoolBody)),
-    _clean("folded-batchnorms", _family("cnn"), "fp32", rearranged.fold_batchnorms),
-    _clean("folded-batchnorms", _family("cnn", 3), "bf16", rearranged.fold_batchnorms),
-    _clean("folded-norms", _family("llama"), "fp32", rearranged.fold_norms),
-    _clean("folded-norms", _family("qwen3", 3), "bf16", rearranged.fold_norms),
-    _clean("smoothed", _family("llama", 4), "fp16", rearranged.smooth),
-    _clean("permuted-heads", _family("llama"), "fp32", rearranged.permute_heads),
-    _clean("permuted-heads", _family("qwen3", 3), "bf16", rearranged.permute_heads, **_HALF),
-    _clean("permuted-hidden", _family("qwen3"), "fp32", rearranged.permute_hidden),
-    _clean("permuted-hidden", _family("vit", 3), "fp16", rearranged.permute_hidden),
-    _clean("permuted-experts", _family("minimax_m2"), "fp32", rearranged.permute_experts),
-    _clean("moved-scales", _family("llama"), "fp32", rearranged.move_scales),
-    _clean("all-at-once", _family("llama", 5), "fp32", then(rearranged.fold_norms, rearranged.permute_heads)),
-    *(_clean(f"weights-{name}", _family("llama", 6), "fp32", quantised.everywhere(name)) for name in quantised.SCHEMES),
-    _clean("weights-fp8-blocks", _family("qwen3", 6), "bf16", quantised.everywhere("fp8-blocks")),
-    _clean("weights-int4-groups", _family("qwen3", 6), "bf16", quantised.everywhere("int4-groups")),
-    _clean("weights-packed", _family("llama", 6), "fp32", quantised.packed),
-    _clean("weights-packed", _family("qwen3", 6), "bf16", quantised.packed),
-    _clean("nested", build_encoder, "fp32"),
-    _clean("autocast", _family("llama"), "fp32", autocast),
-    _clean("autocast-vit", _family("vit"), "fp32", autocast),
-    _clean("massive", build_massive, "bf16"),
-    _clean("capped", build_capped, "bf16"),
-    _clean("alibi", build_bloom, "fp16"),
+    *(clean_case(f"port-{name}", build_net, "fp32", port(name)) for name in PORTS),
+    *(clean_case(f"port-{name}", functools.partial(build_net, seed=7, layers=5), "bf16", port(name)) for name in PORTS),
+    clean_case("port-fused", build_net, "fp32", fuse),
+    clean_case("port-unshared", build_shared, "fp32", unshare),
+    clean_case("port-shared", lambda: _unshared(build_shared()), "bf16", share),
+    clean_case("port-masks", build_causal, "fp32", renamed_mask(_BoolBody)),
+    clean_case("folded-batchnorms", _family("cnn"), "fp32", rearranged.fold_batchnorms),
+    clean_case("folded-batchnorms", _family("cnn", 3), "bf16", rearranged.fold_batchnorms),
+    clean_case("folded-norms", _family("llama"), "fp32", rearranged.fold_norms),
+    clean_case("folded-norms", _family("qwen3", 3), "bf16", rearranged.fold_norms),
+    clean_case("smoothed", _family("llama", 4), "fp16", rearranged.smooth),
+    clean_case("permuted-heads", _family("llama"), "fp32", rearranged.permute_heads),
+    clean_case("permuted-heads", _family("qwen3", 3), "bf16", rearranged.permute_heads, **_HALF),
+    clean_case("permuted-hidden", _family("qwen3"), "fp32", rearranged.permute_hidden),
+    clean_case("permuted-hidden", _family("vit", 3), "fp16", rearranged.permute_hidden),
+    clean_case("permuted-experts", _family("minimax_m2"), "fp32", rearranged.permute_experts),
+    clean_case("moved-scales", _family("llama"), "fp32", rearranged.move_scales),
+    clean_case("all-at-once", _family("llama", 5), "fp32", then(rearranged.fold_norms, rearranged.permute_heads)),
+    *(
+        clean_case(f"weights-{name}", _family("llama", 6), "fp32", quantised.everywhere(name))
+        for name in quantised.SCHEMES
+    ),
+    clean_case("weights-fp8-blocks", _family("qwen3", 6), "bf16", quantised.everywhere("fp8-blocks")),
+    clean_case("weights-int4-groups", _family("qwen3", 6), "bf16", quantised.everywhere("int4-groups")),
+    clean_case("weights-packed", _family("llama", 6), "fp32", quantised.packed),
+    clean_case("weights-packed", _family("qwen3", 6), "bf16", quantised.packed),
+    clean_case("nested", build_encoder, "fp32"),
+    clean_case("autocast", _family("llama"), "fp32", autocast),
+    clean_case("autocast-vit", _family("vit"), "fp32", autocast),
+    clean_case("massive", build_massive, "bf16"),
+    clean_case("capped", build_capped, "bf16"),
+    clean_case("alibi", build_bloom, "fp16"),
 ]
 
 
@@ -263,7 +266,7 @@ def _unshared(built: Built) -> Built:
 def _in_port(name: str, kind: str, path: str, dtype: str = "fp32", size: float | None = None) -> Case:
     """One fault in a port."""
     plant = then(port(name), strike(kind, path, size))
-    return _fault(f"{name}-{kind}", build_net, dtype, plant, path, " ".join(FAULTS[kind].causes))
+    return fault_case(f"{name}-{kind}", build_net, dtype, plant, path, " ".join(FAULTS[kind].causes))
 
 
 FAULTY: list[Case] = [
@@ -275,13 +278,13 @@ FAULTY: list[Case] = [
     _in_port("deferred-residual", "norm-wrong", B2 + "norm2"),
     _in_port("chunked", "weight-wrong", B1 + "ff.down"),
     _in_port("chunked-inside", "weight-wrong", B1 + "ff.up"),
-    _fault("chunk-lost", build_net, "fp32", then(port("chunked-inside"), _lost_chunk), B1 + "ff", "mask"),
+    fault_case("chunk-lost", build_net, "fp32", then(port("chunked-inside"), _lost_chunk), B1 + "ff", "mask"),
     _in_port("channels-first", "weight-scaled", B1 + "ff.down", size=0.2),
     _in_port("time-first", "output-offset", B2 + "attn.v_proj"),
     _in_port("sorted-batch", "weight-wrong", B1 + "ff.up"),
     _in_port("written-out", "weight-stale", B1 + "attn.v_proj"),
     _in_port("complex", "sign", B1 + "attn.q_proj"),
-    _fault(
+    fault_case(
         "shared-stale",
         build_shared,
         "fp32",
@@ -289,9 +292,9 @@ FAULTY: list[Case] = [
         B2 + "ff.up",
         "weights",
     ),
-    _fault("mask-renamed", build_causal, "fp32", renamed_mask(_AheadBody), "body", "mask shift"),
-    _fault("slopes", build_net, "bf16", lambda model: become(model, Body=_WrongSlopes), "body", "mask scale"),
-    _fault(
+    fault_case("mask-renamed", build_causal, "fp32", renamed_mask(_AheadBody), "body", "mask shift"),
+    fault_case("slopes", build_net, "bf16", lambda model: become(model, Body=_WrongSlopes), "body", "mask scale"),
+    fault_case(
         "fold-wrong",
         _family("cnn"),
         "fp32",
@@ -299,7 +302,7 @@ FAULTY: list[Case] = [
         "blocks.1.conv1 blocks.1",
         "weights",
     ),
-    _fault(
+    fault_case(
         "folded-and-wrong",
         _family("llama"),
         "fp32",
@@ -307,7 +310,7 @@ FAULTY: list[Case] = [
         Q2 + "mlp.down_proj",
         "sign",
     ),
-    _fault(
+    fault_case(
         "heads-and-wrong",
         _family("llama"),
         "bf16",
@@ -315,7 +318,7 @@ FAULTY: list[Case] = [
         Q1 + "mlp.gate_proj",
         "weights",
     ),
-    _fault(
+    fault_case(
         "adapters-lost",
         build_adapted,
         "fp32",
@@ -323,7 +326,7 @@ FAULTY: list[Case] = [
         "model.layers.0.self_attn.q_proj",
         "weights",
     ),
-    _fault(
+    fault_case(
         "adapters-lost",
         build_adapted,
         "bf16",
@@ -331,7 +334,7 @@ FAULTY: list[Case] = [
         "model.layers.0.self_attn.q_proj",
         "weights",
     ),
-    _fault(
+    fault_case(
         "int4-one-group",
         _family("llama", 6),
         "fp32",
@@ -339,7 +342,7 @@ FAULTY: list[Case] = [
         Q1 + "mlp.down_proj",
         "weights scale quantization",
     ),
-    _fault(
+    fault_case(
         "fp8-and-wrong",
         _family("llama", 6),
         "fp32",
@@ -347,7 +350,7 @@ FAULTY: list[Case] = [
         Q1 + "self_attn.o_proj",
         "weights",
     ),
-    _fault(
+    fault_case(
         "packed-nibbles",
         _family("llama", 6),
         "fp32",
@@ -355,7 +358,7 @@ FAULTY: list[Case] = [
         Q1 + "mlp.up_proj",
         "weights quantization permutation unknown structure",
     ),
-    _fault(
+    fault_case(
         "packed-scales",
         _family("llama", 6),
         "fp32",
@@ -363,7 +366,7 @@ FAULTY: list[Case] = [
         Q1 + "mlp.up_proj",
         "weights quantization permutation unknown structure",
     ),
-    _fault(
+    fault_case(
         "autocast-and-wrong",
         _family("llama"),
         "fp32",
@@ -371,7 +374,7 @@ FAULTY: list[Case] = [
         Q1 + "mlp.up_proj",
         "weights",
     ),
-    _fault(
+    fault_case(
         "massive-and-wrong",
         build_massive,
         "bf16",
@@ -379,7 +382,7 @@ FAULTY: list[Case] = [
         B1 + "ff.down",
         "weights scale",
     ),
-    _fault(
+    fault_case(
         "massive-offset",
         build_massive,
         "bf16",
@@ -387,8 +390,8 @@ FAULTY: list[Case] = [
         B2 + "attn.o_proj",
         "weights",
     ),
-    _fault("capped-otherwise", build_capped, "bf16", _uncapped, Q1 + "self_attn", "config"),
-    _fault(
+    fault_case("capped-otherwise", build_capped, "bf16", _uncapped, Q1 + "self_attn", "config"),
+    fault_case(
         "alibi-and-wrong",
         build_bloom,
         "fp16",
@@ -396,7 +399,7 @@ FAULTY: list[Case] = [
         "transformer.h.1.mlp.dense_4h_to_h",
         "weights",
     ),
-    _fault(
+    fault_case(
         "nested-and-wrong",
         build_encoder,
         "fp32",

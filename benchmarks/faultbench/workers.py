@@ -12,6 +12,7 @@ import torch
 from benchmarks.faultbench.case import Case
 from benchmarks.faultbench.cases import CASES
 from benchmarks.faultbench.draws import draw
+from benchmarks.faultbench.others import OTHERS
 from benchmarks.faultbench.ported import PORTED
 from benchmarks.faultbench.rules import RULES
 from benchmarks.faultbench.score import Answer, ask_finder, ask_rule
@@ -20,7 +21,7 @@ Finders = dict[str, Callable[..., Answer]]
 Job = tuple[str, int]
 """The list that a pair is in, or `draws`, and its place there, or its seed: a case itself does not pickle."""
 
-LISTS = {"list": CASES, "ports": PORTED}
+LISTS = {"list": CASES, "ports": PORTED, "others": OTHERS}
 
 
 def case_of(job: Job) -> Case:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import layertap as lt
-from layertap.capture import gathering, quick, sink
+from layertap.capture import gathering, quick, sink, writer_thread
 from layertap.measure import measure
 from layertap.store import RunWriter, columns
 
@@ -41,6 +41,7 @@ def patient(monkeypatch):
     """No batch is handed over for its age: a busy machine must not change the counts."""
     monkeypatch.setattr(gathering, "AGE", 3600.0)
     monkeypatch.setattr(sink, "AGE", 3600.0)
+    monkeypatch.setattr(writer_thread, "AGE", 3600.0)
 
 
 @pytest.mark.usefixtures("patient")
@@ -65,7 +66,7 @@ def test_a_batch_is_handed_over_when_it_is_full(model, tmp_path):
 
 
 def test_a_record_that_is_followed_by_none_is_written_all_the_same(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(sink, "IDLE", 0.0)
+    monkeypatch.setattr(writer_thread, "IDLE", 0.0)
     written = threading.Event()
     commit = RunWriter.commit
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch._functorch.aot_autograd import aot_module
 
 import layertap as lt
 from layertap.measure import measure, supported
@@ -83,7 +84,7 @@ def test_inside_function_transforms():
         torch.vmap(model)(X)
         torch.func.grad(lambda x: model(x).sum())(X)
         torch.func.jacrev(model)(X)
-        torch._functorch.aot_autograd.aot_module(model, fw_compiler=lambda graph, inputs: graph)(X)
+        aot_module(model, fw_compiler=lambda graph, inputs: graph)(X)
         model(X)
     assert not rec.receipt.error
     site = rec.receipt.sites[0]
@@ -96,6 +97,7 @@ def test_gradients_that_are_known_to_be_zero():
     script = """
 import torch, layertap as lt
 from torch import nn
+from torch._functorch.aot_autograd import aot_module
 model = nn.Sequential(nn.Linear(3, 3), nn.Identity())
 x = torch.ones(2, 3, requires_grad=True)
 with lt.record(model, sites="*", what=("output", "grad_output", "grad_input")) as rec:

@@ -12,8 +12,9 @@ ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
-from benchmarks.faultbench.ported import CLEAN, FAULTY  # noqa: E402
+from benchmarks.faultbench import others, ported  # noqa: E402
 
+CLEAN, FAULTY = [*ported.CLEAN, *others.CLEAN], [*ported.FAULTY, *others.FAULTY]
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own ageing
 
 QUICK = {
@@ -38,6 +39,22 @@ QUICK = {
     "bf16-adapters-lost",
     "clean-bf16-weights-packed",
     "fp32-packed-scales",
+    "clean-bf16-mask-none-inf",
+    "clean-fp32-merged-adapters",
+    "clean-fp32-dynamic-int8",
+    "clean-fp32-eight-bits",
+    "clean-fp32-code-books",
+    "clean-fp32-dense-experts",
+    "clean-fp32-written-fourier",
+    "bf16-mask-none-inf-and-wrong",
+    "fp32-gate-and-up-swapped",
+    "fp32-one-not-transposed",
+    "fp32-adapter-merged-by-half",
+    "fp32-eight-bits-scaled",
+    "fp32-other-codes",
+    "bf16-cap-left-out",
+    "fp32-gates-exchanged",
+    "fp32-gradient-cut",
 }
 
 
@@ -71,4 +88,5 @@ def test_a_fault_in_what_is_written_otherwise_is_found(case):
     found = find_fault(*case.make())
     assert found.verdict == "fault", str(found)
     assert found.site in case.culprits[0], str(found)
+    assert found.cause in case.causes[0], str(found)
     assert max(found.forwards.values()) <= 10

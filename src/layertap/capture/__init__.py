@@ -1,13 +1,13 @@
 """Tensors out of a running model.
 
 recording        `record`: a context manager; planning: what it would take                     <- read first
-recorder         a recording from its start to its receipt (taking: what it does with one tensor)
+recorder         a recording from its start to its receipt (arming: when taps stand; taking: one tensor)
 taps             how the calls of a module are seen (classes: the class that a tapped module gets; guard: our own work)
 module_tap       one module: which tensors of a call are taken (quick: the short way; slots: what is known of it)
 leaves           tensors inside nested values; sharding, collectives: of distributed ones, the part that is here
 contents         what has been recorded of shared objects; own_share: the gradients of a module's own inputs
 keep, schedule   how much is kept, and when
-sink             to the writer: gathering (the open batch), pending_record, room and headroom (bytes), buffers, tee
+sink             to the writer_thread: gathering (the open batch), pending_record, room, headroom (bytes), buffers, tee
 cuda             from a device without synchronising
 receipt_builder  what came from each site, and why nothing did; info: what a run says about its making
 graph_taps       taps that a compiler sees; graph_ops: with operations of our own

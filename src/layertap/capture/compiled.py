@@ -238,7 +238,7 @@ class Region:
                 tap.put(role, Leaf(leaf, taken.value), moment, tap.tallies[role])
                 continue
             try:
-                draft = self._recorder.draft(tap, role, leaf, moment, tap.tallies[role], _Seen.of(taken))
+                draft = self._recorder.draft(tap, role, leaf, moment, tap.tallies[role], _SeenInGraph.of(taken))
                 if taken.measured:
                     slabs.append((draft, taken.value))
                     continue
@@ -273,14 +273,14 @@ class Region:
         self._open = False
 
 
-class _Seen:
+class _SeenInGraph:
     """What a draft says of a tensor that is still, or only ever was, inside a graph."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.dtype, self.device = shape, dtype, device
 
     @classmethod
-    def of(cls, taken: Taken) -> _Seen:
+    def of(cls, taken: Taken) -> _SeenInGraph:
         return cls(tuple(map(int, taken.shape)), taken.dtype, taken.value.device)
 
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from layertap.artefact import artefact_of
 from layertap.capture import taps
+from layertap.capture.arming import Arming
 from layertap.capture.compiled import Uncompiled, doors_of
 from layertap.capture.contents import Contents
 from layertap.capture.exit_signal import keep_interrupts
@@ -30,8 +31,8 @@ from layertap.capture.module_tap import CallMoment, ModuleTap
 from layertap.capture.pending_record import Source
 from layertap.capture.receipt_builder import receipt_of, why_nothing
 from layertap.capture.schedule import parse_schedule
-from layertap.capture.sink import POLICIES, Sink, Writer
-from layertap.capture.taking import Taking
+from layertap.capture.sink import POLICIES, Sink
+from layertap.capture.writer_thread import Writer
 from layertap.errors import BadArgument, NothingCaptured
 from layertap.files import parse_bytes
 from layertap.messages import tr
@@ -46,14 +47,8 @@ log = logging.getLogger("layertap")
 
 _NOT_YET = "record.nothing_yet"
 
-REASON = 120
-"""Characters of an error's message that the receipt keeps."""
 
-SMALL = 1 << 20
-"""A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
-
-
-class Recorder(Taking):
+class Recorder(Arming):
     """A recording of one model. Made by `record`."""
 
     def __init__(
@@ -90,16 +85,12 @@ class Recorder(Taking):
         named = Uncompiled(model)
         self.selection: Selection = select(named, sites, exclude=exclude, what=roles)
         """The plan: which sites are recorded. Print it."""
-        self.epoch: int | None = None
-        self.batch: int | None = None
-        """Set these as the training loop goes on; each record carries them."""
         self.phases: frozenset[str] | None = None
         """Record only while the model is in one of these phases; None means both."""
         self.between: Callable[[Writer], Writer] = lambda writer: writer
         """What stands between the sink and the run's writer; set it before `start`."""
         self.notes: list[str] = []
         """What the receipt tells besides."""
-        self.step_number = 0
         self.overhead = 0.0
         self.schedule = parse_schedule(schedule)
         self.keeper = Keeper(named, keep)
@@ -117,13 +108,6 @@ class Recorder(Taking):
         self._sources: dict[tuple[str, str, str], Source] = {}
         self._doors, self._regions = doors_of(self, model, self._taps)
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
-        self._ever_due = False
-        self._paused = False
-        self._error = ""
-        self._state: Literal["new", "open", "closed"] = "new"
-        self._attached = False
-        self._handles: list[Any] = []
-        self._leaf_hooks: list[Any] = []
         self.contents = Contents()
         """What has been recorded of shared objects in this step."""
         self._receipt: Receipt | None = None
@@ -186,26 +170,6 @@ class Recorder(Taking):
         if self._state == "open" and self._ours:
             self.sink.after(action)
 
-    def enclose(self, wrapper: nn.Module) -> None:
-        """Takes the calls of `wrapper`, which runs the model as one compiled graph, for the model's own."""
-        armed = self._attached
-        self._disarm()
-        self._doors, self._regions = doors_of(self, wrapper, self._taps)
-        if self._state == "open":
-            self._open_regions()
-        if armed:
-            self._arm()
-
-    def pause(self) -> None:
-        """Takes the taps off until `resume`; the model runs as if nothing recorded it."""
-        self._paused = True
-        self._disarm()
-
-    def resume(self) -> None:
-        """Puts them on again, if the schedule says that this step is due."""
-        self._paused = False
-        self._arm()
-
     def flush(self) -> None:
         """Waits until everything recorded so far is written, and can be read."""
         if self._state == "open" and self._ours:  # in a forked child no thread writes, and nothing would arrive
@@ -243,7 +207,7 @@ class Recorder(Taking):
         except Exception as error:  # noqa: BLE001 - a strict recording raises it when everything is as it was
             text = f"{type(error).__name__}: {error}"
             self._error = self._error or text
-            self.sink.failure = self.sink.failure or error
+            self.sink.keep_failure(error)
             log.error(tr("record.log_incomplete"), text)
 
     def _release(self) -> None:
@@ -338,15 +302,6 @@ class Recorder(Taking):
             self.notes.append(note)
             log.warning("layertap: %s", note)
 
-    def hook_leaf(self, handle: Any) -> None:
-        """Keeps the handle of a hook on a leaf tensor, which outlives the graph, until the step ends."""
-        self._leaf_hooks.append(handle)
-
-    def _unhook_leaves(self) -> None:
-        for handle in self._leaf_hooks:
-            handle.remove()
-        self._leaf_hooks.clear()
-
     def stop_on(self, error: Exception, path: str) -> bool:
         """Ends recording after an error of layertap's own; returns whether the user is spared it."""
         if not self._error:
@@ -354,44 +309,6 @@ class Recorder(Taking):
             log.error(tr("record.log_stopped"), self._error)
         self._disarm()
         return not self.strict
-
-    # Arming and disarming.
-
-    def _arm(self) -> None:
-        due = (
-            self._state == "open"
-            and not self._error
-            and not self._paused
-            and self.schedule.due(self.step_number, self.epoch, self.batch)
-        )
-        self._ever_due |= due
-        if due and not self._attached:
-            if not self._regions:
-                self._attach()
-            self._handles = [hook for tap in self._taps.values() for hook in tap.watch_parameter_gradients()]
-            self._attached = True
-        elif not due:
-            self._disarm()
-
-    def _open_regions(self) -> None:
-        for region in self._regions:
-            region.open()
-        if self._regions:
-            self._attach()  # for good: Dynamo guards the classes, so coming and going would recompile
-
-    def _attach(self) -> None:
-        for module, why in taps.attach(self._doors).items():
-            self._taps[module].refused = why
-
-    def _disarm(self) -> None:
-        if self._attached:
-            self._attached = False
-            if not self._regions:
-                taps.detach(self._doors)
-            for handle in self._handles:
-                handle.remove()
-            self._handles = []
-            self._unhook_leaves()
 
     def _make_receipt(self) -> Receipt:
         return receipt_of(

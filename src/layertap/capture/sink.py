@@ -9,12 +9,8 @@ statistics alone, `drop` leaves the record out; the receipt counts it.
 
 from __future__ import annotations
 
-import logging
-import queue
-import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,43 +18,25 @@ import torch
 
 from layertap.capture.buffers import Buffers
 from layertap.capture.cuda import CudaLane
-from layertap.capture.gathering import AGE, Batch, Gathering, complete
+from layertap.capture.gathering import AGE, Batch, Gathering
 from layertap.capture.keep import STATS, TENSOR, Level
 from layertap.capture.pending_record import Draft, Tally, plan_of
 from layertap.capture.room import Room
 from layertap.capture.slots import Slot
+from layertap.capture.writer_thread import Writer, WriterThread
 from layertap.measure import measure, native, real_view
 from layertap.measure.result import Measurement
 from layertap.measure.slab import decode
 from layertap.messages import tr
-from layertap.site import Receipt, Record
-from layertap.store.columns import Late, RecordBatch
+from layertap.store.columns import Late
 
 POLICIES = ("block", "stats", "drop")
 BACKLOG = 50_000
 """Records that may wait for a slow writer; past it the policy decides about statistics too."""
-IDLE = 2.0
-"""Seconds without work after which the writer commits what it has, so that readers see it."""
 FEW = 256
 """A batch with fewer rows is not handed over when a step ends, unless it is old, or a device's."""
 PENDING = 8 << 20
 """Bytes of large tensors that a batch may hold before it is handed over."""
-
-_COMMIT, _END = object(), object()
-
-log = logging.getLogger("layertap")
-
-
-class Writer(Protocol):
-    """What a sink writes to: a run on disk or in memory. One with `add_batch` takes the rows of a batch as they are."""
-
-    @property
-    def records(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    def add(self, record: Record, data: npt.NDArray[np.uint8] | None) -> None: ...
-    def commit(self) -> None: ...
-    def close(self, receipt: Receipt | None, **info: Any) -> None: ...
 
 
 class Sink:
@@ -66,16 +44,12 @@ class Sink:
 
     def __init__(self, writer: Writer, *, budget: int, policy: str, retains: bool) -> None:
         self.writer = writer
-        self.error = ""
-        self.failure: Exception | None = None
-        """The first error of the writer's thread."""
         self.hand_overs = 0
         """Batches that went to the writer's thread."""
         # What stays in memory is never given back to the budget, so waiting for room would be waiting forever.
         self._policy = "stats" if retains and policy == "block" else policy
         self._waits = policy == "block"
         self._retains = retains
-        self._queue: queue.Queue[Batch | Callable[[], None] | object] = queue.Queue()
         self._buffers = Buffers(budget)
         self._room = Room(
             budget,
@@ -86,9 +60,18 @@ class Sink:
         )
         self._cuda = CudaLane(self._buffers)
         self.gathering = Gathering(self._cuda)
-        self._done = 0
-        self._thread = threading.Thread(target=self._work, name="layertap-writer", daemon=True)
-        self._thread.start()
+        self._thread = WriterThread(writer, self.gathering, self._room)
+        self._put = self._thread.queue.put
+
+    @property
+    def error(self) -> str:
+        """The first error of writing, in words."""
+        return self._thread.error
+
+    @property
+    def failure(self) -> Exception | None:
+        """The first error of writing."""
+        return self._thread.failure
 
     @property
     def taken(self) -> int:
@@ -127,7 +110,7 @@ class Sink:
                 if self._policy == "drop":
                     return
                 slot = slot.without_tensor()
-        if self.gathering.taken - self._done >= BACKLOG and not self._backlog(tally, reserved):
+        if self.gathering.taken - self._thread.done >= BACKLOG and not self._backlog(tally, reserved):
             return
         try:
             full = self.gathering.take(slot, tensor, address, call, order, moment)
@@ -160,7 +143,7 @@ class Sink:
             if self._policy == "drop":
                 return
             level, nbytes = STATS, 0
-        if self.gathering.taken - self._done >= BACKLOG and not self._backlog(draft.tally, nbytes):
+        if self.gathering.taken - self._thread.done >= BACKLOG and not self._backlog(draft.tally, nbytes):
             return
         try:
             self._take(draft, tensor, kept, level, nbytes, ours, ready)
@@ -187,25 +170,21 @@ class Sink:
     def after(self, action: Callable[[], None]) -> None:
         """Has the writer's thread do something when all that was taken before has arrived there."""
         self._hand_over()
-        self._queue.put(action)
+        self._put(action)
 
     def flush(self) -> None:
         """Waits until everything taken so far is written, and can be read."""
         self._hand_over()
-        self._queue.put(_COMMIT)
-        self._queue.join()
+        self._thread.commit()
 
     def close(self) -> None:
         """Writes everything and ends the thread."""
         self.flush()
-        self._queue.put(_END)
-        self._thread.join()
+        self._thread.end()
 
-    def fail(self, error: Exception) -> None:
-        """Keeps the first error of writing, and says it."""
-        if not self.error:
-            self.error, self.failure = f"{type(error).__name__}: {error}", error
-            log.error(tr("capture.log_record"), self.error)
+    def keep_failure(self, error: Exception) -> None:
+        """Keeps the first error of what is written at the end, beside the writer's thread."""
+        self._thread.failure = self._thread.failure or error
 
     # One tensor, the long way.
 
@@ -291,10 +270,10 @@ class Sink:
             return False
         self._hand_over()
         with self._room.changed:
-            self._room.changed.wait_for(lambda: self.gathering.taken - self._done < BACKLOG)
+            self._room.changed.wait_for(lambda: self.gathering.taken - self._thread.done < BACKLOG)
         return True
 
-    # The way to the writer's thread, and what happens there.
+    # The way to the writer's thread.
 
     def _hand_over(self) -> None:
         batch = self.gathering.close()
@@ -304,89 +283,7 @@ class Sink:
     def _send(self, batches: list[Batch]) -> None:
         for batch in batches:
             self.hand_overs += 1
-            self._queue.put(batch)
-
-    def _work(self) -> None:
-        last = time.monotonic()
-        while True:
-            try:
-                item = self._queue.get(timeout=AGE)
-            except queue.Empty:
-                self._try(self._look_round)
-                if time.monotonic() - last >= IDLE:
-                    self._try(self.writer.commit)
-                    last = time.monotonic()
-                continue
-            if isinstance(item, Batch):
-                self._try(self._write, item)
-                self._arrived(item)
-            elif callable(item):
-                self._try(item)
-            elif item is not _END:
-                self._try(self.writer.commit)
-            last = time.monotonic()
-            self._queue.task_done()
-            if item is _END:
-                return
-            del item  # or its tensors would live until the next one comes
-
-    def _look_round(self) -> None:
-        """Where no record has come for a while, what waits in the open batch is fetched from here."""
-        batch = self.gathering.close(older=AGE)
-        if batch is not None:
-            try:
-                self._write(batch)
-            finally:
-                self._arrived(batch)
-
-    def _write(self, batch: Batch) -> None:
-        complete(batch)
-        add_batch = getattr(self.writer, "add_batch", None)
-        if add_batch is not None:
-            add_batch(batch.records)
-            return
-        failure: Exception | None = None
-        for record, data in _one_by_one(batch.records):
-            try:
-                if isinstance(record, Exception):
-                    raise record
-                self.writer.add(record, data)
-            except Exception as error:  # noqa: BLE001 - the records after it are written all the same
-                failure = failure or error
-        if failure is not None:
-            raise failure
-
-    def _arrived(self, batch: Batch) -> None:
-        for row in list(batch.records.late):
-            batch.records.written(row)
-        self._room.release(batch.reserved)
-        with self._room.changed:
-            self._done += len(batch.records)
-            self._room.changed.notify_all()
-        self.gathering.take_back(batch)
-
-    def _try(self, action: Callable[..., None], *given: Batch) -> None:
-        # This thread must outlive any error: a producer may be waiting for room that only it can make.
-        try:
-            action(*given)
-        except Exception as error:  # noqa: BLE001
-            self.fail(error)
-
-
-def _one_by_one(batch: RecordBatch) -> Any:
-    """The records of a batch as objects, each with its bytes, or the error that came in their place."""
-    start = 0
-    for row in batch.waiting():
-        yield from ((record, None) for record in batch.objects(start, row))
-        start = row + 1
-        try:
-            data = batch.arrive(row)
-            yield batch.objects(row, row + 1)[0], data
-        except Exception as error:  # noqa: BLE001
-            yield error, None
-        finally:
-            batch.written(row)
-    yield from ((record, None) for record in batch.objects(start, len(batch)))
+            self._put(batch)
 
 
 def _without_bytes(read: Callable[[], npt.NDArray[np.uint8]], count: int) -> Callable[[], tuple[Measurement, None]]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from layertap.capture.sink import Writer
+from layertap.capture.writer_thread import Writer
 from layertap.messages import tr
 from layertap.site import Receipt, Record
 

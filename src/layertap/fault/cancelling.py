@@ -25,7 +25,7 @@ from layertap.site import Site
 PROBES = 5
 """So many runs of the candidate are spent on it at most."""
 VAST = 1e3
-"""An error that is this many times what rounding does at its place cannot be hidden by rounding further on."""
+"""An error that is this many times what rounding does, at its place and where it is gone, is not hidden by rounding."""
 WORSE, BETTER = 1.5, 0.7
 
 Ends = frozenset[tuple[str, str]]
@@ -103,18 +103,27 @@ class Free:
 
     def closes(self, row: ModuleRow) -> bool:
         """Whether what a module spoils is right again, in a module around it or in all those that read its output."""
+        return self.floor_where_closed(row) is not None
+
+    def floor_where_closed(self, row: ModuleRow) -> float | None:
+        """What rounding does there; None where it is right again nowhere."""
         page, call, end = end_of(row.site)
         above = page
         while above:
             above = above.rpartition(".")[0]
             if self.right_at(above, 0, "output") and self.seen_at(above, 0, "output"):
-                return True
+                return self._floor_at(above, 0)
         if end != "output":
-            return False
+            return None
         slots = [self._slots[key] for key in self._ends.get((page, call, "output"), []) if key in self._slots]
         readers = [reader for slot in slots for reader in self._readers.get(id(slot), []) if reader.path != page]
         inner = [reader for reader in readers if not page.startswith(f"{reader.path}.")]
-        return bool(inner) and all(self.right_at(reader.path, reader.call, "output") for reader in inner)
+        if not inner or not all(self.right_at(reader.path, reader.call, "output") for reader in inner):
+            return None
+        return max(self._floor_at(reader.path, reader.call) for reader in inner)
+
+    def _floor_at(self, page: str, call: int) -> float:
+        return max((self.floor(key) for key in self._ends.get((page, call, "output"), [])), default=self._least)
 
     def feeds(self, first: ModuleRow, second: ModuleRow) -> bool:
         """Whether the second is given what the first returns."""
@@ -222,7 +231,9 @@ def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: f
         return "cancelled"
     if right:
         worse = tried.total > LIMIT_OF_MODULES * rounding and tried.total > 3 * total
-        hidden = row.found.error > VAST * free.floor(row.site) and free.closes(row) and tried.total >= BETTER * total
+        further = free.floor_where_closed(row)
+        vast = further is not None and row.found.error > VAST * max(free.floor(row.site), further)
+        hidden = vast and tried.total >= BETTER * total
         return "cancelled" if worse or hidden else "fault"
     near = free.around(row, tried.replayed)
     if near is not None and near[1] < BETTER * near[0]:

@@ -66,18 +66,18 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RankLayout:
     """What a DTensor says of itself."""
 
     shape: tuple[int, ...]
     mesh: Any
     placements: tuple[Any, ...]
 
-    def reduced(self) -> Layout:
+    def reduced(self) -> RankLayout:
         """The layout of its gradient: what is summed on the way there is the same for all on the way back."""
         from torch.distributed.tensor import Replicate
 
-        return Layout(self.shape, self.mesh, tuple(Replicate() if p.is_partial() else p for p in self.placements))
+        return RankLayout(self.shape, self.mesh, tuple(Replicate() if p.is_partial() else p for p in self.placements))
 
     def places(self, world: World) -> dict[int, Place | None]:
         """The part of each rank that is here; None where torch cuts in a way that is not known."""
@@ -118,11 +118,11 @@ def _strided(places: Any, factor: int, count: int, number: int) -> list[int]:
     return [at for piece in range(factor) for at in chunk(chunk(places, factor, piece), count, number)]
 
 
-def layout_of(tensor: Any) -> Layout | None:
+def layout_of(tensor: Any) -> RankLayout | None:
     """The layout of a DTensor, or of what was one before it was unwrapped."""
     if hasattr(tensor, "placements") and hasattr(tensor, "device_mesh"):
-        return Layout(tuple(map(int, tensor.shape)), tensor.device_mesh, tuple(tensor.placements))
-    found: Layout | None = getattr(tensor, "_layertap_layout", None)
+        return RankLayout(tuple(map(int, tensor.shape)), tensor.device_mesh, tuple(tensor.placements))
+    found: RankLayout | None = getattr(tensor, "_layertap_layout", None)
     return found
 
 

@@ -22,7 +22,7 @@ from layertap.fault.model_runner import ModelRunner
 from layertap.fault.record_tap import RecordTap
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.replay_measure import Lowered, Replay
-from layertap.fault.sharded_replay import Parts
+from layertap.fault.sharded_replay import RankParts
 from layertap.fault.tensor_cache import TensorCache
 from layertap.fault.tensor_swap import Nudge
 from layertap.site import Site
@@ -57,7 +57,7 @@ def play(
     within: Callable[[CallStack], Any] | None = None,
     put_back: frozenset[tuple[str, str]] = frozenset(),
     lowered: Lowered | None = None,
-    parts: Parts | None = None,
+    parts: RankParts | None = None,
     whole: bool = False,
     ends: frozenset[str] | None = None,
 ) -> ReplayResult:
@@ -91,7 +91,7 @@ def play(
     return replayed if parts is None else parts.merged(replayed, trace, settled)
 
 
-def _own_share(grad: torch.Tensor, parts: Parts | None, whole: bool) -> torch.Tensor:
+def _own_share(grad: torch.Tensor, parts: RankParts | None, whole: bool) -> torch.Tensor:
     """The gradient of a parameter as it is measured: plain, and of the reference averaged where the trace's are."""
     if parts is None:
         return grad

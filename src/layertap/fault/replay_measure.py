@@ -22,7 +22,7 @@ from layertap.measure.pair.deferred import PendingPair, begin, form_of, settle
 from layertap.site import Site
 
 if TYPE_CHECKING:
-    from layertap.fault.sharded_replay import Parts
+    from layertap.fault.sharded_replay import RankParts
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Replay:
     """Calls that were given a value of another size."""
     flowing: set[Site] = field(default_factory=set)
     """Values through which a gradient can go back."""
-    parts: Parts | None = None
+    parts: RankParts | None = None
     """Where each rank's values lie in the reference's, if the candidate runs on several."""
     whole: bool = False
     """Whether the model that runs has the whole values all the same: the reference."""

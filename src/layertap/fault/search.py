@@ -20,7 +20,7 @@ from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.replay import parameter_names, play, write_down
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
-from layertap.fault.sharded_replay import ARRIVING, Parts
+from layertap.fault.sharded_replay import ARRIVING, RankParts
 from layertap.fault.tensor_cache import TensorCache
 from layertap.fault.world import World
 from layertap.judge.signs import least_of
@@ -46,7 +46,7 @@ class FaultSearch:
         world: World | None = None,
     ) -> None:
         self.ours, self.theirs, self.pairing, self.cache = ours, theirs, pairing, cache
-        self.parts = None if world is None else Parts(world)
+        self.parts = None if world is None else RankParts(world)
         """Where the values of each rank lie, if the candidate runs on several."""
         self.pages = set(pairing.names)
         """The modules that the candidate has, on any rank."""
@@ -130,7 +130,7 @@ class FaultSearch:
         pairs = zip(self.parts.world.outputs(one), self.parts.world.outputs(other), strict=True)
         return max(self.parts.world.of_all(max(output_error(*pair) for pair in pairs)))
 
-    def _learn(self, parts: Parts, trace: ReferenceTrace) -> None:
+    def _learn(self, parts: RankParts, trace: ReferenceTrace) -> None:
         """Which part of the reference's values each rank holds, and which values are summands."""
         self.progress(Note("fault.learning_layouts"))
         parts.world.learn_dims(self.theirs.model)

@@ -18,7 +18,7 @@ from layertap.fault.places import Place, choices, chosen, layout_of, placed
 from layertap.fault.reduction import Combined, explain_combination, near
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.result import ModuleRow
-from layertap.fault.sharded_replay import Parts
+from layertap.fault.sharded_replay import RankParts
 from layertap.fault.world import World
 from layertap.measure.pair.deferred import contrast
 from layertap.result import Note
@@ -42,7 +42,7 @@ def explain_ranks(
     row: ModuleRow,
     clues: Clues,
     modules: tuple[nn.Module | None, nn.Module | None],
-    parts: Parts,
+    parts: RankParts,
     runs: tuple[ReplayResult, ReplayResult],
 ) -> Explained:
     """`modules` are the reference's and the candidate's; `runs` a forced run, and one before it with other inputs."""
@@ -164,7 +164,7 @@ def _tensor_apart(
 
 def _combined(
     key: Site,
-    parts: Parts,
+    parts: RankParts,
     trace: ReferenceTrace,
     modules: tuple[nn.Module | None, nn.Module | None],
     runs: tuple[ReplayResult, ReplayResult],
@@ -243,7 +243,7 @@ def _settings(world: World, modules: tuple[nn.Module | None, nn.Module | None]) 
     return "config", (next(iter(found.values())),), tuple(found)
 
 
-def _form(row: ModuleRow, clues: Clues, parts: Parts, kept: ReplayResult) -> Told:
+def _form(row: ModuleRow, clues: Clues, parts: RankParts, kept: ReplayResult) -> Told:
     """What the error of the worst rank looks like."""
     world, key = parts.world, row.site
     worst = max(row.by_rank, key=lambda pair: pair[1], default=(world.here[0], 0.0))[0]

@@ -1,8 +1,8 @@
 """A replay of a candidate whose tensors lie on several ranks: each rank is measured by its own part of what is right.
 
-Parts.learn(...)    one run of the candidate: how its plain tensors are cut, which of them are summands
-Parts.measure(...)  one value: the reference's cut as the rank holds it, measured, and given in its place
-Parts.merged(...)   what all ranks measured, equal on all of them
+RankParts.learn(...)    one run of the candidate: how its plain tensors are cut, which of them are summands
+RankParts.measure(...)  one value: the reference's cut as the rank holds it, measured, and given in its place
+RankParts.merged(...)   what all ranks measured, equal on all of them
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layertap.fault.places import Choice, Layout, Place, choices, chosen, layout_of, placed
+from layertap.fault.places import Choice, Place, RankLayout, choices, chosen, layout_of, placed
 from layertap.fault.reference_trace import Event, ModuleCall, ReferenceTrace, ReplayResult, end_of
 from layertap.fault.tensor_cache import CachedTensor
 from layertap.fault.world import World
@@ -48,7 +48,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class Parts:
+class RankParts:
     """Where each rank's values lie in the reference's."""
 
     world: World
@@ -58,8 +58,8 @@ class Parts:
     unclear: list[Site] = field(default_factory=list)
     """Values whose layout the numbers do not tell."""
     _places: dict[tuple[Site, int], Place] = field(default_factory=dict)
-    _layouts: dict[Site, Layout] = field(default_factory=dict)
-    _memo: dict[Layout, dict[int, Place | None]] = field(default_factory=dict)
+    _layouts: dict[Site, RankLayout] = field(default_factory=dict)
+    _memo: dict[RankLayout, dict[int, Place | None]] = field(default_factory=dict)
     _seen: dict[tuple[Site, int], _Seen] = field(default_factory=dict)
     _held: dict[tuple[Site, int], CachedTensor] = field(default_factory=dict)
     _summands: dict[Site, dict[int, tuple[torch.Tensor, Place, ModuleCall | None]]] = field(default_factory=dict)

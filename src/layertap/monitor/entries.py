@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -216,3 +216,8 @@ class EpochEntries:
 
     def __len__(self) -> int:
         return len({id(entry) for entries in self._entries.values() for entry in entries})
+
+
+def lists_of(data: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """By alias, the outputs alone, in the order in which they came."""
+    return {alias: list(item["data"].values()) for alias, item in data.items()}

@@ -24,7 +24,7 @@ from layertap.files import parse_bytes
 from layertap.formats.detect import layout_of
 from layertap.messages import tr
 from layertap.monitor.attention import with_weights
-from layertap.monitor.entries import BatchOutput, EpochEntries, OutputReader, collected
+from layertap.monitor.entries import BatchOutput, EpochEntries, OutputReader, collected, lists_of
 from layertap.monitor.files import Saver
 from layertap.monitor.layers import MonitoredLayer, read_config, read_layers, whole_numbers
 from layertap.monitor.never_raise import MonitorLog, never_raise, nothing, why_nothing
@@ -211,11 +211,11 @@ class Monitor:
 
     def get_single_outputs(self) -> dict[str, list[Any]]:
         """The outputs of each `single` layer in order, by alias."""
-        return _lists(self.get_single_data())
+        return lists_of(self.get_single_data())
 
     def get_epoch_buffers(self) -> dict[str, list[Any]]:
         """The outputs of each `epoch_full` layer in order, by alias."""
-        return _lists(self.get_epoch_data())
+        return lists_of(self.get_epoch_data())
 
     @never_raise(dict)
     def epoch_statistics(self, layers: Iterable[str] | None = None) -> dict[str, dict[str, Statistics]]:
@@ -396,7 +396,3 @@ class Monitor:
             why = sites[item.path].why or tr("monitor.not_called")
         told = "monitor.nothing_in_epoch"
         self._teller.tell(tr(told, layer=item.layer, epoch=self.current_epoch, why=why))
-
-
-def _lists(data: Mapping[str, Any]) -> dict[str, list[Any]]:
-    return {alias: list(item["data"].values()) for alias, item in data.items()}

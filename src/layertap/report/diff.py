@@ -180,7 +180,7 @@ def _folded_cells(rows: Sequence[Row]) -> list[str]:
     name = tr("report.more_rows", count=len(rows))
     if verdict == "identical":
         name = f"{pair_name(rows[0])} … {pair_name(rows[-1])} ({len(rows)})"
-    return [name, verdict, *sizes, "", "", "", ""]
+    return [name, tr(f"table.{verdict}"), *sizes, "", "", "", ""]
 
 
 def _most(values: Iterable[float]) -> float:
@@ -193,7 +193,7 @@ def _cells(row: Row) -> list[str]:
     about = "≈" if row.estimated else ""
     return [
         pair_name(row),
-        row.verdict,
+        tr(f"table.{row.verdict}"),
         f"{about}{number(row.error, 3)}",
         number(row.floor, 3),
         number(row.ratio, 3),

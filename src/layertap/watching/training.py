@@ -17,8 +17,8 @@ from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from layertap.capture import Schedule
-from layertap.capture.sink import Writer
 from layertap.capture.tee import Tee
+from layertap.capture.writer_thread import Writer
 from layertap.errors import LayertapError
 from layertap.files import parse_bytes
 from layertap.messages import tr

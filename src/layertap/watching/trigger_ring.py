@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from layertap.capture.sink import Writer
+from layertap.capture.writer_thread import Writer
 from layertap.result import Note
 from layertap.site import Receipt, Record
 from layertap.store.schema import kept_nothing

@@ -46,7 +46,7 @@ def _lines(audit: Audit, loud: bool) -> list[str]:
             source = f" ← {others}" if others and others != pattern and row.name else ""
             detail = _spanned([by_name[member].detail for member in members])
             ways = ": ".join(part for part in (rule if rule != "same" else "", detail) if part)
-            found.append(f"{status:<10} {pattern}{times}{source}" + (f"  {ways}" if ways else ""))
+            found.append(f"{tr(f'audit.status_{status}'):<10} {pattern}{times}{source}" + (f"  {ways}" if ways else ""))
     return found
 
 

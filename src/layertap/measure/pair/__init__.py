@@ -2,6 +2,7 @@
 
 arrays      `compare`: two arrays of bytes, on the host, without torch (`native` or `plain`; `lines` reads their sums)
 difference  what that gives: `Difference`
+signs_native of tensors in memory, by contrast.c
 deferred    pairs of tensors of any device, measured now and read later; `contrast` is what that gives
 many        pairs on a CUDA device by our own kernel (`kernel` launches `fused`, with `words`, `exact` and `fold`)
 """

@@ -1,4 +1,4 @@
-"""English: what layertap.formats says."""
+"""English: the messages of layertap.formats."""
 
 MESSAGES = {
     "formats.a_expected_tensor": "a {name}, expected a tensor",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.weights.audit says."""
+"""Chinese: the messages of layertap.weights.audit."""
 
 MESSAGES = {
     "audit.and_cast": "{first}，{second}",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.formats says."""
+"""Chinese: the messages of layertap.formats."""
 
 MESSAGES = {
     "formats.a_expected_tensor": "{name}，应为张量",

@@ -1,0 +1,105 @@
+"""When the taps of a recording stand on the model: put on at a step that is due, and taken off again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from torch import nn
+
+from layertap.capture import taps
+from layertap.capture.compiled import doors_of
+from layertap.capture.taking import Taking
+
+if TYPE_CHECKING:
+    from layertap.capture.module_tap import ModuleTap
+    from layertap.capture.recorder import Recorder
+    from layertap.capture.schedule import Schedule
+
+
+class Arming(Taking):
+    """The part of a recorder that puts taps on and takes them off."""
+
+    schedule: Schedule
+    _taps: dict[nn.Module, ModuleTap]
+    _doors: Mapping[nn.Module, Any]
+    _regions: list[Any]
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank)
+        self.step_number = 0
+        self.epoch: int | None = None
+        self.batch: int | None = None
+        """Set these as the training loop goes on; each record carries them."""
+        self._state: Literal["new", "open", "closed"] = "new"
+        self._error = ""
+        self._ever_due = False
+        self._paused = False
+        self._attached = False
+        self._handles: list[Any] = []
+        self._leaf_hooks: list[Any] = []
+
+    def enclose(self, wrapper: nn.Module) -> None:
+        """Takes the calls of `wrapper`, which runs the model as one compiled graph, for the model's own."""
+        armed = self._attached
+        self._disarm()
+        self._doors, self._regions = doors_of(cast("Recorder", self), wrapper, self._taps)
+        if self._state == "open":
+            self._open_regions()
+        if armed:
+            self._arm()
+
+    def pause(self) -> None:
+        """Takes the taps off until `resume`; the model runs as if nothing recorded it."""
+        self._paused = True
+        self._disarm()
+
+    def resume(self) -> None:
+        """Puts them on again, if the schedule says that this step is due."""
+        self._paused = False
+        self._arm()
+
+    def hook_leaf(self, handle: Any) -> None:
+        """Keeps the handle of a hook on a leaf tensor, which outlives the graph, until the step ends."""
+        self._leaf_hooks.append(handle)
+
+    def _unhook_leaves(self) -> None:
+        for handle in self._leaf_hooks:
+            handle.remove()
+        self._leaf_hooks.clear()
+
+    def _arm(self) -> None:
+        due = (
+            self._state == "open"
+            and not self._error
+            and not self._paused
+            and self.schedule.due(self.step_number, self.epoch, self.batch)
+        )
+        self._ever_due |= due
+        if due and not self._attached:
+            if not self._regions:
+                self._attach()
+            self._handles = [hook for tap in self._taps.values() for hook in tap.watch_parameter_gradients()]
+            self._attached = True
+        elif not due:
+            self._disarm()
+
+    def _open_regions(self) -> None:
+        for region in self._regions:
+            region.open()
+        if self._regions:
+            self._attach()  # for good: Dynamo guards the classes, so coming and going would recompile
+
+    def _attach(self) -> None:
+        for module, why in taps.attach(self._doors).items():
+            self._taps[module].refused = why
+
+    def _disarm(self) -> None:
+        if self._attached:
+            self._attached = False
+            if not self._regions:
+                taps.detach(self._doors)
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+            self._unhook_leaves()
