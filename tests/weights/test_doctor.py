@@ -221,7 +221,7 @@ def test_d7_doctor_and_prune_on_the_command_line(tmp_path, monkeypatch):
     assert (found.exit_code, found.stdout[:6]) == (1, "CODE: "), found.output
     found = run(cli.app, ["prune", "pruned:small", "--plan", "attention[0]", "-o", "smaller"])
     assert found.exit_code == 0, found.output
-    with pytest.raises(BadArgument, match="small was saved pruned, .*; give pruned:small"):
+    with pytest.raises(BadArgument, match=r"small was saved pruned, .*; give pruned:small"):
         raise run(cli.app, ["prune", "hf:small", "--plan", "attention[0]", "-o", "smaller"]).exception
     found = run(cli.app, ["prune", "nets.py:healthy", "--scan", "--size", "0.9", "--json", "--ids", "3,5,7,9,2"])
     assert json.loads(found.stdout)["plan"]["size"] <= 0.9, found.output
