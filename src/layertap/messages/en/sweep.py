@@ -23,6 +23,8 @@ MESSAGES = {
     "sweep.failed": "{mode} has no run: {error}",
     "sweep.all_failed": "{mode} have no run: {error}",
     "sweep.only": "{mode} alone has a run, so there is nothing to compare it with",
+    "sweep.damaged": "its run was whole when it ended, and has been damaged since: {why}",
+    "sweep.written_since": "{file} was written by another process",
     "sweep.log": "what it printed: {path}",
     "sweep.no_effect": "{mode} sets {settings}, and not one bit differs from {other}",
     "sweep.not_its_name": "{mode} says {says}, but computes on {bits} bits: {shown}",
@@ -32,6 +34,12 @@ MESSAGES = {
         "the reference {wanted} was not chosen; the modes are held against {instead} (--reference chooses another)"
     ),
     "sweep.short": "the sample has {length} tokens, shorter than the {asked} that were asked for",
+    "sweep.no_tokens": "seq_len = {asked} was left aside: the sample holds no token ids",
+    "sweep.reserved_name": "{where}: a mode of this name would lie where the sweep keeps its own files",
+    "sweep.compiled_file": (
+        "{target} is compiled, so {keys} cannot change it any more; compile it again, or give the mode a target of its "
+        "own"
+    ),
     "sweep.other_input": (
         "its input is not the reference's ({leaf}: {given}, the reference's is {expected}); give input = … in the "
         "definition, so that all modes are handed the same"
@@ -53,6 +61,7 @@ MESSAGES = {
     "sweep.stands_out": "{mode}: the error grows most at {sites}",
     "sweep.site_growth": "{site} ({times} × the usual step)",
     "sweep.tokens_title": "what the model says, against {reference} ({positions} positions)",
+    "sweep.tokens_nan": "{mode}: at {count} of {positions} positions the logits are not numbers on one side or both",
     "sweep.tokens_bound": (
         "tokens beyond the {top} likeliest count as one: the divergence is a lower bound (covered: {covered})"
     ),
