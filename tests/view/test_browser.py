@@ -40,6 +40,17 @@ def test_the_first_departure_is_seen_by_name_and_its_site_opens_on_a_click(compa
     until(tab, "document.querySelector('output.cell').value.includes('B−A')")
 
 
+def test_the_first_departure_is_shown_unasked_and_can_be_looked_into(compared, tab):
+    tab.goto(f"{compared.url}/")
+    assert "blocks.3.down" in tab.locator("#site h2").text_content()
+    assert "site=" not in tab.url
+    tab.locator("select[data-name=index]").select_option("1")
+    until(tab, "document.querySelector('select[data-name=index]')?.value === '1'")
+    until(tab, "location.search.includes('site=blocks.3.down')")
+    tab.goto(f"{compared.url}/?b=none")
+    assert tab.locator("#site h2").count() == 0  # nothing departs
+
+
 def test_a_cell_of_the_strip_opens_its_layer_and_the_address_brings_it_back(compared, tab):
     tab.goto(f"{compared.url}/")
     row = tab.locator("tr[data-site='blocks.9.up']")

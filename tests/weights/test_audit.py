@@ -161,14 +161,14 @@ DAMAGE = [
         exchanged("model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.v_proj.weight"),
         "model.layers.0.self_attn.k_proj.weight",
         "changed",
-        "holds the values of model.layers.0.self_attn.v_proj.weight",
+        "has the values of model.layers.0.self_attn.v_proj.weight",
     ),
     (
         "qwen3",
         exchanged("model.layers.0.mlp.gate_proj.weight", "model.layers.2.mlp.gate_proj.weight"),
         "model.layers.2.mlp.gate_proj.weight",
         "changed",
-        "holds the values of model.layers.0.mlp.gate_proj.weight",
+        "has the values of model.layers.0.mlp.gate_proj.weight",
     ),
     ("qwen3", zeros_in_a_buffer, "model.rotary_emb.inv_freq", "changed", "not what its module computes anew"),
     ("qwen3", one_row_of_the_embedding, "model.embed_tokens.weight", "changed", "1 of 128 rows differ (first: 17)"),
@@ -381,7 +381,7 @@ def test_a_pickle_with_code_is_refused(tmp_path):
     [
         ("nowhere", "there is no .*nowhere; give a checkpoint file"),
         (3, "audit takes a model, a state dict, the path of a checkpoint, or a list of these on either side, got int"),
-        ({"a": 1}, "the mapping holds no tensors"),
+        ({"a": 1}, "the mapping contains no tensors"),
     ],
 )
 def test_what_is_no_checkpoint_says_so(source, message):
@@ -488,7 +488,7 @@ def test_details_that_differ_in_their_numbers_fold_and_outliers_do_not():
     assert lines[1].startswith("changed    layers.4.w  relative error 0.")
     moved = {f"layers.{i}.w": there[f"layers.{i - 1}.w"] if i else there["layers.5.w"] for i in range(6)}
     lines = str(lt.audit(moved, there)).splitlines()[2:]
-    assert lines == ["changed    layers.[0-5].w (6 ×)  holds the values of layers.[0-5].w"]
+    assert lines == ["changed    layers.[0-5].w (6 ×)  has the values of layers.[0-5].w"]
 
 
 LIMITED = """

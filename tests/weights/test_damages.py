@@ -48,7 +48,7 @@ def rope_through_bf16(model):
     model.model.rotary_emb.inv_freq.copy_(model.model.rotary_emb.inv_freq.bfloat16().float())
 
 
-@damage("qwen3", LAYER + "mlp.gate_proj.weight", detail="holds the values of model.layers.1.mlp.up_proj", rows=2)
+@damage("qwen3", LAYER + "mlp.gate_proj.weight", detail="has the values of model.layers.1.mlp.up_proj", rows=2)
 def gate_and_up_exchanged(model):
     exchange(weight(model, LAYER + "mlp.gate_proj.weight"), weight(model, LAYER + "mlp.up_proj.weight"))
 
@@ -109,13 +109,13 @@ def embedding_one_row_late(model):
     own[1:] = own[:-1].clone()
 
 
-@damage("qwen3", "model.layers.2.mlp.up_proj.weight", detail="holds the values of model.layers.1", rows=11)
+@damage("qwen3", "model.layers.2.mlp.up_proj.weight", detail="has the values of model.layers.1", rows=11)
 def a_layer_twice(model):
     for own, other in zip(model.model.layers[2].parameters(), model.model.layers[1].parameters(), strict=True):
         own.data.copy_(other.data)
 
 
-@damage("qwen3", "model.layers.0.mlp.up_proj.weight", detail="holds the values of model.layers.2", rows=22)
+@damage("qwen3", "model.layers.0.mlp.up_proj.weight", detail="has the values of model.layers.2", rows=22)
 def layers_in_reverse(model):
     model.model.layers = nn.ModuleList(list(model.model.layers)[::-1])
 
@@ -140,7 +140,7 @@ def norm_without_its_one(model):
     weight(model, LAYER + "input_layernorm.weight").sub_(1)
 
 
-@damage("qwen3", "lm_head.weight", detail="holds the values of model.embed_tokens.weight")
+@damage("qwen3", "lm_head.weight", detail="has the values of model.embed_tokens.weight")
 def tied_by_mistake(model):
     model.lm_head.weight = model.model.embed_tokens.weight
 

@@ -49,7 +49,7 @@ def test_what_differs_there_is_named_and_estimated(model):
     assert "relative error about 0.0" in rows["model.layers.1.mlp.up_proj.weight"].detail or (
         "relative error about 0.1" in rows["model.layers.1.mlp.up_proj.weight"].detail
     )
-    assert "holds the values of model.layers.0.self_attn.v_proj.weight" in rows[weight_name()].detail
+    assert "has the values of model.layers.0.self_attn.v_proj.weight" in rows[weight_name()].detail
     assert set(statuses(found)) == {"model.layers.1.mlp.up_proj.weight", weight_name()}
 
 

@@ -247,7 +247,7 @@ def test_an_adapter_merged_twice_is_held_against_its_own_configuration(tmp_path)
     assert lt.audit({"l.weight": base + 2 * b @ a}, sources).by_status == {"converted": 1}
     (row,) = lt.audit({"l.weight": base + 4 * b @ a}, sources).rows
     assert (row.status, row.rule) == ("changed", "LoRA merged")
-    assert row.detail == "base + 4 × B·A, where the adapter's configuration says 2"
+    assert row.detail == "base + 4 × B·A, while the adapter's configuration has 2"
 
 
 def test_a_layer_that_is_frozen_on_one_side_is_noted():

@@ -41,7 +41,7 @@ def test_a_file_loaded_with_strict_off(tmp_path):
         model.load_state_dict(torch.load(tmp_path / "x.pt"), strict=False)
     assert load.audit.by_status == {"unwritten": 4}
     assert load.audit.other == str(tmp_path / "x.pt")
-    with pytest.raises(WeightsWrong, match="it holds what it held before loading"), loading(strict=True):
+    with pytest.raises(WeightsWrong, match="its values are those from before loading"), loading(strict=True):
         model.load_state_dict(torch.load(tmp_path / "x.pt"), strict=False)
 
 

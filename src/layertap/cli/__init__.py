@@ -16,11 +16,13 @@ import typer
 from layertap import __version__
 from layertap.cli import audit, demo, diff, doctor, export, fault, prune, record, report, show, sweep, view, watch
 from layertap.cli.screen import problem
+from layertap.cli.usage import Command, Group, translate_titles, usage_error
 from layertap.errors import LayertapError
 from layertap.messages import tr
 
 app = typer.Typer(
     name="layertap",
+    cls=Group,
     help=tr("cli.about"),
     no_args_is_help=True,
     add_completion=False,
@@ -44,19 +46,19 @@ def options(
     pass
 
 
-app.command("record")(record.record)
-app.command("show")(show.show)
-app.command("diff")(diff.diff)
-app.command("fault")(fault.fault)
-app.command("audit")(audit.audit)
-app.command("doctor")(doctor.doctor)
-app.command("prune")(prune.prune)
-app.command("sweep")(sweep.sweep)
-app.command("watch")(watch.watch)
-app.command("export")(export.export)
-app.command("report")(report.report)
-app.command("view")(view.view)
-app.command("demo")(demo.demo)
+app.command("record", cls=Command, help=tr("cli.help_record"))(record.record)
+app.command("show", cls=Command, help=tr("cli.help_show"))(show.show)
+app.command("diff", cls=Command, help=tr("cli.help_diff"))(diff.diff)
+app.command("fault", cls=Command, help=tr("cli.help_fault"))(fault.fault)
+app.command("audit", cls=Command, help=tr("cli.help_audit"))(audit.audit)
+app.command("doctor", cls=Command, help=tr("cli.help_doctor"))(doctor.doctor)
+app.command("prune", cls=Command, help=tr("cli.help_prune"))(prune.prune)
+app.command("sweep", cls=Command, help=tr("cli.help_sweep"))(sweep.sweep)
+app.command("watch", cls=Command, help=tr("cli.help_watch"))(watch.watch)
+app.command("export", cls=Command, help=tr("cli.help_export"))(export.export)
+app.command("report", cls=Command, help=tr("cli.help_report"))(report.report)
+app.command("view", cls=Command, help=tr("cli.help_view"))(view.view)
+app.command("demo", cls=Command, help=tr("cli.help_demo"))(demo.demo)
 
 
 def main() -> None:
@@ -67,6 +69,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks
+    translate_titles()
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
@@ -79,17 +82,11 @@ def main() -> None:
     except MemoryError as error:
         problem(tr("cli.memory", more=f" ({error})" if str(error) else ""))
     except Exception as error:  # noqa: BLE001  whatever it is, it is no verdict
-        # typer comes with a click of its own, or with the one that is installed: its errors are known by their method.
-        usage = getattr(error, "format_message", None)
-        problem(f"{usage()} ({_help(error)})" if usage and str(error) else _traceback(error))
+        if type(error).__name__ != "NoArgsIsHelpError":  # typer has shown the help already
+            problem(usage_error(error) or _traceback(error))
     else:
         sys.exit(code if isinstance(code, int) else 0)
     sys.exit(2)
-
-
-def _help(error: Exception) -> str:
-    path = getattr(getattr(error, "ctx", None), "command_path", "layertap")
-    return tr("cli.see_help", path=path)
 
 
 def _traceback(error: Exception) -> str:

@@ -77,7 +77,7 @@ def demo(
     show_text(find_fault(decoder(), broken, (ids,)))
     page = write(inside, folder / "report.html", difference_blocks(inside, *map(Run, sides)))
     show_text(tr("demo.report", path=page))
-    show_text(tr("demo.view", sides=" ".join(sides)))
+    show_text(tr("demo.view", sides=" ".join([*sides, "--floor", str(folder / "rounding-inside")])))
     show_text(tr("demo.show", run=folder / "broken-inside", site="blocks.3.down"))
 
 

@@ -26,6 +26,7 @@ from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.judge.signs import ratio_of
 from layertap.measure.pair.contrast import Contrast
 from layertap.measure.pair.deferred import contrast
+from layertap.messages import tr
 
 _PACKAGE, _TORCH = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
 
@@ -46,7 +47,7 @@ class Op:
     """Where in the source."""
 
     def __str__(self) -> str:
-        return f"{self.name} at {self.place}" if self.place else self.name
+        return tr("cause.op_at", name=self.name, place=self.place) if self.place else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,10 @@
 """Layouts of other tools, into the store, and three of them out of it.
 
     open_run     a run, a run's folder, a foreign folder, an .npz: whatever it is, as a `Run`
-    read_layers  `layer_1_output.pt` ... with statistics.pt and metadata.pt (B4)
-    read_monitor `epoch_1_batch_0_alias.pt` (C7)
+    read_layers  `layer_1_output.pt` ... with statistics.pt and metadata.pt
+    read_monitor `epoch_1_batch_0_alias.pt`
     read_neuron  `captured_tensors_cte_step_1_module_layers.0_output.pt`, by NxD Inference's capture hook
-    read_npz     `mode_{mode}_input`, `mode_{mode}_output` in one .npz, or any .npz (E4)
+    read_npz     `mode_{mode}_input`, `mode_{mode}_output` in one .npz, or any .npz
     read_msprobe `dump.json` and `dump_tensor_data`, by msprobe
     read_dumper  `step=0___rank=0___dump_index=1___name=x.pt`, by SGLang's dumper
     read_passes  `Pass00000.pt`, by SGLang's debug hook

@@ -1,4 +1,4 @@
-"""The layout of the users' compiled model: a folder of `layer_{n}_output.pt`, statistics.pt and metadata.pt (B4).
+"""The layout of the users' compiled model: a folder of `layer_{n}_output.pt`, statistics.pt and metadata.pt.
 
     embedding_output.pt, layer_1_output.pt ... layer_62_output.pt    one tensor each
     layer_0_output.pt ... layer_61_output.pt, final_norm_output.pt   how their GPU script numbers the same layers

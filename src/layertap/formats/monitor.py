@@ -1,4 +1,4 @@
-"""The layout of the users' training monitor: one `epoch_{e}_batch_{b}_{alias}.pt` for each recorded output (C7).
+"""The layout of the users' training monitor: one `epoch_{e}_batch_{b}_{alias}.pt` for each recorded output.
 
 Each holds a dict: epoch, batch_idx, layer, alias, output_shape, output (a tensor, or a tuple of tensors and None).
 """

@@ -1,4 +1,4 @@
-"""The layout of the users' quantisation study: one layer's input and output in every mode, in one .npz (E4).
+"""The layout of the users' quantisation study: one layer's input and output in every mode, in one .npz.
 
     first_layer_io_all_modes.npz         mode_fp32_input, mode_fp32_output, mode_2-1_input, ...    compressed
     first_layer_io_all_modes_stats.json  timestamp, model, pretrained_dir, seq_len,

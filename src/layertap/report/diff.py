@@ -109,7 +109,11 @@ def report_dict(report: Report) -> dict[str, Any]:
 def headline(report: Report) -> list[tuple[str, str]]:
     """The first lines, each with its style: the verdict, the first departure, how sure."""
     style = STYLES[report.verdict]
-    sides = {"candidate": report.candidate, "reference": report.reference, "reasons": "; ".join(report.reasons)}
+    sides = {
+        "candidate": report.candidate,
+        "reference": report.reference,
+        "reasons": tr("result.separator").join(report.reasons),
+    }
     lines = [(tr("report.verdict", verdict=tr(f"result.{report.verdict}"), **sides), style)]
     first, worst = report.first, report.worst
     if report.verdict == "fault" and first is not None:
@@ -180,7 +184,7 @@ def _folded_cells(rows: Sequence[Row]) -> list[str]:
     name = tr("report.more_rows", count=len(rows))
     if verdict == "identical":
         name = f"{pair_name(rows[0])} … {pair_name(rows[-1])} ({len(rows)})"
-    return [name, verdict, *sizes, "", "", "", ""]
+    return [name, tr(f"table.{verdict}"), *sizes, "", "", "", ""]
 
 
 def _most(values: Iterable[float]) -> float:
@@ -193,7 +197,7 @@ def _cells(row: Row) -> list[str]:
     about = "≈" if row.estimated else ""
     return [
         pair_name(row),
-        row.verdict,
+        tr(f"table.{row.verdict}"),
         f"{about}{number(row.error, 3)}",
         number(row.floor, 3),
         number(row.ratio, 3),

@@ -159,13 +159,13 @@ def modes_cells(sweep: Sweep) -> tuple[list[str], list[list[str]]]:
 
 
 def _cells(mode: ModeResult, sweep: Sweep) -> list[str]:
-    verdict = mode.verdict
+    verdict = tr(f"table.{mode.verdict}")
     if mode.error:
-        verdict = tr("sweep.error")  # type: ignore[assignment]
+        verdict = tr("sweep.error")
     elif mode.name == sweep.reference:
-        verdict = tr("sweep.reference")  # type: ignore[assignment]
-    rows = [row for row in mode.rows if not math.isnan(row.error)]
-    first = next((row for row in rows if row.error > 0), None)
+        verdict = tr("sweep.reference")
+    rows = mode.rows
+    first = next((row for row in rows if row.error > 0 or math.isnan(row.error)), None)
     last = rows[-1] if rows else None
     worst = max((row.ratio for row in rows if not math.isnan(row.ratio)), default=math.nan)
     cells = [mode.name, verdict, computes(mode)]

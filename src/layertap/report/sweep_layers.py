@@ -32,7 +32,11 @@ def token_view(sweep: Sweep) -> Iterator[Any]:
     for row in rows:
         table.add(row)
     yield table
-    covered = min(one.covered for one in said)
+    for name, mode in sweep.modes.items():
+        if mode.tokens is not None and mode.tokens.not_finite:
+            line = tr("sweep.tokens_nan", mode=name, count=mode.tokens.not_finite, positions=mode.tokens.positions)
+            yield Text(line, style="bold red")
+    covered = min((one.covered for one in said if not one.not_finite), default=1.0)
     if covered < 1 - 1e-6:
         yield Text(tr("sweep.tokens_bound", top=said[0].top, covered=f"{covered:.4f}"), style="dim")
 

@@ -18,6 +18,13 @@ NAME = 16
 """A name is not folded into less than this."""
 
 
+_TITLES = {
+    title: f"table.{title}"
+    for title in ("site", "verdict", "error", "floor", "ratio", "jump", "step", "module", "kind", "where")
+}
+"""Titles that are words; the names of metrics are the same in every language."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     title: str
@@ -41,7 +48,7 @@ class Lines:
         self.rows.append(([_on_one_line(cell) for cell in cells], style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        titles = [column.title for column in self.columns]
+        titles = [tr(_TITLES[title]) if title in _TITLES else title for title in (c.title for c in self.columns)]
         widths = [max(map(cell_len, cells)) for cells in zip(titles, *(cells for cells, _ in self.rows), strict=True)]
         room = options.max_width
         shown = self._fitting(widths, room)

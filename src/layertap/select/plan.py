@@ -132,8 +132,10 @@ class Selection:
                 rows.append((place[members[0]], [text or '""', kind, wanted, size if sizes else "", also]))
         table = [row for _, row in sorted(rows, key=lambda row: row[0])]
         if sizes:
-            table.append(["total", "", "", format_bytes(self.bytes), _unknown(len(self.choices) - len(sizes))])
-        head = tr("select.count_of", count=len(self.choices), count2=_count(self.modules, "module"), model=self.model)
+            table.append(
+                [tr("select.total"), "", "", format_bytes(self.bytes), _unknown(len(self.choices) - len(sizes))]
+            )
+        head = tr("select.count_of", count=len(self.choices), count2=_modules(self.modules), model=self.model)
         return "\n".join([head, *_aligned(table)])
 
 
@@ -158,11 +160,11 @@ def _size(sizes: list[int | None]) -> str:
 
 
 def _unknown(count: int) -> str:
-    return tr("select.will_add", count=_count(count, "module")) if count else ""
+    return tr("select.will_add", count=_modules(count)) if count else ""
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _modules(count: int) -> str:
+    return tr("select.module" if count == 1 else "select.modules", count=count)
 
 
 def _aligned(table: list[list[str]]) -> list[str]:

@@ -244,7 +244,7 @@ class Run:
             if len(steps) == 1
             else tr("store.steps", steps=steps[0], steps2=steps[-1])
         )
-        state = tr("store.partial", count=len(self.problems)) if self.partial else "complete"
+        state = tr("store.partial", count=len(self.problems)) if self.partial else tr("store.complete")
         return printable(
             tr("store.run_text", name=self.name, count=len(self.sites), count2=self.count, span=span, state=state)
         )

@@ -71,6 +71,7 @@ class Batches:
         info = {name: value for name, value in run.info.items() if name not in ("session", "status", "receipt")}
         writer = RunWriter(folder, info={**info, "meta": dict(meta), "batch": self.size})
         steps = run.index.steps()
+        written = 0
         records: dict[tuple[str, str], list[Record]] = {}
         for record in run.records():
             records.setdefault((str(record.site), str(record.asked)), []).append(record)
@@ -78,8 +79,9 @@ class Batches:
             if len(found) != len(steps) or found[0].kept not in ("tensor", "stats"):
                 continue
             if found[0].kept == "stats":
-                if self.rows == self.size:
+                if self.rows == self.size:  # of other rows than the input's own nothing can be taken away again
                     writer.add(found[0])
+                    written += 1
                 continue
             parts = [self._own(_tensor(run, record), number) for number, record in enumerate(found)]
             whole = (torch.cat(parts) if parts[0].ndim else parts[0]).contiguous()
@@ -96,7 +98,8 @@ class Batches:
             raw = whole.reshape(-1).view(torch.uint8).numpy()
             assert size_of(record.kept_dtype, record.kept_shape) in (None, math.prod(raw.shape))
             writer.add(record, raw)
-        writer.close(receipt)
+            written += 1
+        writer.close(replace(receipt, records=written, steps=1))
 
 
 def _tensor(run: Run, record: Record) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,36 @@ def recorded(name: str, folder: Path, outcome: Mapping[str, Any]) -> RecordedMod
         site = str(record.site) if record.step == 0 else f"{record.site} (step {record.step})"
         records.setdefault(site, record)
     return RecordedMode(name=name, run=run, records=records, outputs=outcome.get("outputs") or {})
+
+
+def matched(modes: Sequence[RecordedMode], reference: str) -> list[RecordedMode]:
+    """The modes with the reference's names for leaves that a compiled file calls otherwise: same module and role, as
+    many leaves, the same shapes in the same order."""
+    ours = next((mode for mode in modes if mode.name == reference), None)
+    if ours is None:
+        return list(modes)
+    leaves = _leaves(ours.records)
+    found = []
+    for mode in modes:
+        names: dict[str, str] = {}
+        for place, theirs in _leaves(mode.records).items():
+            expected = leaves.get(place, [])
+            if set(theirs).isdisjoint(expected) and _shapes(mode, theirs) == _shapes(ours, expected):
+                names |= dict(zip(theirs, expected, strict=True))
+        records = {names.get(site, site): record for site, record in mode.records.items()}
+        found.append(replace(mode, records=records) if names else mode)
+    return found
+
+
+def _leaves(records: Mapping[str, Record]) -> dict[tuple[str, str, int, int], list[str]]:
+    found: dict[tuple[str, str, int, int], list[str]] = {}
+    for name, record in records.items():
+        found.setdefault((record.site.path, record.site.role, record.site.call, record.step), []).append(name)
+    return found
+
+
+def _shapes(mode: RecordedMode, names: Sequence[str]) -> list[tuple[int, ...]]:
+    return [mode.records[name].shape for name in names]
 
 
 def groups_of(modes: Sequence[RecordedMode], reference: str) -> tuple[tuple[str, ...], ...]:
@@ -211,8 +241,6 @@ def _metrics(found: Measured) -> dict[str, float]:
 
 def _standing_out(rows: Sequence[SiteRow]) -> list[SiteRow]:
     """Each row's growth of the error against the median growth from site to site."""
-    from dataclasses import replace
-
     steps = []
     before = 0.0
     for row in rows:

@@ -22,6 +22,8 @@ SECONDS = 3600.0
 TOP = 512
 """So many of the likeliest tokens are kept at each position; the rest as one mass."""
 ALL = "all"
+RESERVED = ("logs", "sweep.json", "run.json", "records", "tensors")
+"""Names in the sweep's folder that are no mode's."""
 _INPUT = ("random", "vocabulary", "seed", "file", "prompt", "seq_len")
 _SENSITIVITY = (True, False, "auto")
 
@@ -216,13 +218,21 @@ def _mode(name: str, value: Any, where: str) -> ModeDefinition:
         or "\\" in name
     ):
         raise BadArgument(tr("sweeping.mode_name", where=where, name=name))
+    if name.lower() in RESERVED:
+        raise BadArgument(tr("sweep.reserved_name", where=where))
     if not isinstance(value, Mapping):
         raise BadArgument(tr("sweeping.where_table", where=where, value=value))
     _known(value, {one.name for one in fields(ModeDefinition)} - {"name"}, where)
     dtype = (_of(value, "dtype", str, where) or "").removeprefix("torch.")
-    dtype = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "half": "float16", "float": "float32"}.get(
-        dtype, dtype
-    )
+    dtype = {
+        "fp32": "float32",
+        "fp16": "float16",
+        "bf16": "bfloat16",
+        "half": "float16",
+        "float": "float32",
+        "fp64": "float64",
+        "double": "float64",
+    }.get(dtype, dtype)
     if dtype and dtype not in DTYPES:
         raise BadArgument(
             tr("sweeping.dtype", where=where, dtype=dtype, dtype2=_near(dtype, DTYPES), dtypes=", ".join(DTYPES))

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from layertap.errors import CorruptRun, LayertapError
 from layertap.judge.measured import Measured
+from layertap.messages import tr
 from layertap.result import Note, Verdict
 from layertap.sweeping.comparing import (
     RecordedMode,
     floors_from,
     groups_of,
+    matched,
     matrix_of,
     measure_all,
     recorded,
@@ -25,7 +28,7 @@ from layertap.sweeping.evidence_words import bits_of, dtypes_of, summary
 from layertap.sweeping.language import compare_tokens, read_tokens
 from layertap.sweeping.quantising_names import declared
 from layertap.sweeping.result import WRONG_NAME, Answer, Matrix, ModeResult, SiteRow, Sweep
-from layertap.sweeping.sharing import disk_bytes
+from layertap.sweeping.sharing import disk_bytes, state_of
 
 _FLOAT = {
     "fp32": "float32",
@@ -53,6 +56,8 @@ class Finished:
     seconds: float = 0.0
     peak: int = 0
     resumed: bool = False
+    state: frozenset[tuple[str, int, int]] = frozenset()
+    """Of the run's files, when it was put in place or found there."""
 
 
 def conclude(
@@ -66,9 +71,9 @@ def conclude(
 ) -> Sweep:
     """Compares what the modes left, and judges."""
     notes: list[Note] = []
-    runs = [recorded(one.mode.name, one.folder, one.outcome) for one in finished if one.folder is not None]
+    runs, finished = _opened(finished)
     reference = _reference(definition, finished, runs, notes)
-    runs.sort(key=lambda one: one.name != reference)
+    runs = matched(sorted(runs, key=lambda one: one.name != reference), reference)
     measured = measure_all(runs, lambda done, total: tell("compare", "comparing", done, total))
     ours = next((one for one in runs if one.name == reference), None)
     by_name = {one.name: one for one in runs}
@@ -111,6 +116,24 @@ def conclude(
         disk=disk_bytes(folders),
         disk_of_one=max((disk_bytes([one]) for one in folders), default=0),
     )
+
+
+def _opened(finished: Sequence[Finished]) -> tuple[list[RecordedMode], list[Finished]]:
+    """The modes' runs; one that another process has damaged since counts as none."""
+    runs, left = [], []
+    for one in finished:
+        if one.folder is None:
+            left.append(one)
+            continue
+        try:
+            changed = sorted(one.state ^ state_of(one.folder))
+            if changed:
+                raise CorruptRun(tr("sweep.written_since", file=changed[0][0]))
+            runs.append(recorded(one.mode.name, one.folder, one.outcome))
+            left.append(one)
+        except (LayertapError, OSError) as error:
+            left.append(replace(one, folder=None, error=tr("sweep.damaged", why=error)))
+    return runs, left
 
 
 def _reference(
@@ -157,14 +180,20 @@ def _mode(
     if measured is not None:
         # A measured floor is the reference's own; a mode in another precision has another.
         plain = not bits and not mode.dtype and not mode.composition
+        theirs = reference_outcome.get("evidence") or {}
         verdict, rows = rows_against(
-            reference, run, measured, bits=bits, dtypes=dtypes_of(evidence), floors=floors if plain else {}
+            reference,
+            run,
+            measured,
+            bits=min((one for one in (bits, bits_of(theirs)) if one), default=0),
+            dtypes=[*dtypes_of(evidence), *dtypes_of(theirs)],  # either side rounds
+            floors=floors if plain else {},
         )
     notes += _mode_notes(mode, outcome, reference_outcome, run, reference, verdict)
     if any(note.code == "sweep.other_input" for note in notes):
         verdict = "inconclusive"
-    theirs, ours = read_tokens(one.folder), read_tokens(Path(str(reference.run.path)))
-    tokens = compare_tokens(ours, theirs) if ours is not None and theirs is not None else None
+    said, expected = read_tokens(one.folder), read_tokens(Path(str(reference.run.path)))
+    tokens = compare_tokens(expected, said) if expected is not None and said is not None else None
     return replace(
         known,
         path=str(one.folder),
@@ -302,6 +331,8 @@ def _verdict(modes: Mapping[str, ModeResult], notes: Sequence[Note]) -> Verdict:
     """What could not be run or proven weighs more than any number."""
     found = {mode.verdict for mode in modes.values()}
     if any(mode.error or any(note.code == "sweep.other_input" for note in mode.notes) for mode in modes.values()):
+        return "inconclusive"
+    if len(modes) == 1:  # nothing was compared
         return "inconclusive"
     if "fault" in found or any(note.code in WRONG_NAME for note in notes):
         return "fault"

@@ -31,28 +31,31 @@ def read_tokens(run: Path) -> Arrays | None:
     return found
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def compare_tokens(reference: Arrays, candidate: Arrays) -> Tokens | None:
-    """The block that is quoted for a quantised model; None where the two have not the same positions.
+    """The block that is quoted for a quantised model; None where the two have not the same positions, or none.
 
     Tokens that only one side has kept count as a part of its rest. Of two such divisions of the vocabulary the
     divergence is at most that of the whole: a lower bound, and exact where all tokens were kept.
     """
-    if reference["tail"].shape != candidate["tail"].shape:
-        return None
     count = len(reference["tail"])
+    if count != len(candidate["tail"]) or not count:
+        return None
     kl = np.empty(count)
     covered = np.empty(count)
     for place in range(count):
         kl[place], covered[place] = _divergence(reference, candidate, place)
-    same = reference["ids"][:, 0] == candidate["ids"][:, 0]
+    same = (reference["ids"][:, 0] == candidate["ids"][:, 0]) & ~np.isnan(kl)
     p, q = (side["next"].astype(np.float64) for side in (reference, candidate))
-    known = np.isfinite(p) & np.isfinite(q)
+    bad = np.isnan(kl)
+    # NaN stands where no token follows; where the logits themselves are NaN it stays, and every mean is NaN.
+    known = ~(np.isnan(p) | np.isnan(q)) | bad
     moved = np.exp(q[known]) - np.exp(p[known])
     logs = p[known] - q[known]
     n = max(1, int(known.sum()))
-    ratio = math.exp(float(logs.mean())) if known.any() else math.nan
-    share = float(same.mean()) if count else math.nan
-    percentiles = {"max": float(kl.max(initial=0.0))}
+    ratio = _exp(float(logs.mean())) if known.any() else math.nan
+    share = float(same.mean())
+    percentiles = {"max": float(kl.max())}
     percentiles |= {name: float(np.percentile(kl, place)) for name, place in PERCENTILES}
     return Tokens(
         positions=count,
@@ -63,22 +66,30 @@ def compare_tokens(reference: Arrays, candidate: Arrays) -> Tokens | None:
         mean_delta_p=float(moved.mean()) if known.any() else math.nan,
         same_top=share,
         same_top_error=math.sqrt(share * (1 - share) / max(1, count - 1)),
-        perplexity=math.exp(-float(q[known].mean())) if known.any() else math.nan,
-        reference_perplexity=math.exp(-float(p[known].mean())) if known.any() else math.nan,
+        perplexity=_exp(-float(q[known].mean())) if known.any() else math.nan,
+        reference_perplexity=_exp(-float(p[known].mean())) if known.any() else math.nan,
         perplexity_ratio=ratio,
         perplexity_ratio_error=ratio * float(logs.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan,
         top=reference["ids"].shape[1],
         covered=float(covered.mean()),
+        not_finite=int(bad.sum()),
     )
 
 
+def _exp(value: float) -> float:
+    return float(np.exp(value))  # infinite where Python's would raise
+
+
 def _divergence(reference: Arrays, candidate: Arrays, place: int) -> tuple[float, float]:
+    if any(np.isnan(side["logprobs"][place]).any() for side in (reference, candidate)):
+        return math.nan, math.nan
     ids, theirs = reference["ids"][place], candidate["ids"][place]
     shared, here, there = np.intersect1d(ids, theirs, assume_unique=True, return_indices=True)
     log_p = reference["logprobs"][place][here].astype(np.float64)
     log_q = candidate["logprobs"][place][there].astype(np.float64)
     p, q = np.exp(log_p), np.exp(log_q)
-    found = float((p * (log_p - log_q)).sum())
+    some = p > 0  # a token that the reference rules out adds nothing, whatever the candidate makes of it
+    found = float((p[some] * (log_p[some] - log_q[some])).sum())
     mass = float(p.sum())
     if len(shared) == len(ids) and not reference["tail"][place]:
         return max(0.0, found), mass

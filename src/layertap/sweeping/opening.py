@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from layertap.sweeping.identity import identity
 from layertap.sweeping.quantising import quantise
 from layertap.sweeping.seeds import set_seeds
 from layertap.targets import Inputs, Target, make_inputs, open_target
+from layertap.targets.shadow import Artefact
 
 
 @dataclass(kw_only=True)
@@ -54,6 +55,11 @@ def open_mode(task: Mapping[str, Any]) -> Opened:
     inputs = _inputs(target, task["input"], task["seed"], notes)
     model = target.model
     given = {leaf.path: identity(leaf.tensor) for leaf in leaves(inputs) if leaf.tensor is not None}
+    fixed = [key for key in ("dtype", "quantize", "device", "compile") if mode[key]]
+    if isinstance(model, Artefact) and fixed:
+        raise BadArgument(tr("sweep.compiled_file", target=target.name, keys=", ".join(fixed)))
+    if "random" in task["input"]:
+        inputs = _as_the_weights(model, inputs)
     if mode["dtype"]:
         dtype = getattr(torch, mode["dtype"])
         model = model.to(dtype)
@@ -72,7 +78,7 @@ def open_mode(task: Mapping[str, Any]) -> Opened:
         model = _compiled(model, mode["compile"])
     set_seeds(task["seed"])
     return Opened(
-        target=replace(target, model=plain),
+        target=target,
         model=model,
         plain=plain,
         inputs=inputs,
@@ -114,9 +120,9 @@ def _random(target: Target, spec: Mapping[str, Any], seed: int) -> Inputs:
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     vocabulary = spec.get("vocabulary") or getattr(config, "vocab_size", None)
     if isinstance(vocabulary, int):
-        made = torch.randint(vocabulary, shape, generator=generator)
+        made = torch.randint(vocabulary, shape, generator=generator, dtype=torch.int64)
     else:
-        made = torch.randn(shape, generator=generator)
+        made = torch.randn(shape, generator=generator, dtype=torch.float32)  # whatever default the mode has set
     weight = next(iter(target.model.parameters()), None)
     if weight is not None and not weight.is_meta:
         made = made.to(weight.device)
@@ -127,6 +133,14 @@ def _random(target: Target, spec: Mapping[str, Any], seed: int) -> Inputs:
     return {"input_ids": made} if "input_ids" in names else (made,)
 
 
+def _as_the_weights(model: Any, inputs: Inputs) -> Inputs:
+    """Random numbers in the dtype that the model is in: a factory may have built it in half precision."""
+    dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
+    if dtype.itemsize < 2:
+        return inputs
+    return map_tensors(inputs, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)  # type: ignore[no-any-return]
+
+
 def _cut(inputs: Inputs, asked: int, notes: list[Note]) -> Inputs:
     """Samples of ids that are longer than asked are cut; of a shorter one it is said."""
     lengths = {
@@ -134,7 +148,10 @@ def _cut(inputs: Inputs, asked: int, notes: list[Note]) -> Inputs:
         for leaf in leaves(inputs)
         if leaf.tensor is not None and leaf.tensor.ndim == 2 and not leaf.tensor.is_floating_point()
     }
-    length = max(lengths.values(), default=0)
+    if not lengths:
+        notes.append(Note("sweep.no_tokens", asked=asked))
+        return inputs
+    length = max(lengths.values())
     if length < asked:
         notes.append(Note("sweep.short", length=length, asked=asked))
     if length <= asked:

@@ -22,7 +22,7 @@ from layertap.sweeping.task import write_json
 # The interpreter finds what the caller's does, in the same order, and nothing of the working directory besides.
 _BOOT = (
     "import json, sys; sys.path[:] = json.load(open(sys.argv[1], encoding='utf-8'))['sys_path']; "
-    "from layertap.sweeping.worker import main; sys.exit(main(sys.argv[1]))"
+    "from layertap.sweeping.worker import run; run(sys.argv[1])"
 )
 _POLL = 0.02
 _TAIL = 12

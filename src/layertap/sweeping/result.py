@@ -70,6 +70,8 @@ class Tokens:
     """So many of the likeliest tokens were kept of each position."""
     covered: float
     """The mean mass of the tokens that both have kept; below 1 the divergence is a lower bound."""
+    not_finite: int = 0
+    """Positions whose logits hold NaN on either side; every mean is NaN then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,18 +110,23 @@ class Sensitivity:
     quantised: tuple[str, ...] = ()
 
     def ignore(self, share: float = 0.5, most: float = 0.25) -> tuple[str, ...]:
-        """The layers that make `share` of the predicted divergence, but no more than a part `most` of all layers.
+        """The layers that make `share` of the output's divergence, but no more than a part `most` of all layers.
 
-        For a quantised mode only layers that were quantised are named.
+        What was confirmed counts as it was measured, since a gradient does not see a choice that tips (a router's); the
+        rest as predicted. For a quantised mode only layers that were quantised are named.
         """
         known = set(self.quantised)
-        rows = [row for row in self.rows if row.score > 0 and (not known or row.path in known)]
-        total, found, taken = sum(row.score for row in rows), list[str](), 0.0
-        for row in rows:
-            if taken >= share * total or len(found) >= max(1, math.floor(most * len(rows))):
+        total = self.total or sum(row.score for row in self.rows)
+        rows = [
+            (row.score / total if math.isnan(row.confirmed) else row.confirmed, row.path) for row in self.rows if total
+        ]
+        rows = sorted((row for row in rows if row[0] > 0 and (not known or row[1] in known)), key=lambda row: -row[0])
+        taken, found = 0.0, list[str]()
+        for part, path in rows:
+            if taken >= share or len(found) >= max(1, math.floor(most * len(rows))):
                 break
-            found.append(row.path)
-            taken += row.score
+            found.append(path)
+            taken += part
         return tuple(found)
 
 

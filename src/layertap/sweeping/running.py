@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,13 +23,15 @@ from layertap.sweeping.judging import Finished, conclude
 from layertap.sweeping.processes import Job, remove, run_jobs
 from layertap.sweeping.result import Sweep
 from layertap.sweeping.sensitivity import rank_modes, wanted
-from layertap.sweeping.sharing import Pool, share
+from layertap.sweeping.sharing import Pool, share, state_of
 from layertap.sweeping.task import command_words, hash_of, task_of, write_json
 
 Progress = Callable[[str, str, int, int], None]
 """Is given a mode's name (or what is being done), its state, how many are done and how many there are."""
 OUTCOME = "mode.json"
 RESULT = "sweep.json"
+KINDS = ("record", "teach", "sensitivity", "inject")
+"""Of jobs, each with a folder of its own while it lasts."""
 
 
 def sweep(
@@ -112,7 +115,8 @@ class _SweepPlan:
         return self.folder / "logs" / f"{slug(mode.name)}.txt"
 
     def staging(self, mode: ModeDefinition, kind: str = "record") -> Path:
-        return self.folder / f".{kind}-{slug(mode.name)}"
+        # Absolute: a mode may change the working directory.
+        return Path(os.path.abspath(self.folder)) / f".{kind}-{slug(mode.name)}"
 
     def timeout(self, mode: ModeDefinition) -> float:
         return mode.timeout or self.definition.timeout
@@ -134,7 +138,9 @@ class _SweepPlan:
         job = self.job(mode, "record")
         if mode.command:
             run = str(job.folder / "run")
-            job.command = tuple(word.replace("{run}", run) for word in command_words(mode))
+            job.command = tuple(
+                word.replace("{run}", run).replace("{python}", sys.executable) for word in command_words(mode)
+            )
             job.environment = {**job.environment, "LAYERTAP_RUN": run}
         return job
 
@@ -177,7 +183,14 @@ def _kept(plan: _SweepPlan, mode: ModeDefinition, pool: Pool) -> Finished | None
         pool.add(folder)
     except (OSError, ValueError, AttributeError, KeyError, TypeError, LayertapError):
         return None  # damaged since: it is run again
-    return Finished(mode=mode, folder=folder, outcome=outcome, resumed=True, log=_existing(plan.log_of(mode)))
+    return Finished(
+        mode=mode,
+        folder=folder,
+        outcome=outcome,
+        resumed=True,
+        log=_existing(plan.log_of(mode)),
+        state=state_of(folder),
+    )
 
 
 def _settle(plan: _SweepPlan, mode: ModeDefinition, job: Job, pool: Pool) -> Finished:
@@ -212,7 +225,15 @@ def _settle(plan: _SweepPlan, mode: ModeDefinition, job: Job, pool: Pool) -> Fin
     remove(final)
     os.replace(run, final)
     pool.add(final)
-    return Finished(mode=mode, folder=final, outcome=outcome, log=_existing(log), seconds=job.seconds, peak=job.peak)
+    return Finished(
+        mode=mode,
+        folder=final,
+        outcome=outcome,
+        log=_existing(log),
+        seconds=job.seconds,
+        peak=job.peak,
+        state=state_of(final),
+    )
 
 
 def _problem(folder: Path) -> str:
@@ -263,6 +284,9 @@ def _claimed(folder: Path) -> Iterator[None]:
     if (folder / "run.json").exists():
         raise RunExists(tr("sweeping.holds_run", folder=folder))
     lock = FolderLock(folder, 0, lambda folder, ours: (_refused(one) for one in [folder]))
+    for kind in KINDS:  # of a sweep that was killed: nobody else writes here now
+        for left in folder.glob(f".{kind}-*"):
+            remove(left)
     try:
         yield
     finally:

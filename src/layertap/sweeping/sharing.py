@@ -21,6 +21,8 @@ from layertap.errors import CorruptRun
 from layertap.store.parquetfile import ParquetFile
 from layertap.store.schema import FORMAT
 from layertap.store.tensorfile import TensorEntry, TensorFileWriter, read_bytes, read_header
+from layertap.sweeping.language import FILE as TOKENS
+from layertap.sweeping.task import digest_of
 
 Identity = tuple[int, str, tuple[int, ...]]
 """Fingerprint, dtype and shape of what was kept."""
@@ -32,6 +34,8 @@ class Pool:
 
     places: dict[Identity, tuple[Path, str]] = field(default_factory=dict)
     """Identity → the file and the tensor's name in it."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """The files that are shared as a whole, by their contents."""
     _headers: dict[Path, dict[str, TensorEntry]] = field(default_factory=dict)
 
     def add(self, run: Path) -> None:
@@ -39,6 +43,8 @@ class Pool:
         for parquet in sorted((run / "records").glob("[0-9]*.parquet")):
             for identity, file, key in _kept(pq.read_table(parquet, columns=_COLUMNS)):
                 self.places.setdefault(identity, (run / "tensors" / file, key))
+        for path in _whole_files(run):
+            self.files.setdefault(_contents(path), path)
 
     def holds(self, place: tuple[Path, str], source: Path, entry: TensorEntry) -> bool:
         """Whether the tensor at that place is this one; one that cannot be read any more is not."""
@@ -65,7 +71,24 @@ def share(run: Path, pool: Pool) -> int:
     spared = 0
     for parquet in sorted((run / "records").glob("[0-9]*.parquet")):
         spared += _share_shard(run, parquet, pool)
+    for path in _whole_files(run):
+        first = pool.files.get(_contents(path))
+        if first is not None:
+            size = path.stat().st_size
+            temporary = path.with_name(f".{path.name}.tmp")
+            with suppress(OSError):
+                os.link(first, temporary)
+                os.replace(temporary, path)
+                spared += size
     return spared
+
+
+def _whole_files(run: Path) -> list[Path]:
+    return [path for path in (run / TOKENS,) if path.is_file()]
+
+
+def _contents(path: Path) -> str:
+    return f"{path.name} {digest_of(path)}"
 
 
 def _share_shard(run: Path, parquet: Path, pool: Pool) -> int:
@@ -201,3 +224,9 @@ def disk_bytes(folders: Sequence[Path]) -> int:
                 stat = path.stat()
                 seen[stat.st_dev, stat.st_ino] = stat.st_size
     return sum(seen.values())
+
+
+def state_of(folder: Path) -> frozenset[tuple[str, int, int]]:
+    """Names, sizes and times of a folder's files: what changes when anybody writes into it."""
+    stats = ((str(path.relative_to(folder)), path.stat()) for path in folder.rglob("*") if path.is_file())
+    return frozenset((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -146,17 +146,22 @@ def _state(path: Path) -> str:
             stat = path.stat()
             if stat.st_size > _HASHED:
                 return f"{stat.st_size} bytes at {stat.st_mtime_ns}"
-            digest = hashlib.sha256()
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    digest.update(block)
-            return digest.hexdigest()
+            return digest_of(path)
         if path.is_dir():
             files = [one for one in sorted(path.iterdir()) if one.is_file()]
             return ", ".join(f"{one.name} {one.stat().st_size} {one.stat().st_mtime_ns}" for one in files)
     except OSError:
         return "unreadable"
     return ""
+
+
+def digest_of(path: Path) -> str:
+    """The hash of a file's contents, read block by block."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _version(package: str) -> str:

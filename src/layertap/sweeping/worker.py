@@ -7,11 +7,16 @@ A task has a `kind`: `record` (the mode's run), `teach`, `sensitivity`, `inject`
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import time
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, NoReturn
 
 from layertap.errors import LayertapError
 from layertap.sweeping.task import write_json
@@ -43,5 +48,21 @@ def main(path: str) -> int:
     return 0
 
 
+def run(path: str) -> NoReturn:
+    """The whole life of the process. It ends with the task, whatever threads the mode has left, and with the sweep."""
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    code = main(path)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.killpg(0, signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    run(sys.argv[1])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from layertap.compare.columns import column
+from layertap.errors import LayertapError
 from layertap.messages import tr
 from layertap.report.diff import headline
 from layertap.report.ladder import Axis, Drawing, ladder_html
@@ -37,11 +39,9 @@ def main_page(session: Session, query: Query) -> str:
         left = f"<p class='empty'>{text('view.starting', **_names(session, query))}</p>"
     else:
         left = ladder_part(coloured(session, query, ladder), query)
-    panel = f"<p class='empty'>{text('view.choose')}</p>"
-    if chosen:
-        from layertap.view.panel import site_panel
+    from layertap.view.panel import site_panel
 
-        panel = site_panel(session, query)
+    panel = site_panel(session, query) if chosen else _unasked(session, query, ladder)
     steps = ladder.steps if ladder is not None else []
     step = ladder.step if ladder is not None else None
     body = (
@@ -51,6 +51,20 @@ def main_page(session: Session, query: Query) -> str:
         f"<section id='site' aria-live='polite' aria-label='{text('ladder.site')}'>{panel}</section></main>{keys()}"
     )
     return document(_title(session, query), body, scripts=("viewer.js",), here="compare")
+
+
+def _unasked(session: Session, query: Query, ladder: Ladder | None) -> str:
+    """Where no site is chosen: the first departure's panel, if there is one that is quickly found."""
+    from layertap.view.panel import site_panel
+
+    hint = f"<p class='empty'>{text('view.choose')}</p>"
+    if ladder is None or len(ladder) > WHOLE or ladder.first < 0:
+        return hint
+    (entry,) = ladder.entries(ladder.first, ladder.first + 1)
+    try:
+        return f"{hint}{site_panel(session, replace(query, site=entry.site, step=ladder.step))}"
+    except LayertapError as error:
+        return f"{hint}<p class='problem'>{clean(error)}</p>"
 
 
 def version_of(session: Session, query: Query) -> str:

@@ -28,8 +28,9 @@ def site_panel(session: Session, query: Query) -> str:
     one = chosen(session, query)
     record = one.either.record
     about = f"{_shape(record.shape)} {record.dtype}, {record.device}, {tr('view.at_step', step=record.step)}"
+    site = clean(query.site)
     parts = [
-        f"<h2 tabindex='-1'>{clean(query.site)} <small>{clean(record.kind)}</small></h2>",
+        f"<h2 tabindex='-1' data-panel='{site}'>{site} <small>{clean(record.kind)}</small></h2>",
         f"<p class='soft'>{clean(about)}</p>",
     ]
     if one.row is not None:

@@ -1,4 +1,4 @@
-"""English: what layertap.align says."""
+"""English: the messages of layertap.align."""
 
 MESSAGES = {
     "align.after_dropping": "after dropping {dropped}",

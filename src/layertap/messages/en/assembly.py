@@ -1,4 +1,4 @@
-"""English: what layertap.store.assembly says."""
+"""English: the messages of layertap.store.assembly."""
 
 MESSAGES = {
     "assembly.cannot_reduce": "{site}: {dtype} parts cannot be combined by {reduction!r}; read one with .at(rank=...)",
@@ -24,14 +24,14 @@ MESSAGES = {
     ),
     "assembly.reductions": "{site}: {placements} cannot be put together; read one part with .at(rank=...)",
     "assembly.replicas": (
-        "{site}: replicas differ at step {step}: the ranks {ranks} hold different bits; read one with .at(rank=...)"
+        "{site}: replicas differ at step {step}: the ranks {ranks} have different bits; read one with .at(rank=...)"
     ),
-    "assembly.same_place": "{site}: two ranks say that they stand at one place of the mesh at step {step}",
+    "assembly.same_place": "{site}: two ranks have the same place in the mesh at step {step}",
     "assembly.summands": (
-        "{site}: the ranks hold summands at step {step}, whose statistics do not tell those of the sum; .tensor() adds "
-        "them up where they were kept"
+        "{site}: the ranks hold summands at step {step}, from whose statistics those of the sum do not follow; "
+        ".tensor() adds them up where they were kept"
     ),
     "assembly.unknown_mesh": (
-        "{site}: the run does not say which of the ranks {ranks} form a mesh of {mesh}; read one with .at(rank=...)"
+        "{site}: the run does not record which of the ranks {ranks} form a mesh of {mesh}; read one with .at(rank=...)"
     ),
 }

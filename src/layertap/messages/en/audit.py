@@ -1,8 +1,8 @@
-"""English: what layertap.weights.audit says."""
+"""English: the messages of layertap.weights.audit."""
 
 MESSAGES = {
     "audit.and_cast": "{first}, {second}",
-    "audit.as_before": "it holds what it held before loading",
+    "audit.as_before": "its values are those from before loading",
     "audit.as_there": "as it is there",
     "audit.axes": "axes {order} of {shape}",
     "audit.back_through": "through {through} and back, loses {error:.2g} of its length",
@@ -18,8 +18,8 @@ MESSAGES = {
     "audit.constant": "all values are {value:g}, as a fresh tensor has them",
     "audit.cut_off": "{source} → {own}, digits cut off and not rounded, loses {error:.2g} of its length",
     "audit.differs": "differs from {name}, its tied partner",
-    "audit.does_without": "the class says that it does without it",
-    "audit.empty_mapping": "the mapping holds no tensors; expected a state dict: name → tensor",
+    "audit.does_without": "the class lists it as not needed",
+    "audit.empty_mapping": "the mapping contains no tensors; expected a state dict: name → tensor",
     "audit.error": "relative error {error:.3g}",
     "audit.error_first": "relative error {error:.3g}, {count} of {total} rows differ (first: {first})",
     "audit.error_rows": "relative error {error:.3g}, {count} of {total} rows differ ({first} to {last})",
@@ -31,12 +31,10 @@ MESSAGES = {
     "audit.fresh_uniform": "looks newly initialised: uniform within {bound:.3g}, as nn.Linear does",
     "audit.frozen": "requires_grad differs: {names} are trained in {model} and frozen in {other}",
     "audit.head": "{verdict}: {model} against {other}: {counts}",
-    "audit.holds": "holds the values of {names}",
+    "audit.holds": "has the values of {names}",
     "audit.kinds": "{source} → {own}",
-    "audit.loose_dtype": "{count} parameters are {dtype}, the other {others} are not: {names}",
     "audit.lora": "base + {by:.4g} × B·A, error {error:.2g}",
-    "audit.lora_twice": "base + {by:.4g} × B·A, where the adapter's configuration says {wanted:.4g}",
-    "audit.low_rank": "relative error {error:.3g}: a matrix of rank {rank} was added",
+    "audit.lora_twice": "base + {by:.4g} × B·A, while the adapter's configuration has {wanted:.4g}",
     "audit.made_from": "{rule} from {parts}",
     "audit.meta": "it has no values: never loaded",
     "audit.missing_parts": "{count} of the {total} tensors that it should be made of are not in it: {names}",
@@ -62,11 +60,11 @@ MESSAGES = {
     "audit.nonfinite_sides": "{here} values are NaN or infinite here, {there} there",
     "audit.nonfinite_there": "{first}, {count} values there are NaN or infinite",
     "audit.not_checked": (
-        "{count} buffers that no checkpoint holds could not be made again, and were not checked: {names}"
+        "{count} buffers that are in no checkpoint could not be recomputed, and were not checked: {names}"
     ),
     "audit.not_computed": "not what its module computes anew: relative error {error:.3g}",
-    "audit.not_loaded": "not loaded, it holds what it held before; {first}",
-    "audit.not_saved": "a buffer that no checkpoint holds, and that this side does not have",
+    "audit.not_loaded": "not loaded, its values are those from before loading; {first}",
+    "audit.not_saved": "a buffer that is in no checkpoint, and that this side does not have",
     "audit.not_yet": "nothing was loaded yet: the audit is there after the `with loading()` block",
     "audit.note": "note: {text}",
     "audit.one_row": "{there} there, {here} here: the same values in one row",

@@ -1,4 +1,4 @@
-"""English: what layertap.bake says."""
+"""English: the messages of layertap.bake."""
 
 MESSAGES = {
     "bake.compiled": (

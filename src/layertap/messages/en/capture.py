@@ -1,4 +1,4 @@
-"""English: what layertap.capture says."""
+"""English: the messages of layertap.capture."""
 
 MESSAGES = {
     "capture.and_more": " and {count} more",

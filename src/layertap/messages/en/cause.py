@@ -1,4 +1,4 @@
-"""English: what layertap.cause says."""
+"""English: the messages of layertap.cause."""
 
 MESSAGES = {
     "cause.bias_summed": "{name} is added on each of {count} ranks before their sum, instead of once",
@@ -46,6 +46,7 @@ MESSAGES = {
     "cause.on_grid": "the values of {name} are those of a quantised type, {grid:.3g} off",
     "cause.one_gradient": "{name} gets a gradient on one side only",
     "cause.op_argument": "{op}: argument {ours}, expected {theirs}",
+    "cause.op_at": "{name} at {place}",
     "cause.other_op": "runs {op} where the reference runs {name}",
     "cause.other_order": "the same values in another order",
     "cause.other_size": "its output has a different size from the reference's",

@@ -1,8 +1,8 @@
-"""English: what layertap.weights.checkpoints says."""
+"""English: the messages of layertap.weights.checkpoints."""
 
 MESSAGES = {
     "checkpoint.dtype": "{path}: {name} has the dtype {dtype}, which this torch does not have",
-    "checkpoint.elsewhere": "{name} is known by its fingerprint alone; its values are in another process",
+    "checkpoint.elsewhere": "{name} has only a fingerprint; its values are in another process",
     "checkpoint.ended": "{path} ended at byte {at} of {end}: it is incomplete, or being written",
     "checkpoint.fewer": "{name}: fewer values were read than its shape has",
     "checkpoint.fingerprints": "fingerprints of {name}: {count} tensors",
@@ -10,15 +10,15 @@ MESSAGES = {
     "checkpoint.gguf_extra": "reading {path} needs gguf: pip install 'layertap[gguf]'",
     "checkpoint.gguf_type": "{path}: {name} is of the type {type}, which is not read",
     "checkpoint.incomplete": "{index} names {name}, which is not there: the download or copy is incomplete",
-    "checkpoint.kind": "{path} is of no known kind; expected .safetensors, {suffixes} or an index",
+    "checkpoint.kind": "{path} is of an unknown kind; expected .safetensors, {suffixes} or an index",
     "checkpoint.lies_in": "{folder}: {name} lies in {file}, which is not there",
     "checkpoint.lost": "{index}: {count} tensors are not in the files that it names (first: {first})",
     "checkpoint.names_elsewhere": "{index} names {name}; expected a file in the same folder",
     "checkpoint.no_dtype": "{name}: torch has no dtype {dtype}",
     "checkpoint.no_named": "{folder}/.metadata names no tensors",
     "checkpoint.no_shard": "{folder}: {name} has {count} of {total} values: a shard is missing",
-    "checkpoint.no_tensors": "{path} holds no tensors",
-    "checkpoint.none": "{path} holds no checkpoint: no .safetensors, no {suffixes}, no index and no .metadata",
+    "checkpoint.no_tensors": "{path} contains no tensors",
+    "checkpoint.none": "{path} contains no checkpoint: no .safetensors, no {suffixes}, no index and no .metadata",
     "checkpoint.not_distributed": "not of torch.distributed.checkpoint",
     "checkpoint.not_file": "not a file",
     "checkpoint.not_fingerprint": "not a fingerprint",

@@ -1,8 +1,12 @@
-"""English: what layertap.cli says."""
+"""English: the messages of layertap.cli."""
 
 MESSAGES = {
+    "cli.a_number": "a number",
+    "cli.a_whole_number": "a whole number",
+    "cli.a_whole_number_from": "a whole number, {low} or more",
     "cli.about": "See inside any PyTorch model, and find the first layer that goes wrong.",
     "cli.append": "append to an existing run",
+    "cli.arguments": "Arguments",
     "cli.atol": "|d| <= atol + rtol × |reference|, everywhere",
     "cli.audit_fingerprints": "instead of OTHER: write the fingerprints of MODEL's tensors (.json)",
     "cli.audit_json_path": "also write every tensor as JSON",
@@ -10,9 +14,12 @@ MESSAGES = {
     "cli.audit_other": "the same, of the other side",
     "cli.audit_sides": "give two sides: layertap audit MODEL OTHER (or one, and --fingerprints FILE.json)",
     "cli.audit_suffix": "--fingerprints {fingerprints}: the name must end in .json",
+    "cli.bad_value": "{name} {given}: expected {expected}",
     "cli.budget": "bytes in progress at most",
+    "cli.commands": "Commands",
     "cli.config": "KEY=VALUE for OpenVINO's compiler; repeat for more",
     "cli.config_expected": "--config {text!r}: expected KEY=VALUE, for instance INFERENCE_PRECISION_HINT=f32",
+    "cli.default": "[default: {}]",
     "cli.demo_folder": "the folder for the demo's runs",
     "cli.demo_json": "the last verdict as JSON",
     "cli.diff_candidate": "the same, of the variant to be checked",
@@ -31,12 +38,41 @@ MESSAGES = {
     "cli.export_to": "the folder, or the .npz, to write",
     "cli.export_where": "no destination; give the folder, or the .npz: -o PATH",
     "cli.exporting": "exporting {count} sites",
+    "cli.extra": "not expected: {extra}",
     "cli.fault_budget": "memory for the reference's tensors; the rest to disk",
     "cli.fault_candidate": "the same, or a compiled file, of the variant to be checked",
     "cli.fault_repro": "also write the faulty module into a folder of its own",
     "cli.fault_verbose": "show all modules and notes",
     "cli.fault_wrote": "wrote {repro}; next: python {repro2}",
     "cli.floor": "a run of the reference in the candidate's dtype",
+    "cli.help": "Show this message and exit.",
+    "cli.help_audit": (
+        "Compare two sets of weights by their values: identical or casts alone (0), fault (1), inconclusive (3)."
+    ),
+    "cli.help_demo": (
+        "Record a small decoder, break a copy of it, compare, and look inside the layer that departs first."
+    ),
+    "cli.help_diff": (
+        "Compare two runs, or two watched trainings: identical or noise (0), fault (1), inconclusive (3)."
+    ),
+    "cli.help_doctor": (
+        "Say why a changed model goes wrong: healthy (0), code, loading, cache or idea (1), inconclusive (3)."
+    ),
+    "cli.help_export": "Write a run in the layout of another tool, and say what has no place there.",
+    "cli.help_fault": (
+        "Find the module that goes wrong, and why: identical or noise (0), fault (1), inconclusive (3)."
+    ),
+    "cli.help_prune": "Save a model without some of its branches, or measure which ones can be left out.",
+    "cli.help_record": "Run a model and record what flows through it.",
+    "cli.help_report": "Write a report that opens anywhere; of two runs the exit code is the verdict's.",
+    "cli.help_show": "Show what a run contains, or what of a compiled file can be recorded.",
+    "cli.help_sweep": (
+        "Run one input through many modes and compare: identical or noise (0), fault (1), a mode failed (3)."
+    ),
+    "cli.help_view": (
+        "Look at runs in the browser, or into a model while it runs a prompt. Nothing leaves this machine."
+    ),
+    "cli.help_watch": "Record a training script without editing it. Its exit code is passed on.",
     "cli.html": "also write a page (HTML)",
     "cli.ids": "token ids instead of a prompt: 3,17,42",
     "cli.ids_expected": "--ids {ids!r}: expected whole numbers, such as 3,17,42",
@@ -46,12 +82,17 @@ MESSAGES = {
     "cli.keep": "stats, tensor, histogram, or a slice such as '[:, -1]'",
     "cli.mapping": "JSON, TOML or YAML: {{regex: replacement}}",
     "cli.memory": "out of memory{more}; the input, or what it requires, is too large",
+    "cli.missing": "{name} is missing",
     "cli.model": "file.py:factory, or hf:PATH",
     "cli.model_changed": "the same, of the changed model",
+    "cli.no_command": "no command {name!r}; nearest: {near}",
+    "cli.no_option": "no option {option}; this command has: {near}",
+    "cli.no_value": "{name} takes no value",
     "cli.opening_candidate": "opening {candidate}",
     "cli.opening_reference": "opening {reference}",
     "cli.opening_run": "opening {run}",
     "cli.opening_target": "opening {target}",
+    "cli.options": "Options",
     "cli.plan": "print what would be recorded, with sizes, and stop",
     "cli.policy": "past the budget: block, stats or drop",
     "cli.problem": "problem: {problem}",
@@ -60,7 +101,6 @@ MESSAGES = {
     "cli.prune_html": "with --scan: also write a page (HTML)",
     "cli.prune_html_scan": "--html writes the results of --scan; give --scan",
     "cli.prune_keep": "with --scan: also a plan that keeps this share",
-    "cli.prune_model": "hf:PATH or file.py:factory",
     "cli.prune_out": "the folder for the pruned model",
     "cli.prune_plan": "what to skip: 'attention[:3] mlp[n//2:]'",
     "cli.prune_scan": "measure the effect of each branch, and prune nothing",
@@ -79,6 +119,7 @@ MESSAGES = {
     "cli.report_json": "what was written, and the result, as JSON",
     "cli.report_out": ".html, .md, .png or .svg; - prints Markdown",
     "cli.report_second": "a second one, to be compared with the first",
+    "cli.required": "[required]",
     "cli.rtol": "judge by tolerance, not by rounding (with --atol)",
     "cli.run_folder": "the run's folder",
     "cli.run_or_foreign": "a run, or the output of another tool (docs/comparing.md)",
@@ -116,6 +157,8 @@ MESSAGES = {
     "cli.sweep_verbose": "show all sites and layers",
     "cli.sweep_workers": "modes at once, at most",
     "cli.unexpected": "an error that layertap did not expect\n",
+    "cli.usage": "Usage: ",
+    "cli.value_missing": "{name} needs a value",
     "cli.version": "print the version",
     "cli.view_json": "print the address as JSON",
     "cli.view_model": "hf:PATH or file.py:factory: run it from the page",
@@ -144,4 +187,8 @@ MESSAGES = {
     "cli.what": "roles, separated by commas",
     "cli.wrote": "wrote {fingerprints}: {held}",
     "cli.view_tokenizer": "a tokenizer.json, or its folder: token ids are shown as text",
+    "cli.prune_again": (
+        "{path} was saved pruned, and its class would come back whole, with new weights; give pruned:{path}"
+    ),
+    "cli.model_pruned": "file.py:factory, hf:PATH, or pruned:FOLDER as prune wrote it",
 }

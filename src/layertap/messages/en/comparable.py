@@ -1,4 +1,4 @@
-"""English: what layertap.comparable says."""
+"""English: the messages of layertap.comparable."""
 
 MESSAGES = {
     "comparable.against": "{word} {one} against {other}",

@@ -1,4 +1,4 @@
-"""English: what layertap.compare says."""
+"""English: the messages of layertap.compare."""
 
 MESSAGES = {
     "compare.all_identical": "all {total} sites are bit-identical",

@@ -1,4 +1,4 @@
-"""English: what layertap.compiled says."""
+"""English: the messages of layertap.compiled."""
 
 MESSAGES = {
     "compiled.never_called": "{name}, which is compiled, was never called while recording",

@@ -1,4 +1,4 @@
-"""English: what layertap.demo says."""
+"""English: the messages of layertap.demo."""
 
 MESSAGES = {
     "demo.both": (

@@ -1,4 +1,4 @@
-"""English: what layertap.weights.doctor says."""
+"""English: the messages of layertap.weights.doctor."""
 
 MESSAGES = {
     "doctor.all_run": "the change: all branches run",

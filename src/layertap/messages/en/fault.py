@@ -1,4 +1,4 @@
-"""English: what layertap.fault says."""
+"""English: the messages of layertap.fault."""
 
 MESSAGES = {
     "fault.learning_layouts": "learning how values are spread over ranks",

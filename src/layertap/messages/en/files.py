@@ -1,4 +1,4 @@
-"""English: what layertap.files says."""
+"""English: the messages of layertap.files."""
 
 MESSAGES = {
     "files.bound": "the bound of {get} ({MAX_UNPACKED})",

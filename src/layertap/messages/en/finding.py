@@ -1,4 +1,4 @@
-"""English: what layertap.finding says."""
+"""English: the messages of layertap.finding."""
 
 MESSAGES = {
     "finding.also": "also: {site} ({cause}): {evidence}",

@@ -1,4 +1,4 @@
-"""English: what layertap.golden says."""
+"""English: the messages of layertap.golden."""
 
 MESSAGES = {
     "golden.absent": (

@@ -1,4 +1,4 @@
-"""English: what layertap.inputs says."""
+"""English: the messages of layertap.inputs."""
 
 MESSAGES = {
     "inputs.empty": "{path} contains no inputs; expected tensors by name",

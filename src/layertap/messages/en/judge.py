@@ -1,4 +1,4 @@
-"""English: what layertap.judge says."""
+"""English: the messages of layertap.judge."""
 
 MESSAGES = {
     "judge.channel_share": "channel {index} has {share} of the error",

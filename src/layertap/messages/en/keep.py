@@ -1,4 +1,4 @@
-"""English: what layertap.keep says."""
+"""English: the messages of layertap.keep."""
 
 MESSAGES = {
     "keep.index": "keep={whole!r}: {part!r} is not an index; write integers, a:b:c, or ...",

@@ -1,4 +1,4 @@
-"""English: what layertap.weights.knockout says."""
+"""English: the messages of layertap.weights.knockout."""
 
 MESSAGES = {
     "knockout.change": "change",

@@ -1,4 +1,4 @@
-"""English: what layertap.compare.layouts says."""
+"""English: the messages of layertap.compare.layouts."""
 
 MESSAGES = {
     "layouts.candidate": "candidate",

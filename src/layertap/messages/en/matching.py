@@ -1,4 +1,4 @@
-"""English: what layertap.matching says."""
+"""English: the messages of layertap.matching."""
 
 MESSAGES = {
     "matching.begins": "{site} begins with {begins} in the golden and with {begins2} in this run",

@@ -1,4 +1,4 @@
-"""English: what layertap.measure says."""
+"""English: the messages of layertap.measure."""
 
 MESSAGES = {
     "measure.cannot": "cannot measure this tensor: {reason}",

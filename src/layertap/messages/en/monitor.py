@@ -1,4 +1,4 @@
-"""English: what layertap.monitor says."""
+"""English: the messages of layertap.monitor."""
 
 MESSAGES = {
     "monitor.alias": "layers_to_monitor[{layer!r}]: alias {alias!r} must be a string",

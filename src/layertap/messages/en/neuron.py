@@ -1,4 +1,4 @@
-"""English: what layertap.neuron says."""
+"""English: the messages of layertap.neuron."""
 
 MESSAGES = {
     "neuron.all_padding": "rank 0 has the first {size} positions of the bucket, which are all padding",

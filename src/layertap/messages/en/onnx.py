@@ -1,4 +1,4 @@
-"""English: what layertap.onnx says."""
+"""English: the messages of layertap.onnx."""
 
 MESSAGES = {
     "onnx.cross_agree": (

@@ -1,4 +1,4 @@
-"""English: what layertap.opaque says."""
+"""English: the messages of layertap.opaque."""
 
 MESSAGES = {
     "opaque.around_neff": (

@@ -1,4 +1,4 @@
-"""English: what layertap.openvino says."""
+"""English: the messages of layertap.openvino."""
 
 MESSAGES = {
     "openvino.asked": "precision: {asked} was requested, but on this CPU OpenVINO computes in f32",

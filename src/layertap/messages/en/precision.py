@@ -1,4 +1,4 @@
-"""English: what layertap.precision says."""
+"""English: the messages of layertap.precision."""
 
 MESSAGES = {
     "precision.all": "precision: {told}, which explains every error",

@@ -1,4 +1,4 @@
-"""English: what layertap.program says."""
+"""English: the messages of layertap.program."""
 
 MESSAGES = {
     "program.no_stack": (

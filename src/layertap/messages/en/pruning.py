@@ -1,4 +1,4 @@
-"""English: what layertap.weights.pruning says."""
+"""English: the messages of layertap.weights.pruning."""
 
 MESSAGES = {
     "pruning.adds_else": (
@@ -44,5 +44,5 @@ MESSAGES = {
     "pruning.ways_differ": (
         "the model that goes round its branches and the one without them differ ({plan}); not pruned"
     ),
-    "pruning.wish": "{pattern}: {wish} is not known; the only thing that a plan does is 'skip'",
+    "pruning.wish": "{pattern}: {wish} is not an action of a plan; expected 'skip'",
 }

@@ -1,4 +1,4 @@
-"""English: what layertap.pytest says."""
+"""English: the messages of layertap.pytest."""
 
 MESSAGES = {
     "pytest.baseline": "{number} golden baseline",

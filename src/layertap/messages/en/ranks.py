@@ -1,4 +1,4 @@
-"""English: what layertap.ranks says."""
+"""English: the messages of layertap.ranks."""
 
 MESSAGES = {
     "ranks.agree": "the recorded data show no difference between them",

@@ -1,4 +1,4 @@
-"""English: what layertap.reader says."""
+"""English: the messages of layertap.reader."""
 
 MESSAGES = {
     "reader.count": "it takes {count} inputs ({names}), {count2} were given",

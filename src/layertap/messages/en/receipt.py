@@ -1,4 +1,4 @@
-"""English: what layertap.receipt says."""
+"""English: the messages of layertap.receipt."""
 
 MESSAGES = {
     "receipt.and_more": " and {count} more",

@@ -1,4 +1,4 @@
-"""English: what layertap.record says."""
+"""English: the messages of layertap.record."""
 
 MESSAGES = {
     "record.below_depth": "{name} below depth {depth}",

@@ -1,4 +1,4 @@
-"""English: what layertap.report says."""
+"""English: the messages of layertap.report."""
 
 MESSAGES = {
     "report.all_rows": "all {total} rows: -v, --json, --html, report.rows",

@@ -1,4 +1,4 @@
-"""English: what layertap.repro says."""
+"""English: the messages of layertap.repro."""
 
 MESSAGES = {
     "repro.exists": "{path} already exists; give a new folder",

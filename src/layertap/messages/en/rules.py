@@ -1,4 +1,4 @@
-"""English: what layertap.rules says."""
+"""English: the messages of layertap.rules."""
 
 MESSAGES = {
     "rules.checked": "checked when read",

@@ -1,4 +1,4 @@
-"""English: what layertap.schedule says."""
+"""English: the messages of layertap.schedule."""
 
 MESSAGES = {
     "schedule.as_they_come": "{text} (epochs and batches are decided as they occur)",

@@ -1,4 +1,4 @@
-"""English: what layertap.scopes says."""
+"""English: the messages of layertap.scopes."""
 
 MESSAGES = {
     "scopes.ambiguous": (

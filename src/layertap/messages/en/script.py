@@ -1,4 +1,4 @@
-"""English: what layertap.script says."""
+"""English: the messages of layertap.script."""
 
 MESSAGES = {
     "script.data": "{name}: data.pkl is {error}",

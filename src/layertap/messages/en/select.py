@@ -1,4 +1,4 @@
-"""English: what layertap.select says."""
+"""English: the messages of layertap.select."""
 
 MESSAGES = {
     "select.also": "also {value}",
@@ -17,6 +17,8 @@ MESSAGES = {
         "function(path, module)"
     ),
     "select.expected_site": "{text!r} is not a pattern; expected path:role.leaf with at most one role and leaf",
+    "select.module": "{count} module",
+    "select.modules": "{count} modules",
     "select.nearest": "{text} Nearest: {near}",
     "select.no_calls": "{text!r}: single calls cannot be selected; leave out {text2!r}",
     "select.no_match": "{text!r} matches none of the {count} modules of {kind_of}.",
@@ -32,6 +34,7 @@ MESSAGES = {
     "select.text_no_role": "{text!r}: there is no role {role!r}, only {ROLES}{hint}",
     "select.this": "this {item}",
     "select.top": "{text} Its top-level modules: {top}; '**' selects everything",
+    "select.total": "total",
     "select.what_empty": "what is empty; name at least one of {ROLES}",
     "select.will_add": "and what {count} will add",
 }

@@ -1,4 +1,4 @@
-"""English: what layertap.show says."""
+"""English: the messages of layertap.show."""
 
 MESSAGES = {
     "show.change": "Δ: relative to the same module one layer before; ≈ estimated from sketches",

@@ -1,4 +1,4 @@
-"""English: what layertap.store says."""
+"""English: the messages of layertap.store."""
 
 MESSAGES = {
     "store.bytes_given": "{site}: {count} bytes given; the record has kept={kept!r}, {kept_dtype} {kept_shape}",
@@ -12,6 +12,7 @@ MESSAGES = {
     "store.column_empty": "{name}: column {name2!r} has empty values",
     "store.column_missing": "{name}: column {name2!r} is missing",
     "store.column_type": "{name}: column {name2!r} is {found}, expected {value}",
+    "store.complete": "complete",
     "store.cut": "{there} bytes, expected at least {end}; it was cut",
     "store.cut_reading": "ends {count} bytes before byte {end}; it was cut while it was read",
     "store.data_offsets": "tensor {key!r} of {dtype} {shape} has data_offsets [{begin}, {end}]",

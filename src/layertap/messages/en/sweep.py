@@ -8,9 +8,9 @@ MESSAGES = {
     "sweep.none": "no mode has a run",
     "sweep.group": "{group}: bit-identical",
     "sweep.group_reference": (
-        "{group}: bit-identical; the reference is not what its name says, or these settings change nothing"
+        "{group}: bit-identical; the reference does not compute what its name says, or these settings change nothing"
     ),
-    "sweep.group_not_its_name": "{group}: the reference is not what its name says",
+    "sweep.group_not_its_name": "{group}: the reference does not compute what its name says",
     "sweep.range": "  Range: [{min:.6f}, {max:.6f}]",
     "sweep.role_shape": "{role}{leaf} (Shape: {shape}):",
     "sweep.std": "  Std:  {std:.6f}",
@@ -22,7 +22,9 @@ MESSAGES = {
     "sweep.count_failed": "{count} without a run",
     "sweep.failed": "{mode} has no run: {error}",
     "sweep.all_failed": "{mode} have no run: {error}",
-    "sweep.only": "{mode} alone has a run, so there is nothing to hold it against",
+    "sweep.only": "{mode} alone has a run, so there is nothing to compare it with",
+    "sweep.damaged": "its run was whole when it ended, and has been damaged since: {why}",
+    "sweep.written_since": "{file} was written by another process",
     "sweep.log": "what it printed: {path}",
     "sweep.no_effect": "{mode} sets {settings}, and not one bit differs from {other}",
     "sweep.not_its_name": "{mode} says {says}, but computes on {bits} bits: {shown}",
@@ -32,6 +34,12 @@ MESSAGES = {
         "the reference {wanted} was not chosen; the modes are held against {instead} (--reference chooses another)"
     ),
     "sweep.short": "the sample has {length} tokens, shorter than the {asked} that were asked for",
+    "sweep.no_tokens": "seq_len = {asked} was left aside: the sample holds no token ids",
+    "sweep.reserved_name": "{where}: a mode of this name would lie where the sweep keeps its own files",
+    "sweep.compiled_file": (
+        "{target} is compiled, so {keys} cannot change it any more; compile it again, or give the mode a target of its "
+        "own"
+    ),
     "sweep.other_input": (
         "its input is not the reference's ({leaf}: {given}, the reference's is {expected}); give input = … in the "
         "definition, so that all modes are handed the same"
@@ -53,6 +61,7 @@ MESSAGES = {
     "sweep.stands_out": "{mode}: the error grows most at {sites}",
     "sweep.site_growth": "{site} ({times} × the usual step)",
     "sweep.tokens_title": "what the model says, against {reference} ({positions} positions)",
+    "sweep.tokens_nan": "{mode}: at {count} of {positions} positions the logits are not numbers on one side or both",
     "sweep.tokens_bound": (
         "tokens beyond the {top} likeliest count as one: the divergence is a lower bound (covered: {covered})"
     ),

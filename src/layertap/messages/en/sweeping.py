@@ -1,4 +1,4 @@
-"""English: what layertap.sweeping says."""
+"""English: the messages of layertap.sweeping."""
 
 MESSAGES = {
     "sweeping.batch_axis": "batch = {size}: the inputs do not share a first axis (shapes {value})",

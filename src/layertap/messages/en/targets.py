@@ -1,4 +1,4 @@
-"""English: what layertap.targets says."""
+"""English: the messages of layertap.targets."""
 
 MESSAGES = {
     "targets.and_more": " and {count} more",

@@ -1,4 +1,4 @@
-"""English: what layertap.training says."""
+"""English: the messages of layertap.training."""
 
 MESSAGES = {
     "training.needs_lightning": "this callback needs Lightning; install it with: pip install 'layertap[lightning]'",

@@ -1,4 +1,4 @@
-"""English: what layertap.training_diff says."""
+"""English: the messages of layertap.training_diff."""
 
 MESSAGES = {
     "training_diff.above": "above rounding from: {place}",

@@ -1,4 +1,4 @@
-"""English: what layertap.trigger says."""
+"""English: the messages of layertap.trigger."""
 
 MESSAGES = {
     "trigger.and_rank": ", rank {rank}",

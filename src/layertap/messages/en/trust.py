@@ -1,4 +1,4 @@
-"""English: what layertap.trust says."""
+"""English: the messages of layertap.trust."""
 
 MESSAGES = {
     "trust.checked": (

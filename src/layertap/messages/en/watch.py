@@ -1,4 +1,4 @@
-"""English: what layertap.watch says."""
+"""English: the messages of layertap.watch."""
 
 MESSAGES = {
     "watch.action": "action={text!r}: choose from 'snapshot', 'stop', 'command: …', or a URL",
@@ -35,7 +35,7 @@ MESSAGES = {
     "watch.log_search": "layertap: the search for the model failed: %s: %s",
     "watch.log_stop": "layertap: %s at step %s stops the training, as requested",
     "watch.losses_only": (
-        "step {step_number} has its losses only: it became known that the model is compiled only during that step"
+        "step {step_number} has its losses only: the model was found to be compiled only during that step"
     ),
     "watch.module": "watch requires an nn.Module, got {name}",
     "watch.most_models": "only the first {MOST} models of a process are recorded; --model selects another",

@@ -1,4 +1,4 @@
-"""English: what layertap.where says."""
+"""English: the messages of layertap.where."""
 
 MESSAGES = {
     "where.state": "what it leaves in its arguments",

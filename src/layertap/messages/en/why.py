@@ -1,4 +1,4 @@
-"""English: what layertap.why says."""
+"""English: the messages of layertap.why."""
 
 MESSAGES = {
     "why.added": "it was added while recording; start a new recording for it",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.align says."""
+"""Chinese: the messages of layertap.align."""
 
 MESSAGES = {
     "align.after_dropping": "去掉{dropped}之后",
@@ -30,7 +30,7 @@ MESSAGES = {
     "align.mapping_unreadable": "mapping {path}：无法读取（{reason}）",
     "align.mapping_unused": "mapping：规则 {pattern!r} 在候选侧没有匹配",
     "align.moments_alone": "{side}侧的 {count2} 个 {word} 中有 {count} 个（{some}）只在该侧有",
-    "align.names_confirmed": "content：内容证实了 {pairs_text} 的名称",
+    "align.names_confirmed": "content：内容证实了 {pairs_text}的名称",
     "align.numbering_ends": "numbering：两端配成 {pairs_text}（{ends}）",
     "align.numbering_pairs": "{pairs_text}，`{site}` 对应 `{site2}`，依此类推（{why}）",
     "align.numbers_from": "一侧从 {first} 开始，另一侧从 {first2} 开始",

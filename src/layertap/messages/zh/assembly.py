@@ -1,4 +1,4 @@
-"""Chinese: what layertap.store.assembly says."""
+"""Chinese: the messages of layertap.store.assembly."""
 
 MESSAGES = {
     "assembly.cannot_reduce": "{site}：{dtype} 的各部分不能用 {reduction!r} 合并；请用 .at(rank=...) 读取其中一个",

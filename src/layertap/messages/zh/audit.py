@@ -1,4 +1,4 @@
-"""Chinese: what layertap.weights.audit says."""
+"""Chinese: the messages of layertap.weights.audit."""
 
 MESSAGES = {
     "audit.and_cast": "{first}，{second}",
@@ -29,10 +29,8 @@ MESSAGES = {
     "audit.head": "{verdict}：{model} 对比 {other}：{counts}",
     "audit.holds": "持有 {names} 的值",
     "audit.kinds": "{source} → {own}",
-    "audit.loose_dtype": "{count} 个参数为 {dtype}，其余 {others} 个不是：{names}",
     "audit.lora": "基础权重 + {by:.4g} × B·A，误差 {error:.2g}",
     "audit.lora_twice": "基础权重 + {by:.4g} × B·A，而适配器的配置为 {wanted:.4g}",
-    "audit.low_rank": "相对误差 {error:.3g}：加上了一个秩为 {rank} 的矩阵",
     "audit.made_from": "由 {parts} 组成（{rule}）",
     "audit.meta": "没有值：从未加载",
     "audit.missing_parts": "它应由 {total} 个张量组成，其中 {count} 个不在其中：{names}",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.bake says."""
+"""Chinese: the messages of layertap.bake."""
 
 MESSAGES = {
     "bake.compiled": (

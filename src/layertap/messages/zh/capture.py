@@ -1,4 +1,4 @@
-"""Chinese: what layertap.capture says."""
+"""Chinese: the messages of layertap.capture."""
 
 MESSAGES = {
     "capture.and_more": " 等另外 {count} 个",

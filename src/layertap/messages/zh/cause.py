@@ -1,4 +1,4 @@
-"""Chinese: what layertap.cause says."""
+"""Chinese: the messages of layertap.cause."""
 
 MESSAGES = {
     "cause.bias_summed": "{name} 在 {count} 个 rank 上各加了一次再求和，应当只加一次",
@@ -46,6 +46,7 @@ MESSAGES = {
     "cause.on_grid": "{name} 的值落在量化类型的格点上，误差 {grid:.3g}",
     "cause.one_gradient": "{name} 只在一侧得到梯度",
     "cause.op_argument": "{op}：参数 {ours}，应为 {theirs}",
+    "cause.op_at": "{name}，位于 {place}",
     "cause.other_op": "执行 {op}，而参考执行 {name}",
     "cause.other_order": "数值相同，顺序不同",
     "cause.other_size": "其输出的大小与参考不同",

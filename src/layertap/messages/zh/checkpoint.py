@@ -1,4 +1,4 @@
-"""Chinese: what layertap.weights.checkpoints says."""
+"""Chinese: the messages of layertap.weights.checkpoints."""
 
 MESSAGES = {
     "checkpoint.dtype": "{path}：{name} 的 dtype 为 {dtype}，当前 torch 不支持",

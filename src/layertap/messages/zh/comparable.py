@@ -1,4 +1,4 @@
-"""Chinese: what layertap.comparable says."""
+"""Chinese: the messages of layertap.comparable."""
 
 MESSAGES = {
     "comparable.against": "{word} {one} 对比 {other}",

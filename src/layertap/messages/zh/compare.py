@@ -1,4 +1,4 @@
-"""Chinese: what layertap.compare says."""
+"""Chinese: the messages of layertap.compare."""
 
 MESSAGES = {
     "compare.all_identical": "全部 {total} 个位置逐位相同",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.compiled says."""
+"""Chinese: the messages of layertap.compiled."""
 
 MESSAGES = {
     "compiled.never_called": "{name} 是编译过的，在记录期间从未被调用",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.demo says."""
+"""Chinese: the messages of layertap.demo."""
 
 MESSAGES = {
     "demo.both": "\n离线记录说明误差最先出现在哪里。有了两个模型，lt.find_fault 可以找到出错的模块和原因：",

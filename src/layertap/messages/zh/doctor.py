@@ -1,4 +1,4 @@
-"""Chinese: what layertap.weights.doctor says."""
+"""Chinese: the messages of layertap.weights.doctor."""
 
 MESSAGES = {
     "doctor.all_run": "改动：所有分支都运行",

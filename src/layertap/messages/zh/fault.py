@@ -1,4 +1,4 @@
-"""Chinese: what layertap.fault says."""
+"""Chinese: the messages of layertap.fault."""
 
 MESSAGES = {
     "fault.learning_layouts": "正在识别各 rank 上数值的布局",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.files says."""
+"""Chinese: the messages of layertap.files."""
 
 MESSAGES = {
     "files.bound": "{get} 的上限（{MAX_UNPACKED}）",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.finding says."""
+"""Chinese: the messages of layertap.finding."""
 
 MESSAGES = {
     "finding.also": "另外：{site}（{cause}）：{evidence}",

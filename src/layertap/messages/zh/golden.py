@@ -1,4 +1,4 @@
-"""Chinese: what layertap.golden says."""
+"""Chinese: the messages of layertap.golden."""
 
 MESSAGES = {
     "golden.absent": (

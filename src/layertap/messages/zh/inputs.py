@@ -1,4 +1,4 @@
-"""Chinese: what layertap.inputs says."""
+"""Chinese: the messages of layertap.inputs."""
 
 MESSAGES = {
     "inputs.empty": "{path} 中没有输入；应为按名称给出的张量",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.judge says."""
+"""Chinese: the messages of layertap.judge."""
 
 MESSAGES = {
     "judge.channel_share": "通道 {index} 占误差的 {share}",

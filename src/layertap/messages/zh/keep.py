@@ -1,4 +1,4 @@
-"""Chinese: what layertap.keep says."""
+"""Chinese: the messages of layertap.keep."""
 
 MESSAGES = {
     "keep.index": "keep={whole!r}：{part!r} 不是下标；请写整数、a:b:c 或 ...",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.weights.knockout says."""
+"""Chinese: the messages of layertap.weights.knockout."""
 
 MESSAGES = {
     "knockout.change": "改变",

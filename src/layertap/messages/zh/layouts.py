@@ -1,4 +1,4 @@
-"""Chinese: what layertap.compare.layouts says."""
+"""Chinese: the messages of layertap.compare.layouts."""
 
 MESSAGES = {
     "layouts.candidate": "候选",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.matching says."""
+"""Chinese: the messages of layertap.matching."""
 
 MESSAGES = {
     "matching.begins": "{site} 在基线中以 {begins} 开头，在本次运行中以 {begins2} 开头",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.measure says."""
+"""Chinese: the messages of layertap.measure."""
 
 MESSAGES = {
     "measure.cannot": "无法测量此张量：{reason}",

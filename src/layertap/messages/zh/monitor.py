@@ -1,4 +1,4 @@
-"""Chinese: what layertap.monitor says."""
+"""Chinese: the messages of layertap.monitor."""
 
 MESSAGES = {
     "monitor.alias": "layers_to_monitor[{layer!r}]：别名 {alias!r} 必须是字符串",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.neuron says."""
+"""Chinese: the messages of layertap.neuron."""
 
 MESSAGES = {
     "neuron.all_padding": "rank 0 持有桶的前 {size} 个位置，全部是填充",

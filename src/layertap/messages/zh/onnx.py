@@ -1,4 +1,4 @@
-"""Chinese: what layertap.onnx says."""
+"""Chinese: the messages of layertap.onnx."""
 
 MESSAGES = {
     "onnx.cross_agree": "ORT_DISABLE_ALL：关闭 ONNX Runtime 的优化后，所有记录的相对差异不超过 {error}",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.opaque says."""
+"""Chinese: the messages of layertap.opaque."""
 
 MESSAGES = {
     "opaque.around_neff": (

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.openvino says."""
+"""Chinese: the messages of layertap.openvino."""
 
 MESSAGES = {
     "openvino.asked": "精度：请求了 {asked}，但在此 CPU 上 OpenVINO 以 f32 计算",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.precision says."""
+"""Chinese: the messages of layertap.precision."""
 
 MESSAGES = {
     "precision.all": "精度：{told}，这解释了全部误差",

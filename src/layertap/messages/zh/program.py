@@ -1,4 +1,4 @@
-"""Chinese: what layertap.program says."""
+"""Chinese: the messages of layertap.program."""
 
 MESSAGES = {
     "program.no_stack": (

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.weights.pruning says."""
+"""Chinese: the messages of layertap.weights.pruning."""
 
 MESSAGES = {
     "pruning.adds_else": (

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.pytest says."""
+"""Chinese: the messages of layertap.pytest."""
 
 MESSAGES = {
     "pytest.baseline": "{number} 个 golden 基线",

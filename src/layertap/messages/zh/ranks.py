@@ -1,4 +1,4 @@
-"""Chinese: what layertap.ranks says."""
+"""Chinese: the messages of layertap.ranks."""
 
 MESSAGES = {
     "ranks.agree": "记录中没有发现它们之间的差异",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.reader says."""
+"""Chinese: the messages of layertap.reader."""
 
 MESSAGES = {
     "reader.count": "它接收 {count} 个输入（{names}），给出了 {count2} 个",

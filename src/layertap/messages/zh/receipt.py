@@ -1,4 +1,4 @@
-"""Chinese: what layertap.receipt says."""
+"""Chinese: the messages of layertap.receipt."""
 
 MESSAGES = {
     "receipt.and_more": " 等另外 {count} 个",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.record says."""
+"""Chinese: the messages of layertap.record."""
 
 MESSAGES = {
     "record.below_depth": "{name}，深于 {depth} 层",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.report says."""
+"""Chinese: the messages of layertap.report."""
 
 MESSAGES = {
     "report.all_rows": "全部 {total} 行：-v、--json、--html、report.rows",
@@ -13,8 +13,8 @@ MESSAGES = {
     "report.growth": "到最后一个位置，误差为该处的 {growth} 倍",
     "report.how_sure": "把握：{why}。{hint}",
     "report.legend": (
-        "error：相对 L2 误差；floor：舍入可以解释的误差；ratio：error ÷ floor（整个张量或其最差的行或通道"
-        "）；jump：与上一行误差之比"
+        "误差：相对 L2 误差；下限：舍入可以解释的误差；倍数：误差 ÷ 下限（整个张量或其最差的行或通道"
+        "）；跳变：与上一行误差之比"
     ),
     "report.more_notes": "……另有 {count} 条说明（finding.notes）",
     "report.more_rows": "……另有 {count} 行",

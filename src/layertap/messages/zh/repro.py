@@ -1,4 +1,4 @@
-"""Chinese: what layertap.repro says."""
+"""Chinese: the messages of layertap.repro."""
 
 MESSAGES = {
     "repro.exists": "{path} 已存在；请给出新的文件夹",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.rules says."""
+"""Chinese: the messages of layertap.rules."""
 
 MESSAGES = {
     "rules.checked": "读取时检查",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.schedule says."""
+"""Chinese: the messages of layertap.schedule."""
 
 MESSAGES = {
     "schedule.as_they_come": "{text}（epoch 和 batch 在出现时决定）",

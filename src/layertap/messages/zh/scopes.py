@@ -1,4 +1,4 @@
-"""Chinese: what layertap.scopes says."""
+"""Chinese: the messages of layertap.scopes."""
 
 MESSAGES = {
     "scopes.ambiguous": "它被连续调用多次，或多次调用其子模块：文件不区分各次调用，因此无法确定它的输出",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.script says."""
+"""Chinese: the messages of layertap.script."""
 
 MESSAGES = {
     "script.data": "{name}：data.pkl 是 {error}",

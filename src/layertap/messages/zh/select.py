@@ -1,4 +1,4 @@
-"""Chinese: what layertap.select says."""
+"""Chinese: the messages of layertap.select."""
 
 MESSAGES = {
     "select.also": "又名 {value}",
@@ -8,12 +8,14 @@ MESSAGES = {
     "select.class_name": "{text!r} 没有给出类名；例如写 'type:Linear' 或 'type:*Norm'",
     "select.component": "{text!r}：{component!r} 不是路径的一段；'**' 必须单独成段",
     "select.container": "{kind} 是容器，从不被调用；请选择其子模块",
-    "select.count_of": "{model} 的 {count2} 中的 {count}",
+    "select.count_of": "{model}：共 {count2}，选中 {count} 个",
     "select.did_you_mean": "；您是否指 {near!r}？",
     "select.did_you_mean_role": "；您是否指 :{near}？",
     "select.empty_list": "sites 是空列表；省略它即用默认值，或写 '**' 选择所有模块",
     "select.expected_pattern": "{item!r} 不是模式；应为路径、通配符、re:…、type:…、类、模块或函数 (path, module)",
     "select.expected_site": "{text!r} 不是模式；应为 path:role.leaf，最多一个 role 和 leaf",
+    "select.module": "{count} 个模块",
+    "select.modules": "{count} 个模块",
     "select.nearest": "{text} 最接近的：{near}",
     "select.no_calls": "{text!r}：不能选择单次调用；请去掉 {text2!r}",
     "select.no_match": "{text!r} 与 {kind_of} 的 {count} 个模块都不匹配。",
@@ -27,6 +29,7 @@ MESSAGES = {
     "select.text_no_role": "{text!r}：没有 {role!r} 这种 role，只有 {ROLES}{hint}",
     "select.this": "该 {item}",
     "select.top": "{text}顶层模块有：{top}；'**' 选择全部",
+    "select.total": "合计",
     "select.what_empty": "what 为空；请至少指定 {ROLES} 之一",
     "select.will_add": "以及将要添加的 {count}",
 }

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.show says."""
+"""Chinese: the messages of layertap.show."""
 
 MESSAGES = {
     "show.change": "Δ：相对于前一层的同一模块；≈ 由草图估算",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.site says."""
+"""Chinese: the messages of layertap.site."""
 
 MESSAGES = {
     "site.expected": "{text!r} 不是位置；应为 path:role.leaf@call，role 为 {ROLES} 之一",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.store says."""
+"""Chinese: the messages of layertap.store."""
 
 MESSAGES = {
     "store.bytes_given": "{site}：给出 {count} 字节；而记录为 kept={kept!r}、{kept_dtype} {kept_shape}",
@@ -12,6 +12,7 @@ MESSAGES = {
     "store.column_empty": "{name}：列 {name2!r} 有空值",
     "store.column_missing": "{name}：缺少列 {name2!r}",
     "store.column_type": "{name}：列 {name2!r} 为 {found}，应为 {value}",
+    "store.complete": "完整",
     "store.cut": "{there} 字节，应至少有 {end} 字节；文件被截断",
     "store.cut_reading": "在第 {end} 字节之前 {count} 字节处结束；读取时被截断",
     "store.data_offsets": "张量 {key!r}（{dtype} {shape}）的 data_offsets 为 [{begin}, {end}]",

@@ -21,6 +21,8 @@ MESSAGES = {
     "sweep.failed": "{mode} 没有运行结果：{error}",
     "sweep.all_failed": "{mode} 都没有记录：{error}",
     "sweep.only": "只有 {mode} 有记录，没有可以与之比较的",
+    "sweep.damaged": "运行结束时记录是完整的，之后被损坏：{why}",
+    "sweep.written_since": "{file} 被其他进程改写",
     "sweep.log": "其输出内容：{path}",
     "sweep.no_effect": "{mode} 设置了 {settings}，与 {other} 却没有一位不同",
     "sweep.not_its_name": "{mode} 自称 {says}，实际以 {bits} 位计算：{shown}",
@@ -28,6 +30,9 @@ MESSAGES = {
     "sweep.reference_failed": "参考模式 {wanted} 没有运行结果；改以 {instead} 为参考",
     "sweep.reference_left_out": "未选择参考模式 {wanted}；改以 {instead} 为参考（--reference 可另行指定）",
     "sweep.short": "样本只有 {length} 个 token，少于所要求的 {asked} 个",
+    "sweep.no_tokens": "忽略了 seq_len = {asked}：样本中没有词元编号",
+    "sweep.reserved_name": "{where}: 此名称的模式会与扫描自身的文件冲突",
+    "sweep.compiled_file": ("{target} 已经编译，{keys} 无法再改变它；请重新编译，或为该模式指定自己的 target"),
     "sweep.other_input": (
         "其输入与参考模式不同（{leaf}：{given}，参考为 {expected}）；请在定义中给出 input = …，使所有模式得到同一输入"
     ),
@@ -46,6 +51,7 @@ MESSAGES = {
     "sweep.stands_out": "{mode}：误差增长最大的位置：{sites}",
     "sweep.site_growth": "{site}（为通常增幅的 {times} 倍）",
     "sweep.tokens_title": "模型输出对比 {reference}（{positions} 个位置）",
+    "sweep.tokens_nan": "{mode}：{positions} 个位置中有 {count} 个位置的 logits 在一侧或两侧不是数",
     "sweep.tokens_bound": "前 {top} 个之外的 token 合并计算：散度为下界（覆盖率：{covered}）",
     "sweep.depth_title": "各深度的相对误差，对比 {reference}",
     "sweep.cost": "耗时 {seconds} 秒，最多同时 {jobs} 个；磁盘占用 {disk}，最大的单个模式为 {one}",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.sweeping says."""
+"""Chinese: the messages of layertap.sweeping."""
 
 MESSAGES = {
     "sweeping.batch_axis": "batch = {size}：各输入的第一维不同（shape {value}）",

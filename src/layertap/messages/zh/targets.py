@@ -1,4 +1,4 @@
-"""Chinese: what layertap.targets says."""
+"""Chinese: the messages of layertap.targets."""
 
 MESSAGES = {
     "targets.and_more": " 等另外 {count} 个",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.training says."""
+"""Chinese: the messages of layertap.training."""
 
 MESSAGES = {
     "training.needs_lightning": "此回调需要 Lightning；安装命令：pip install 'layertap[lightning]'",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.training_diff says."""
+"""Chinese: the messages of layertap.training_diff."""
 
 MESSAGES = {
     "training_diff.above": "超出舍入误差始于：{place}",

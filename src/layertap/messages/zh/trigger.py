@@ -1,4 +1,4 @@
-"""Chinese: what layertap.trigger says."""
+"""Chinese: the messages of layertap.trigger."""
 
 MESSAGES = {
     "trigger.and_rank": "，rank {rank}",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.trust says."""
+"""Chinese: the messages of layertap.trust."""
 
 MESSAGES = {
     "trust.checked": "检验：以上检验所需的运行由 layertap 自行完成，这些位置只做一次；所列时间均不包含它们",

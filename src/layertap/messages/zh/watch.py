@@ -1,4 +1,4 @@
-"""Chinese: what layertap.watch says."""
+"""Chinese: the messages of layertap.watch."""
 
 MESSAGES = {
     "watch.action": "action={text!r}：请选择 'snapshot'、'stop'、'command: …' 或 URL",

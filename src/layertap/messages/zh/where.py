@@ -1,4 +1,4 @@
-"""Chinese: what layertap.where says."""
+"""Chinese: the messages of layertap.where."""
 
 MESSAGES = {
     "where.state": "它留在参数中的内容",

@@ -1,4 +1,4 @@
-"""Chinese: what layertap.why says."""
+"""Chinese: the messages of layertap.why."""
 
 MESSAGES = {
     "why.added": "它是在记录期间添加的；请为它重新开始记录",

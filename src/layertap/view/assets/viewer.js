@@ -11,10 +11,12 @@ const put = (changes) => {
   history.replaceState(null, "", `?${now}`);
   return now;
 };
+// The site of the panel: the chosen one, or the first departure where none is.
+const shown = () => params().get("site") || panel.querySelector("h2")?.dataset.panel || "";
 let asked = 0;
 
 export async function showSite(changes) {
-  const now = put(changes);
+  const now = put({ site: shown(), ...changes });
   if (!now.get("site")) return;
   const number = ++asked;
   panel.classList.add("loading");
@@ -119,6 +121,10 @@ async function reload() {
   restore();
   ladder.scrollTop = place;
   if (params().get("site")) await showSite({});
+  else {
+    panel.replaceChildren(...fresh.getElementById("site").childNodes);
+    maps(panel, showSite);
+  }
 }
 
 restore();
