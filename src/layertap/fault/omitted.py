@@ -2,7 +2,8 @@
 
 Queries and keys that a port holds in another order are wrong one by one and right together. Where one key was left in
 the reference's order, it is equal to the reference, and the queries beside it look wrong. Which it is, the other layers
-say: given the reference's inputs and left free inside, they come out right, and this one does not, even with the right queries.
+say: given the reference's inputs and left free inside, they come out right, and this one does not, even where the
+queries are put right.
 """
 
 from __future__ import annotations
