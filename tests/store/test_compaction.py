@@ -52,6 +52,7 @@ def test_a_run_that_was_flushed_at_each_step_is_few_files(tmp_path: Path) -> Non
 
 
 def test_small_shards_are_merged_while_a_long_run_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "MERGED", 10)
     monkeypatch.setattr(compaction, "MERGED", 10)
     monkeypatch.setattr(writer_module, "SETTLED", 0.0)
     writer = RunWriter(tmp_path, info={}, durability="none")
@@ -133,6 +134,7 @@ def test_a_merge_that_fails_leaves_everything(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_reader_never_sees_a_record_twice_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "MERGED", 8)
     monkeypatch.setattr(compaction, "MERGED", 8)
     monkeypatch.setattr(writer_module, "SETTLED", 0.0)
     writer = RunWriter(tmp_path, info={}, durability="none")

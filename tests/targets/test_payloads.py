@@ -23,6 +23,7 @@ from layertap import cli
 from layertap.errors import LayertapError, TargetError
 from layertap.store import Layout
 from layertap.store.layout import Fields, TapPlace
+from layertap.weights import load_pruned
 from targets.artefacts import inputs, make, net, quiet
 
 
@@ -461,6 +462,10 @@ def a_kernel(folder, canary, evil):
     set_config(folder, _attn_implementation="someone/kernel", attn_implementation="someone/kernel")
 
 
+def a_kernel_of_a_part(folder, canary, evil):
+    set_config(folder, text_config={"parts": [{"_attn_implementation": "someone/kernel"}]})
+
+
 def not_a_model(folder, canary, evil):
     set_config(folder, architectures=["logging"])
 
@@ -480,6 +485,7 @@ def weights_elsewhere(folder, canary, evil):
         (own_tokenizer, ""),
         (pickled_checkpoint, ""),
         (a_kernel, "which is external code;"),
+        (a_kernel_of_a_part, "which is external code;"),
         (not_a_model, "has no logging"),
         (weights_elsewhere, "outside the folder; that is refused"),
     ],
@@ -494,6 +500,21 @@ def test_a_hugging_face_folder_runs_no_code_and_reads_no_other_folder(payload, s
     else:
         with quiet(), pytest.raises(LayertapError, match=says):
             lt.open_target(f"hf:{folder}")
+    assert not canary.exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("payload", "name"), [(own_code, "AutoModel"), (a_kernel, "LlamaForCausalLM"), (None, "logging")]
+)
+def test_a_pruned_folder_is_trusted_no_more(payload, name, tmp_path, canary, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    folder = hf_folder(tmp_path)
+    if payload is not None:
+        payload(folder, canary, Evil(canary))
+    (folder / "pruning.json").write_text(json.dumps({"plan": {}, "class": name}))
+    with quiet(), pytest.raises(LayertapError):
+        load_pruned(folder)
     assert not canary.exists()
 
 
