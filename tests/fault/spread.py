@@ -284,6 +284,7 @@ def clean(model):
 
 
 def stale_column(model):
+    model = getattr(model, "module", model)
     on_rank(2, model.blocks[0].attention.q.weight, lambda held: held.mul_(0.5).add_(0.01))
 
 
@@ -354,6 +355,34 @@ class Gathered(nn.Module):
         made = nn.functional.linear(x, self.weight).contiguous()
         parts = funcol.wait_tensor(funcol.all_gather_single(made, 0, self.mesh)).chunk(4)
         return torch.cat([parts[number] for number in self.order], -1)
+
+
+@torch.no_grad()
+def fill(parameter, whole):
+    """The values of a whole parameter in a distributed one that was only made."""
+    right = distribute_tensor(whole.detach().clone(), parameter.device_mesh, parameter.placements, src_data_rank=None)
+    parameter.to_local().copy_(right.to_local())
+
+
+def gradient_lost_on_the_way(model):
+    """What reduced the gradient hung on a parameter that `fully_shard` has replaced."""
+
+
+def _sharded(model, mesh):
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+LAYOUTS = {
+    "tensor": lambda model, tp, grid: tensor_parallel(model, tp),
+    "megatron": lambda model, tp, grid: megatron(model, tp),
+    "fsdp": lambda model, tp, grid: _sharded(model, tp),
+    "grid": lambda model, tp, grid: _sharded(tensor_parallel(model, grid["tp"]), grid["dp"]),
+    "ddp": lambda model, tp, grid: nn.parallel.DistributedDataParallel(model),
+}
 
 
 def step(model, given):

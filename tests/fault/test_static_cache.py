@@ -1,6 +1,7 @@
 """A cache of a fixed length against one that grows: values of another size are never forced, nor judged."""
 
 import copy
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -8,11 +9,13 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from layertap.fault import find_fault
+from layertap.result import code_of
 
 
+@dataclass
 class Growing:
-    def __init__(self):
-        self.keys = self.values = None
+    keys: torch.Tensor | None = None
+    values: torch.Tensor | None = None
 
     def put(self, keys, values):
         old = (self.keys, self.values)
@@ -21,9 +24,11 @@ class Growing:
         return self.keys, self.values, self.keys.shape[1]
 
 
+@dataclass
 class Fixed:
-    def __init__(self):
-        self.keys, self.values, self.length = torch.zeros(2, 12, 16), torch.zeros(2, 12, 16), 0
+    keys: torch.Tensor = field(default_factory=lambda: torch.zeros(2, 12, 16))
+    values: torch.Tensor = field(default_factory=lambda: torch.zeros(2, 12, 16))
+    length: int = 0
 
     def put(self, keys, values):
         self.keys, self.values = self.keys.to(keys.dtype), self.values.to(keys.dtype)
@@ -82,6 +87,10 @@ def test_another_length_is_no_fault(pair, dtype):
     reference, candidate = pair
     found = find_fault(reference, candidate.to(dtype), TOKENS)
     assert found.verdict in ("identical", "noise"), str(found)
+    told = {note.values["told"] for note in found.notes if code_of(note) == "fault.other_form"}
+    assert "layers.1:input.cache.keys@1" in told
+    assert all(":input.cache." in site for site in told), told  # what attention makes of it is judged all the same
+    assert not any(row.found.shape for row in found.table)
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])

@@ -212,6 +212,7 @@ def test_what_watching_does_is_told_if_it_is_less_than_rounding_and_doubted_if_i
 
 def test_every_sentence_is_in_the_catalogue_of_each_language():
     import re
+    import string
     from pathlib import Path
 
     from layertap import fault
@@ -224,3 +225,11 @@ def test_every_sentence_is_in_the_catalogue_of_each_language():
     used = set(re.findall(r'(?:Note|tr)\(\s*"((?:fault|cause)\.\w+)"', code))
     assert used - (SENTENCES.keys() | CAUSES.keys()) == set()
     assert used - (SENTENCES_ZH.keys() | CAUSES_ZH.keys()) == set()
+
+    def values(text):
+        return {name for _, name, _, _ in string.Formatter().parse(text) if name}
+
+    for english, chinese in ((SENTENCES, SENTENCES_ZH), (CAUSES, CAUSES_ZH)):
+        assert {code: values(text) for code, text in english.items()} == {
+            code: values(text) for code, text in chinese.items()
+        }

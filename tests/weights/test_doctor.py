@@ -212,7 +212,18 @@ def test_d7_doctor_and_prune_on_the_command_line(tmp_path, monkeypatch):
     found = run(cli.app, ["prune", "nets.py:healthy", "--plan", "mlp[1:]", "-o", "small"])
     assert found.exit_code == 0, found.output
     assert found.stdout.startswith("wrote small: ")
-    found = run(cli.app, ["prune", "nets.py:healthy", "--scan", "--size", "0.9", "--json"])
+    found = run(cli.app, ["doctor", "nets.py:healthy", "pruned:small", "--ids", "3,5,7,9,2", "--json"])
+    assert found.exit_code == 0, (found.exception, found.output)
+    assert json.loads(found.stdout)["answer"] == "healthy"
+    assert json.loads(found.stdout)["cuts"] == ["model.layers.1.mlp", "model.layers.2.mlp"]
+    with pytest.warns(UserWarning, match="initialised at random"):
+        found = run(cli.app, ["doctor", "nets.py:healthy", "hf:small", "--ids", "3,5,7,9,2"])
+    assert (found.exit_code, found.stdout[:6]) == (1, "CODE: "), found.output
+    found = run(cli.app, ["prune", "pruned:small", "--plan", "attention[0]", "-o", "smaller"])
+    assert found.exit_code == 0, found.output
+    with pytest.raises(BadArgument, match=r"small was saved pruned, .*; give pruned:small"):
+        raise run(cli.app, ["prune", "hf:small", "--plan", "attention[0]", "-o", "smaller"]).exception
+    found = run(cli.app, ["prune", "nets.py:healthy", "--scan", "--size", "0.9", "--json", "--ids", "3,5,7,9,2"])
     assert json.loads(found.stdout)["plan"]["size"] <= 0.9, found.output
     with pytest.raises(BadArgument, match="give either --plan and -o, or --scan"):
         raise run(cli.app, ["prune", "nets.py:healthy"]).exception

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from layertap.cli.models import given_inputs, open_model
 from layertap.cli.screen import show_json, show_text, status
-from layertap.errors import BadArgument
 from layertap.messages import tr
 
 
 def doctor(
-    reference: Annotated[str, typer.Argument(help=tr("cli.model"))],
+    reference: Annotated[str, typer.Argument(help=tr("cli.model_pruned"))],
     candidate: Annotated[str, typer.Argument(help=tr("cli.model_changed"))],
     prompt: Annotated[str | None, typer.Option(help=tr("cli.prompt"))] = None,
     ids: Annotated[str | None, typer.Option(help=tr("cli.ids"))] = None,
@@ -25,21 +25,12 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Say why a changed model goes wrong: healthy (0), code, loading, cache or idea (1), inconclusive (3)."""
-    import torch
-
-    from layertap.targets import make_inputs, open_target
     from layertap.weights import doctor as diagnose
 
     with status(tr("cli.opening_reference", reference=reference)) as shown:
-        ours, theirs = open_target(reference), open_target(candidate)
-        if ids is not None:
-            try:
-                inputs: Any = {"input_ids": torch.tensor([[int(part) for part in ids.replace(",", " ").split()]])}
-            except ValueError:
-                raise BadArgument(tr("cli.ids_expected", ids=ids)) from None
-        else:
-            inputs = make_inputs(ours, prompt=prompt, input=input, seq_len=seq_len)
-        found = diagnose(ours.model, theirs.model, inputs, plan=plan, progress=lambda text: shown.update(Text(text)))
+        (target, ours), (_, theirs) = open_model(reference), open_model(candidate)
+        inputs = given_inputs(target, ids, prompt, input, seq_len)
+        found = diagnose(ours, theirs, inputs, plan=plan, progress=lambda text: shown.update(Text(text)))
     if html is not None:
         found.to_html(html)
     show_json(found.to_dict()) if json else show_text(found)

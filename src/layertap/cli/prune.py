@@ -7,26 +7,27 @@ from typing import Annotated
 
 import typer
 
+from layertap.cli.models import given_inputs, open_model, refuse_stock_class
 from layertap.cli.screen import progress, show_json, show_text
 from layertap.errors import BadArgument
 from layertap.messages import tr
 
 
 def prune(
-    model: Annotated[str, typer.Argument(help=tr("cli.prune_model"))],
+    model: Annotated[str, typer.Argument(help=tr("cli.model_pruned"))],
     plan: Annotated[str | None, typer.Option(help=tr("cli.prune_plan"))] = None,
     out: Annotated[Path | None, typer.Option("--output", "-o", help=tr("cli.prune_out"))] = None,
     scan: Annotated[bool, typer.Option("--scan", help=tr("cli.prune_scan"))] = False,
     heads: Annotated[bool, typer.Option("--heads", help=tr("cli.prune_heads"))] = False,
     size: Annotated[float | None, typer.Option(help=tr("cli.prune_keep"))] = None,
     prompt: Annotated[str | None, typer.Option(help=tr("cli.prompt"))] = None,
+    ids: Annotated[str | None, typer.Option(help=tr("cli.ids"))] = None,
     input: Annotated[Path | None, typer.Option("--input", "--inputs", help=tr("cli.inputs"))] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help=tr("cli.seq_len"))] = None,
     html: Annotated[Path | None, typer.Option(help=tr("cli.prune_html"))] = None,
     json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Save a model without some of its branches, or measure which ones may go."""
-    from layertap.targets import make_inputs, open_target
     from layertap.weights import knockout, save_pruned
     from layertap.weights import prune as cut
 
@@ -36,12 +37,13 @@ def prune(
         raise BadArgument(tr("cli.prune_where"))
     if html is not None and not scan:
         raise BadArgument(tr("cli.prune_html_scan"))
-    target = open_target(model)
-    inputs = make_inputs(target, prompt=prompt, input=input, seq_len=seq_len)
+    refuse_stock_class(model)
+    target, whole = open_model(model)
+    inputs = given_inputs(target, ids, prompt, input, seq_len)
     if plan is not None and out is not None:
-        small = cut(target.model, plan, how="physical", inputs=inputs)
+        small = cut(whole, plan, how="physical", inputs=inputs)
         save_pruned(small, out, inputs=inputs)
-        before, after = (sum(p.numel() for p in m.parameters()) for m in (target.model, small))
+        before, after = (sum(p.numel() for p in m.parameters()) for m in (whole, small))
         found = {"output": str(out), "plan": plan, "parameters": after, "share": after / before}
         show_json(found) if json else show_text(
             tr("cli.prune_wrote", out=out, after=after, before=before, after2=after / before)
@@ -53,7 +55,7 @@ def prune(
         def tell(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        result = knockout(target.model, inputs, heads=heads, progress=tell)
+        result = knockout(whole, inputs, heads=heads, progress=tell)
         joint = result.plan(size, progress=tell) if size is not None else None
     if html is not None:
         result.to_html(html)

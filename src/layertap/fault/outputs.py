@@ -38,11 +38,11 @@ def output_error(right: Any, found: Any, trace: ReferenceTrace | None = None) ->
 
     With the trace of a run, tokens that have no right value are left out.
     """
-    wanted = _results(right)
+    wanted = results_of(right)
     if not wanted:
         return 0.0  # of a step that returns nothing the gradients are judged
     measured = []
-    for one, other in _paired(wanted, _results(found)):
+    for one, other in _paired(wanted, results_of(found)):
         void = trace.void_in(other) if trace is not None else None
         if void is not None and not one.is_nested and one.shape == other.shape and other.is_floating_point():
             other = torch.where(void & torch.isfinite(other), one.to(other), other)
@@ -62,7 +62,7 @@ def _paired(right: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> l
     return pairs
 
 
-def _results(output: Any) -> dict[str, torch.Tensor]:
+def results_of(output: Any) -> dict[str, torch.Tensor]:
     """What a model returns, without what lies in an object beside it: a cache, which the next call may read."""
     plain: set[int] = set()
 

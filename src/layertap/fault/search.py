@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from layertap.fault.model_runner import ModelRunner
-from layertap.fault.outputs import output_error, same, size_of
+from layertap.fault.outputs import output_error, results_of, same, size_of
 from layertap.fault.pairing import Pairing
 from layertap.fault.reduction import STIRRED
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
@@ -218,7 +218,13 @@ class FaultSearch:
             event.found for event in replayed.events if event.site.role == "param_grad" and event.site.path != skip
         ]
         if self.parts is not None:
-            made = [event.found for event in replayed.events if not event.site.path and event.site.role == "output"]
+            returned = results_of(trace.output)  # without a cache beside it, as with one process
+            made = [
+                event.found
+                for event in replayed.events
+                if (event.site.path, event.site.role) == ("", "output")
+                and (event.site.leaf in returned or not returned)
+            ]
             return max([*map(size_of, grads), *map(size_of, made)], default=math.nan)
         own = output_error(trace.output, replayed.output, trace)
         return max([*map(size_of, grads), own])  # NaN last: no number is smaller

@@ -101,7 +101,6 @@ MESSAGES = {
     "cli.prune_html": "with --scan: also write a page (HTML)",
     "cli.prune_html_scan": "--html writes the results of --scan; give --scan",
     "cli.prune_keep": "with --scan: also a plan that keeps this share",
-    "cli.prune_model": "hf:PATH or file.py:factory",
     "cli.prune_out": "the folder for the pruned model",
     "cli.prune_plan": "what to skip: 'attention[:3] mlp[n//2:]'",
     "cli.prune_scan": "measure the effect of each branch, and prune nothing",
@@ -188,4 +187,8 @@ MESSAGES = {
     "cli.what": "roles, separated by commas",
     "cli.wrote": "wrote {fingerprints}: {held}",
     "cli.view_tokenizer": "a tokenizer.json, or its folder: token ids are shown as text",
+    "cli.prune_again": (
+        "{path} was saved pruned, and its class would come back whole, with new weights; give pruned:{path}"
+    ),
+    "cli.model_pruned": "file.py:factory, hf:PATH, or pruned:FOLDER as prune wrote it",
 }

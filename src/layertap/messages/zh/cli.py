@@ -87,7 +87,6 @@ MESSAGES = {
     "cli.prune_html": "与 --scan 一起：同时写出网页（HTML）",
     "cli.prune_html_scan": "--html 写出 --scan 的结果；请加上 --scan",
     "cli.prune_keep": "与 --scan 一起：并给出保留此比例的方案",
-    "cli.prune_model": "hf:PATH 或 file.py:factory",
     "cli.prune_out": "裁剪后模型的文件夹",
     "cli.prune_plan": "要跳过的部分：'attention[:3] mlp[n//2:]'",
     "cli.prune_scan": "测量每个分支的影响，不做裁剪",
@@ -174,4 +173,6 @@ MESSAGES = {
     "cli.what": "role，用逗号分隔",
     "cli.wrote": "已写入 {fingerprints}：{held}",
     "cli.view_tokenizer": "tokenizer.json 或其所在文件夹：token id 显示为文本",
+    "cli.prune_again": ("{path} 是剪枝后保存的，而按普通方式加载会得到完整的类和新的权重；请使用 pruned:{path}"),
+    "cli.model_pruned": "file.py:factory、hf:PATH，或 prune 写出的 pruned:FOLDER",
 }
