@@ -7,11 +7,11 @@ from importlib import import_module
 
 import pytest
 import torch
-from tests.literals import SOURCE, sentences
 from torch import nn
 
 import layertap as lt
 from layertap.messages import language
+from literals import SOURCE, sentences
 
 PACKAGES = sorted(path.stem for path in (SOURCE / "messages" / "en").glob("*.py") if path.stem != "__init__")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")

@@ -11,6 +11,7 @@ import layertap as lt
 from fault import spread
 from layertap.fault.places import choices, chosen, placed
 from layertap.fault.world import World
+from literals import fixed_part
 
 RANKS = 4
 FAST = {spread.clean, spread.stale_column, spread.not_reduced}
@@ -58,7 +59,7 @@ def test_what_is_wrong_on_which_rank(mesh, fault):
 def test_distributed_tensors_without_a_fault(mesh, mixture, trained):
     finding = found(mesh, spread.tensor_parallel, spread.clean, mixture, trained)
     assert finding.verdict == "noise", str(finding)
-    assert not any("form" in note for note in finding.notes)
+    assert not any(fixed_part("fault.other_form") in note for note in finding.notes)
 
 
 def test_a_finding_says_the_rank_in_words_and_in_json(mesh, tmp_path):

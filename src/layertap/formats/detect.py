@@ -76,7 +76,8 @@ def _open(path: Path) -> Run:
     if sign and Path(before).is_file():
         return read_runner(Path(before), mode) if before.endswith(".json") else read_npz(before, mode)
     there = tr("formats.irregular") if path.exists() else tr("formats.missing")
-    raise NotARun(f"{before if sign and not path.exists() else path} {there}. {tr('formats.understood')}")
+    named = before if sign and not path.exists() else path
+    raise NotARun(tr("formats.not_there", path=named, there=there, understood=tr("formats.understood")))
 
 
 def layout_of(folder: Path) -> str | None:

@@ -109,7 +109,11 @@ def report_dict(report: Report) -> dict[str, Any]:
 def headline(report: Report) -> list[tuple[str, str]]:
     """The first lines, each with its style: the verdict, the first departure, how sure."""
     style = STYLES[report.verdict]
-    sides = {"candidate": report.candidate, "reference": report.reference, "reasons": "; ".join(report.reasons)}
+    sides = {
+        "candidate": report.candidate,
+        "reference": report.reference,
+        "reasons": tr("result.separator").join(report.reasons),
+    }
     lines = [(tr("report.verdict", verdict=tr(f"result.{report.verdict}"), **sides), style)]
     first, worst = report.first, report.worst
     if report.verdict == "fault" and first is not None:

@@ -76,7 +76,7 @@ def _table(finding: Finding, verbose: bool) -> Lines:
 
 def words(finding: Finding) -> list[str]:
     """The verdict in a sentence, then what belongs to it."""
-    told = "; ".join(finding.evidence)
+    told = tr("result.separator").join(finding.evidence)
     if finding.verdict == "inconclusive":
         return [tr("finding.reasons", verdict=tr("result.inconclusive"), reasons=told)]
     if finding.verdict != "fault":
@@ -103,6 +103,6 @@ def words(finding: Finding) -> list[str]:
         )
     )
     for other in finding.others:
-        told = "; ".join(other.evidence)
+        told = tr("result.separator").join(other.evidence)
         lines.append(tr("finding.also", site=other.site, cause=other.cause, evidence=told))
     return lines

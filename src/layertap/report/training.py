@@ -14,7 +14,11 @@ from layertap.result import Note, equal, with_codes
 
 def training_text(report: TrainingReport) -> str:
     """As plain text."""
-    sides = {"candidate": report.candidate, "reference": report.reference, "reasons": "; ".join(report.reasons)}
+    sides = {
+        "candidate": report.candidate,
+        "reference": report.reference,
+        "reasons": tr("result.separator").join(report.reasons),
+    }
     lines = [tr("report.verdict", verdict=tr(f"result.{report.verdict}"), **sides)]
     if report.first is not None:
         lines.append(tr("training_diff.first_bit", place=place_text(report.first)))

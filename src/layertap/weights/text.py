@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.cells import set_cell_size
+
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.select.collapse import collapse
@@ -46,7 +48,10 @@ def _lines(audit: Audit, loud: bool) -> list[str]:
             source = f" ← {others}" if others and others != pattern and row.name else ""
             detail = _spanned([by_name[member].detail for member in members])
             ways = ": ".join(part for part in (rule if rule != "same" else "", detail) if part)
-            found.append(f"{tr(f'audit.status_{status}'):<10} {pattern}{times}{source}" + (f"  {ways}" if ways else ""))
+            found.append(
+                f"{set_cell_size(tr(f'audit.status_{status}'), 10)} {pattern}{times}{source}"
+                + (f"  {ways}" if ways else "")
+            )
     return found
 
 

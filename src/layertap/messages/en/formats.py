@@ -88,6 +88,7 @@ MESSAGES = {
     "formats.not_read": "{path}: not read: {some}",
     "formats.not_regular": "{path}: not a regular file",
     "formats.not_safetensors": "not a safetensors file",
+    "formats.not_there": "{path} {there}. {understood}",
     "formats.not_torch": "{path}: damaged, or not saved by torch.save ({reason})",
     "formats.note": "note: {note}",
     "formats.nothing_kept": (

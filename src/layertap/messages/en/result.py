@@ -11,5 +11,6 @@ MESSAGES = {
     "result.no_form": "{name} has no {form} form",
     "result.noise": "NOISE",
     "result.reference": "reference",
+    "result.separator": "; ",
     "result.unwritable": "{path}: no report can be written here ({strerror})",
 }

@@ -80,6 +80,7 @@ MESSAGES = {
     "formats.not_read": "{path}：未读取：{some}",
     "formats.not_regular": "{path}：不是普通文件",
     "formats.not_safetensors": "不是 safetensors 文件",
+    "formats.not_there": "{path} {there}。{understood}",
     "formats.not_torch": "{path}：已损坏，或不是由 torch.save 保存的（{reason}）",
     "formats.note": "注意：{note}",
     "formats.nothing_kept": "{name}：没有可导出的内容：未保存输入或输出张量；请用 keep='tensor' 记录",

@@ -11,5 +11,6 @@ MESSAGES = {
     "result.no_form": "{name} 没有 {form} 形式",
     "result.noise": "仅舍入误差",
     "result.reference": "参考",
+    "result.separator": "；",
     "result.unwritable": "{path}：无法在此写入报告（{strerror}）",
 }
