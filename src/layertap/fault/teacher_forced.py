@@ -202,7 +202,8 @@ class TeacherForcedSearch(FaultSearch):
             module = self.pairing.candidate.get(row.page)
             return module is not None and next(module.parameters(), None) is None
 
-        probes = MOST_FORWARDS - CLOSER - self.theirs.forwards
+        # Ranks are run on other values in between, so that what is stale shows.
+        probes = max(MOST_FORWARDS - CLOSER - self.theirs.forwards, 1 if self.parts is not None else 0)
         told = sort_out(faulty, Free(trace, free, drifts, least), total, max(floor, least), probe, hollow, probes)
         if told.faults and self.theirs.forwards + CLOSER < MOST_FORWARDS:
             self._take_omitted(told, faulty, table, floors, probe)
