@@ -6,7 +6,7 @@ CORE := .venv/.core
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 # What the inner loop needs: no compiler, no transformers, no training library.
-QUICK := tests/measure tests/select tests/store tests/compare tests/report tests/test_package.py tests/test_select.py
+QUICK := tests/measure tests/judge tests/store tests/compare tests/report tests/test_package.py tests/test_select.py
 
 
 BROWSERS := chromium chromium-browser google-chrome

@@ -36,8 +36,6 @@ _BLOCK = 1 << 20
 """Elements that are added up at a time."""
 
 Coordinate = tuple[int, ...]
-Extent = tuple[tuple[int, ...], tuple[int, ...]]
-"""Where a part begins in the whole, and its shape."""
 
 
 class NotWhole(RunError):
