@@ -24,6 +24,7 @@ from layertap.errors import LayertapError, TargetError
 from layertap.store import Layout
 from layertap.store.layout import Fields, TapPlace
 from layertap.weights import load_pruned
+from layertap.weights.sources import open_weights
 from targets.artefacts import inputs, make, net, quiet
 
 
@@ -516,6 +517,12 @@ def test_a_pruned_folder_is_trusted_no_more(payload, name, tmp_path, canary, mon
     with quiet(), pytest.raises(LayertapError):
         load_pruned(folder)
     assert not canary.exists()
+
+
+def test_metadata_that_asks_for_a_list_of_billions_is_refused_before(tmp_path):
+    (tmp_path / ".metadata").write_bytes(b"\x80\x02Nr" + (2**31).to_bytes(4, "little") + b".")
+    with pytest.raises(LayertapError, match="numbers an object 2147483648"):
+        open_weights(tmp_path)
 
 
 def test_a_mapping_is_data(tmp_path, canary):

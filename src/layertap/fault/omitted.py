@@ -2,7 +2,8 @@
 
 Queries and keys that a port holds in another order are wrong one by one and right together. Where one key was left in
 the reference's order, it is equal to the reference, and the queries beside it look wrong. Which it is, the other layers
-say: given the reference's inputs and left free inside, they come out right, and this one does not.
+say: given the reference's inputs and left free inside, they come out right, and this one does not, even where the
+queries are put right.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def omitted(
     whole = [above for above, roles in twins.items() if beside < roles]
     if left is None:
         return None
-    replayed = probe(frozenset((page, "input") for page in (parent, *whole))).replayed
+    # If the reference's value there makes all right, it is to blame itself, whatever the others are.
+    ends = {(page, "input") for page in (parent, *whole)} | {(first.page, "output")}
+    replayed = probe(frozenset(ends)).replayed
     right: dict[str, bool] = {}
     for event in replayed.events:
         page, end = event.site.path, event.site.role

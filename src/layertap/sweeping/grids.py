@@ -12,6 +12,7 @@ ENOUGH = 512
 MOST = 257
 """More distinct values than these are no grid of 8 bits. (-128 to 128 is, where nothing was clipped.)"""
 LOOKED_AT = 1 << 18
+FIRST = 1 << 12
 ROWS = 8
 """So many rows are looked at one by one, for grids with a step of their own in each."""
 
@@ -29,7 +30,9 @@ def grid_of(tensor: torch.Tensor) -> dict[str, Any] | None:
     if flat.numel() > LOOKED_AT:
         # Whole neighbourhoods, not every n-th: a stride could fall on one channel.
         flat = torch.cat([flat[: LOOKED_AT // 2], flat[-LOOKED_AT // 2 :]])
-    found = _grid(flat)
+    # A part with too many distinct values settles it, and costs little.
+    part = flat[:FIRST]
+    found = _grid(flat) if torch.unique(part[part.isfinite()]).numel() <= MOST else None
     if found is not None:
         return {**found, "per": "tensor"}
     if tensor.ndim < 2 or tensor.shape[-1] < ENOUGH // 4:

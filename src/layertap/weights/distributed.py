@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from layertap.files import check_crcs, open_regular, read_bytes, reading, too_la
 from layertap.messages import tr
 from layertap.weights.entries import Entry
 
+_PUTS = ("PUT", "BINPUT", "LONG_BINPUT")
 _CLASSES = {
     "torch.distributed.checkpoint.metadata": frozenset(
         {"Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties"}
@@ -37,10 +39,19 @@ class _ShardReader(pickle.Unpickler):
         raise pickle.UnpicklingError(tr("checkpoint.forbidden", name=f"{module}.{name}"))
 
 
+def _check_memo(raw: bytes) -> None:
+    """Refuses a pickle that numbers an object beyond its own length: the unpickler would make a list of that many."""
+    for operation, argument, _ in pickletools.genops(raw):
+        if operation.name in _PUTS and not (isinstance(argument, int) and argument <= len(raw)):
+            raise pickle.UnpicklingError(tr("checkpoint.memo", index=argument))
+
+
 def distributed_entries(folder: Path) -> dict[str, Entry]:
     """The tensors of such a folder, each put together from its chunks when it is read."""
     with reading(f"{folder}/.metadata", tr("checkpoint.not_distributed"), BadArgument):
-        metadata = _ShardReader(io.BytesIO(read_bytes(folder / ".metadata"))).load()
+        raw = read_bytes(folder / ".metadata")
+        _check_memo(raw)
+        metadata = _ShardReader(io.BytesIO(raw)).load()
         described = dict(metadata.state_dict_metadata)
         stored = dict(metadata.storage_data)
         found: dict[str, Entry] = {}

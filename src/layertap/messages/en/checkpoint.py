@@ -13,6 +13,7 @@ MESSAGES = {
     "checkpoint.kind": "{path} is of an unknown kind; expected .safetensors, {suffixes} or an index",
     "checkpoint.lies_in": "{folder}: {name} lies in {file}, which is not there",
     "checkpoint.lost": "{index}: {count} tensors are not in the files that it names (first: {first})",
+    "checkpoint.memo": "it numbers an object {index}, and has fewer bytes",
     "checkpoint.names_elsewhere": "{index} names {name}; expected a file in the same folder",
     "checkpoint.no_dtype": "{name}: torch has no dtype {dtype}",
     "checkpoint.no_named": "{folder}/.metadata names no tensors",

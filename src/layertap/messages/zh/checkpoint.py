@@ -13,6 +13,7 @@ MESSAGES = {
     "checkpoint.kind": "{path} 的类型未知；应为 .safetensors、{suffixes} 或索引",
     "checkpoint.lies_in": "{folder}：{name} 位于 {file}，但该文件不存在",
     "checkpoint.lost": "{index}：{count} 个张量不在其所列文件中（首个：{first}）",
+    "checkpoint.memo": "其中一个对象的编号为 {index}，而文件没有这么多字节",
     "checkpoint.names_elsewhere": "{index} 指向 {name}；应为同一文件夹中的文件",
     "checkpoint.no_dtype": "{name}：torch 没有 dtype {dtype}",
     "checkpoint.no_named": "{folder}/.metadata 没有列出张量",
