@@ -136,7 +136,7 @@ def test_no_name_on_the_command_line_comes_back_raw(tmp_path_factory, capfd, tex
 def test_objects_print_clean(tmp_path, text):
     run = Run(run_with(tmp_path / "a", text))
     report = diff(run, Run(run_with(tmp_path / "b", f"{text}x", keep=False)))
-    for shown in (run, repr(run), run.receipt, run[run.sites[0]], report, tr("audit.note_line", text=text)):
+    for shown in (run, repr(run), run.receipt, run[run.sites[0]], report, tr("audit.note", text=text)):
         assert clean(str(shown)), shown
     assert clean(html_of(report))
     for kind in (errors.CorruptRun, errors.SiteNotFound, errors.RunExists, errors.MissingExtra, errors.NoMatch):

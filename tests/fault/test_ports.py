@@ -30,6 +30,7 @@ QUICK = {
     "fp32-deferred-residual-weight-scaled",
     "fp32-chunked-inside-weight-wrong",
     "fp32-fold-wrong",
+    "fp32-sorted-batch-weight-wrong",
     "fp32-folded-and-wrong",
     "bf16-heads-and-wrong",
     "fp32-mask-renamed",

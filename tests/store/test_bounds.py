@@ -227,7 +227,7 @@ def test_a_pt_of_lists_in_lists(tmp_path: Path) -> None:
     for _ in range(7):
         nested = [nested] * 100
     torch.save((torch.ones(2), nested), tmp_path / "layer_1_output.pt")
-    with pytest.raises(CorruptRun, match="more than 10000 values"):
+    with pytest.raises(CorruptRun, match="more than 10000 nested values"):
         read_layers(tmp_path)
 
 

@@ -193,7 +193,8 @@ def sort_out(
             probes -= 1
             tried = probe(ends_of(row))
             verdict = _verdict(row, free, tried, total, rounding, right)
-            if verdict == "unclear" and row.site.role == "input" and row.page and probes:
+            alone = row.page and not any(other.page.startswith(f"{row.page}.") for other in faulty)
+            if verdict == "unclear" and row.site.role == "input" and alone and probes:
                 # Right values among wrong ones may be worse than all wrong: put back what the module makes of them.
                 probes -= 1
                 tried = probe(frozenset({(row.page, "output"), (row.page, "grad_input")}))
