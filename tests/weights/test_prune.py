@@ -13,6 +13,7 @@ import models
 import saved_models
 from layertap.errors import BadArgument
 from layertap.weights import load_pruned, save_pruned
+from layertap.weights.skip import bypass, restore
 
 KINDS = ["qwen3", "llama", "mixtral", "minimax_m2", "gpt2"]
 
@@ -163,7 +164,7 @@ def test_any_other_model_by_site(tmp_path):
         ("mlp[7]", r"there is no layer 7, the model has 3"),
         ("mlp[__import__('os')]", "is not a layer or a range"),
         ({"model.layers.9.mlp": "skip"}, r"is no branch of the model; it has model.layers.\[0-2\].self_attn"),
-        ({"model.layers.1.mlp": "remove"}, "the only thing that a plan does is 'skip'"),
+        ({"model.layers.1.mlp": "remove"}, "'remove' is not an action of a plan; expected 'skip'"),
         ("mlp[3:]", "the plan skips nothing"),
         (3, "a plan is text or a mapping of paths to 'skip', got int"),
     ],
@@ -295,7 +296,7 @@ def test_d4_a_branch_that_its_caller_reads_without_calling_is_refused():
         ("mlp[::0]", "'::0' is not a layer or a range"),
         ("mlp[1:2:3:4]", "'1:2:3:4' is not a layer or a range"),
         ("mlp[open('x')]", "is not a layer or a range"),
-        ({"model.layers.1.mlp": "drop"}, "'drop' is not known"),
+        ({"model.layers.1.mlp": "drop"}, "'drop' is not an action of a plan; expected 'skip'"),
         (5, "got int"),
     ],
 )
@@ -323,3 +324,29 @@ def test_skips_nest_and_come_off_in_any_order():
     twice = lt.prune(lt.prune(model, "attention[0]", how="physical"), "mlp[1]", how="physical")
     with lt.prune(model, "attention[0] mlp[1]"):
         assert torch.equal(twice(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
+def test_the_runs_that_confirm_a_plan_are_in_no_recording(tmp_path):
+    model, inputs = models.qwen3()
+    with lt.record(model, sites="*") as recording:
+        model(**inputs)
+        small = lt.prune(model, "mlp[1]", how="physical", inputs=inputs)
+        save_pruned(small, tmp_path)
+        with lt.prune(model, "attention[0]", inputs=inputs):
+            model(**inputs)
+    handle = lt.prune(model, "attention[0]", inputs=inputs)
+    skips = {path: vars(model.get_submodule(path))["_layertap_skip"] for path in handle.plan.paths}
+    handle.undo()
+    with lt.record(model, sites="*") as expected:
+        model(**inputs)
+        for path, skip in skips.items():
+            bypass(model.get_submodule(path), skip)
+        model(**inputs)
+        for path in skips:
+            restore(model.get_submodule(path))
+    found, wanted = (
+        [(record.site, record.step, record.fingerprint) for record in one.run.records()]
+        for one in (recording, expected)
+    )
+    assert found == wanted
+    assert {row.path: row.fired for row in recording.receipt.sites}["lm_head"] == 2

@@ -48,6 +48,8 @@ class _InsideOf(threading.local):
         self.modules: set[int] = set()
         self.waiting: dict[int, Tokens] = {}
         """Calls whose arguments still pass forward pre-hooks; the taps enter them as `forward` is called."""
+        self.unseen = False
+        """Whether layertap itself runs a model in this thread, which is no call of the user's."""
 
 
 _lock = threading.RLock()
@@ -102,6 +104,22 @@ def unseen(module: nn.Module) -> Iterator[None]:
     finally:
         if not nested:
             _inside.modules.discard(id(module))
+
+
+@contextmanager
+def unseen_calls() -> Iterator[None]:
+    """Around layertap's own run of a whole model: no call in this thread is seen by a tap that is attached."""
+    before, _inside.unseen = _inside.unseen, True
+    try:
+        yield
+    finally:
+        _inside.unseen = before
+
+
+def _taps_of(key: int) -> tuple[Tap, ...] | None:
+    """The taps that are to see a call of the module with this id; None where it is not tapped."""
+    taps = _taps.get(key)
+    return () if taps is not None and _inside.unseen else taps
 
 
 def compiling() -> bool:
@@ -164,7 +182,7 @@ def _methods(cls: Any) -> dict[str, Any]:
             if restores and torch.compiler.is_dynamo_compiling():
                 torch._dynamo.graph_break()  # it asks for its own type, and a graph cannot give that back
             return call(self, *args, **kwargs)
-        taps = _taps.get(id(self))
+        taps = _taps_of(id(self))
         if taps is None:  # a replica or a copy that was made by hand: it has the class and is not tapped
             put_off(self, CALLS)
             return call(self, *args, **kwargs)
@@ -238,7 +256,7 @@ class _Method:
             return self.__wrapped__(*args, **kwargs)
         module = self._module
         key = id(module)
-        taps = _taps.get(key)
+        taps = _taps_of(key)
         if key in _inside.modules and key in _inside.waiting:
             # The arguments have passed the user's pre-hooks: now the taps see them.
             args, kwargs = _enter(_inside.waiting.pop(key), taps or (), args, kwargs, False)

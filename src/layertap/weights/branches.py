@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.capture import taps
 from layertap.errors import BadArgument
 from layertap.messages import tr
 
@@ -98,8 +99,8 @@ def default_inputs(model: nn.Module) -> Mapping[str, Any]:
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
-    """Runs the model without gradients."""
-    with torch.no_grad():
+    """Runs the model without gradients; a recording that is active meanwhile does not see it."""
+    with torch.no_grad(), taps.unseen_calls():
         if isinstance(inputs, Mapping):
             return model(**inputs)
         return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
@@ -193,7 +194,7 @@ def _norm_behind(model: nn.Module, branch: Branch, seen: dict[str, Any], given: 
         if path in branch.members or output is None or fed is None or fed.shape != output.shape:
             continue
         if torch.equal(fed, output):
-            with torch.no_grad():
+            with torch.no_grad(), taps.unseen_calls():
                 silent = _tensor(child(torch.zeros_like(output)))
             if silent is not None and not silent.any():
                 return path

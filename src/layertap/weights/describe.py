@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from layertap.site import Statistics
 from layertap.weights.compose import Composition
 from layertap.weights.differences import Differences
 from layertap.weights.entries import Entry, Weights
-from layertap.weights.hashes import Hashes
 
 EXACT, SMALL = 1e-3, 0.05
 """What of a tensor a multiple of another may leave unexplained: rounding, and rounding to eight bits."""
@@ -89,28 +88,24 @@ def reordered(here: Any, there: Any, config: dict[str, Any]) -> tuple[bool, Note
     return False, Note("audit.rows_moved", count=len(moved), total=len(here), first=int(moved[0]))
 
 
-def changed(
-    entry: Entry, source: Entry, apart: Differences, own: Hashes, there: Hashes, here: Statistics
-) -> tuple[str, Note]:
-    """(Rule, evidence) for values that no rule explains."""
-    if here.zero == here.count:
+def changed(entry: Entry, source: Entry, apart: Differences, rows: Sequence[int], total: int) -> tuple[str, Note]:
+    """(Rule, evidence) for values that no rule explains; `rows` are those that differ, of so many."""
+    if apart.zeros:
         return "", Note("audit.zeros")
     small = min(entry.dtype.itemsize, source.dtype.itemsize) == 1
     if apart.unexplained < (SMALL if small else EXACT) and abs(apart.slope - 1) > 1e-2:
         return "scaled", Note("audit.multiplied", by=apart.slope)
     if small and not source.dtype.is_floating_point and entry.dtype.is_floating_point and apart.error > OTHER:
         return "scaled", Note("audit.no_scales")
-    alike = len(own.rows) == len(there.rows)
-    rows: Any = np.flatnonzero(own.rows != there.rows) if alike else []
-    known: dict[str, Any] = {"error": apart.error, "count": len(rows), "total": len(own.rows)}
-    if 0 < len(rows) < len(own.rows):
+    known: dict[str, Any] = {"error": apart.error, "count": len(rows), "total": total}
+    if 0 < len(rows) < total:
         alone = len(rows) < rows[-1] - rows[0] + 1 or len(rows) == 1
         note = Note(
             "audit.error_first" if alone else "audit.error_rows", **known, first=int(rows[0]), last=int(rows[-1])
         )
     else:
         note = Note("audit.error", error=apart.error)
-    return ("unrelated" if apart.error > OTHER and len(rows) == len(own.rows) else ""), note
+    return ("unrelated" if apart.error > OTHER and len(rows) == total else ""), note
 
 
 def initialised(model: Any, entry: Entry, here: Statistics) -> Note:

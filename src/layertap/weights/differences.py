@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from layertap.weights.entries import Entry
+from layertap.weights.same import bytes_of, pieces_of_both, same_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,12 @@ class Differences:
     """A coarser dtype through which the other side's values went to become the model's; empty where there is none."""
     cut: bool = False
     """Whether the values are rounded, but not to the nearest: digits were cut off."""
+    zeros: bool = False
+    """Whether all of the model's values are zero."""
+    nonfinite: int = 0
+    """NaN and infinite values of the model."""
+    nonfinite_there: int = 0
+    """Those of the other side."""
 
 
 PIECE = 1 << 15
@@ -53,10 +60,12 @@ def differences(model: Entry, other: Entry) -> Differences:
     through = [d for d in _COARSER if floating and d.itemsize <= width and d not in both]
     step = max(torch.finfo(model.dtype).eps, torch.finfo(other.dtype).eps) if floating else 0.0
     cut = floating and model.dtype != other.dtype
-    for a, b in together(model, other):
+    zeros, nonfinite, nonfinite_there = True, 0, 0
+    for a, b in _side_by_side(model, other):
         if a.dtype == b.dtype and same_bits(a, b):
-            x = np.nan_to_num(_double(a), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-            length = _dot(x, x)
+            x, length, bad = _finite(_double(a))
+            zeros = zeros and not bad and not x.any()
+            nonfinite, nonfinite_there = nonfinite + bad, nonfinite_there + bad
             aa, bb, ab = aa + length, bb + length, ab + length
             through = [d for d in through if same_values(a, a.to(d).to(a.dtype))]
             continue
@@ -67,11 +76,13 @@ def differences(model: Entry, other: Entry) -> Differences:
         x, y = _double(a), _double(b)
         apart = (x != y) & ~(np.isnan(x) & np.isnan(y))
         unequal += int(np.count_nonzero(apart))
-        x, y = (np.nan_to_num(side, copy=False, nan=0.0, posinf=0.0, neginf=0.0) for side in (x, y))
+        (x, xx, bad), (y, yy, bad_there) = _finite(x), _finite(y)
+        zeros = zeros and not bad and not x.any()
+        nonfinite, nonfinite_there = nonfinite + bad, nonfinite_there + bad_there
         d = x - y
         size = np.abs(d)
         cut = cut and bool((size <= 1.01 * step * np.maximum(np.abs(x), np.abs(y))).all())
-        aa, bb, ab, dd = aa + _dot(x, x), bb + _dot(y, y), ab + _dot(x, y), dd + _dot(d, d)
+        aa, bb, ab, dd = aa + xx, bb + yy, ab + _dot(x, y), dd + _dot(d, d)
         largest = max(largest, float(size.max())) if len(size) else largest
     slope = ab / bb if bb else math.nan
     rest = max(aa - ab * ab / bb, 0.0) if bb else aa
@@ -86,7 +97,20 @@ def differences(model: Entry, other: Entry) -> Differences:
         lossless_back=back,
         through=str(through[0]).removeprefix("torch.") if through and unequal else "",
         cut=cut and not there and not back,
+        zeros=zeros,
+        nonfinite=nonfinite,
+        nonfinite_there=nonfinite_there,
     )
+
+
+def _side_by_side(model: Entry, other: Entry) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """As `together`, and of one dtype without memory of its own: a piece is overwritten by the next."""
+    if model.dtype != other.dtype:
+        yield from together(model, other)
+        return
+    for _, *sides in pieces_of_both(model, other, 0, model.nbytes):
+        a, b = (torch.frombuffer(side, dtype=model.dtype) for side in sides)
+        yield from zip(a.split(PIECE), b.split(PIECE), strict=True)
 
 
 def together(model: Entry, other: Entry, width: int = 1) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -128,6 +152,16 @@ def _double(values: torch.Tensor) -> Any:
     return real.to(torch.float64, copy=True).numpy()
 
 
+def _finite(values: Any) -> tuple[Any, float, int]:
+    """The values with zeros for those that are not finite, the sum of their squares, and how many are not finite."""
+    length = _dot(values, values)
+    if math.isfinite(length):  # nothing else has to be looked at
+        return values, length, 0
+    bad = ~np.isfinite(values)
+    kept = np.where(bad, 0.0, values)
+    return kept, _dot(kept, kept), int(np.count_nonzero(bad))
+
+
 def _dot(a: Any, b: Any) -> float:
     """In this thread: BLAS, and torch, would divide it among threads of their own, which takes longer than the sum."""
     return float(np.einsum("i,i->", a, b))
@@ -135,8 +169,7 @@ def _dot(a: Any, b: Any) -> float:
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Of two pieces of one dtype."""
-    one, two = (side.contiguous().view(torch.uint8).numpy() for side in (a, b))
-    return bool(np.array_equal(one, two))
+    return same_bytes(bytes_of(a), bytes_of(b))
 
 
 def same_values(a: torch.Tensor, b: torch.Tensor) -> bool:

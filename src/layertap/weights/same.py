@@ -9,9 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,28 @@ def same_bits(a: Entry, b: Entry) -> bool:
     return a.nbytes == b.nbytes and _compared(a, b, 0, a.nbytes, lambda _: None, needs_finite=False).equal
 
 
+def pieces_of_both(a: Entry, b: Entry, begin: int, end: int) -> Generator[tuple[int, memoryview, memoryview]]:
+    """(Where, the bytes of either) of a part of two tensors of one size; a piece is overwritten by the next."""
+    with ExitStack() as stack:
+        left = stack.enter_context(_Stream(raw(a, begin, end, _buffer(0))))
+        right = stack.enter_context(_Stream(raw(b, begin, end, _buffer(1))))
+        at = begin
+        while at < end:
+            one, two = left.ready(), right.ready()
+            size = min(len(one), len(two))
+            if not size:
+                raise BadArgument(tr("checkpoint.fewer", name=a.name))
+            yield at, one[:size], two[:size]
+            left.take(size)
+            right.take(size)
+            at += size
+
+
+def same_bytes(a: memoryview, b: memoryview) -> bool:
+    """Of two pieces of one length."""
+    return not _memcmp(_address(a), _address(b), len(a))
+
+
 def raw(entry: Entry, begin: int, end: int, buffer: memoryview) -> Iterator[memoryview]:
     """The bytes of a part of a tensor, piece by piece; a piece is overwritten by the next."""
     if entry.stored is not None:
@@ -144,23 +166,13 @@ def _parts(a: Entry, b: Entry) -> Iterator[tuple[int, int]]:
 def _compared(a: Entry, b: Entry, begin: int, end: int, tick: Tick, *, needs_finite: bool = True) -> Same:
     checked = not (needs_finite and _floating(a.dtype))
     sound = True
-    with ExitStack() as stack:
-        left = stack.enter_context(_Stream(raw(a, begin, end, _buffer(0))))
-        right = stack.enter_context(_Stream(raw(b, begin, end, _buffer(1))))
-        at = begin
-        while at < end:
-            one, two = left.ready(), right.ready()
-            size = min(len(one), len(two))
-            if not size:
-                raise BadArgument(tr("checkpoint.fewer", name=a.name))
-            if _memcmp(_address(one), _address(two), size):
+    with closing(pieces_of_both(a, b, begin, end)) as pieces:
+        for at, one, two in pieces:
+            if not same_bytes(one, two):
                 tick(2 * (end - at))
                 return Same(False, sound)
-            sound = sound and (checked or _finite(one[: size - size % a.dtype.itemsize], a.dtype))
-            left.take(size)
-            right.take(size)
-            tick(2 * size)
-            at += size
+            sound = sound and (checked or _finite(one[: len(one) - len(one) % a.dtype.itemsize], a.dtype))
+            tick(2 * len(one))
     return Same(True, sound)
 
 

@@ -26,6 +26,7 @@ from layertap.weights.hashes import Hashes
 from layertap.weights.hints import out_of_order
 from layertap.weights.layout import axes_permuted, conventions, refines, square
 from layertap.weights.quantised import MergedPart, merged_lora
+from layertap.weights.row_differences import row_differences
 from layertap.weights.same import same_bits
 from layertap.weights.sides import Relation, Sides
 
@@ -87,26 +88,33 @@ class RelationSearch:
             if relation.rule or len(entry.shape) < 2:  # else the numbers of its columns may show that it is transposed
                 self.found[entry.name] = relation
             return entry.name in self.found
-        twins = self.sides.twins(entry)
+        twins = self.sides.twins(entry, besides=source)
         if twins and not self._uniform(entry):
             self.found[entry.name] = Relation("changed", hints, "same", _holds(twin.name for twin in twins))
             return True
         apart = self.sides.differences(entry, source)
-        if apart.error > OTHER or self.sides.measured(entry).statistics.nonfinite:
+        if apart.error > OTHER or apart.nonfinite or apart.nonfinite_there:
             return False
-        held = self.sides.hashed([entry, source], common_dtype([entry], [source]))
-        own, there = _two(held, entry, source, self.sides)
-        if reordered(own.rows, there.rows, self.config) is not None:
-            return False
-        if self.sides.measured(source).statistics.nonfinite:
+        differing = self._rows_apart(entry, source)
+        if differing is None:
             return False
         lora = merged_lora(entry, source, self.sides.other)
         if lora is not None:
             self.found[entry.name] = _merged(source, lora)
         else:
-            how = changed(entry, source, apart, own, there, self.sides.measured(entry).statistics)
+            how = changed(entry, source, apart, *differing)
             self.found[entry.name] = Relation("changed", hints, *how)
         return True
+
+    def _rows_apart(self, entry: Entry, source: Entry) -> tuple[Any, int] | None:
+        """(The rows that differ, how many there are); None where these are the same rows in another order."""
+        if entry.dtype == source.dtype:
+            found = row_differences(entry, source)
+            if not found.reorderable:
+                return found.rows, found.total
+        dtype = common_dtype([entry], [source])
+        own, there = (self.sides.hashed([side], dtype)[side.name] for side in (entry, source))
+        return None if reordered(own.rows, there.rows, self.config) is not None else _apart(own, there)
 
     def _moved(self, entry: Entry) -> bool:
         """A tensor of the other side with these values, under a name that suggests nothing, and left over."""
@@ -188,7 +196,7 @@ class RelationSearch:
             if joined is not None:
                 apart = self.sides.differences(entry, joined)
                 there = self.sides.hashed([joined], own.dtype)[joined.name]
-                rule, detail = changed(entry, joined, apart, own, there, here)
+                rule, detail = changed(entry, joined, apart, *_apart(own, there))
                 return Relation("changed", hints, rule, detail)
             return Relation("changed", hints, "", _lost(own, {name: parts[name] for name in hints}))
         return self._against(entry, sources[0], own, parts)
@@ -214,9 +222,7 @@ class RelationSearch:
             entry,
             source,
             self.sides.differences(entry, source),
-            own,
-            parts[source.name],
-            self.sides.measured(entry).statistics,
+            *_apart(own, parts[source.name]),
         )
         there = self.sides.measured(source).statistics.nonfinite
         if there:
@@ -272,9 +278,7 @@ def _joined(entry: Entry, sources: list[Entry]) -> Entry | None:
     return Entry(name=sources[0].name, shape=entry.shape, dtype=sources[0].dtype, blocks=blocks)
 
 
-def _two(held: dict[str, Hashes], entry: Entry, source: Entry, sides: Sides) -> tuple[Hashes, Hashes]:
-    """Of a pair that may have one name."""
-    if entry.name != source.name:
-        return held[entry.name], held[source.name]
-    dtype = common_dtype([entry], [source])
-    return sides.hashed([entry], dtype)[entry.name], sides.hashed([source], dtype)[source.name]
+def _apart(own: Hashes, there: Hashes) -> tuple[Any, int]:
+    """(The rows that differ, how many there are) by their numbers; none where one side has more."""
+    alike = len(own.rows) == len(there.rows)
+    return (np.flatnonzero(own.rows != there.rows) if alike else ()), len(own.rows)

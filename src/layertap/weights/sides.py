@@ -100,14 +100,14 @@ class Sides:
             return same_bits(a, b)
         return self.measured(a).fingerprint == self.measured(b).fingerprint
 
-    def twins(self, entry: Entry) -> list[Entry]:
-        """All tensors of the other side that hold the same bits in the same shape."""
+    def twins(self, entry: Entry, besides: Entry | None = None) -> list[Entry]:
+        """All tensors of the other side that hold the same bits in the same shape; `besides` is known not to."""
         if not self._seen:
             for other in self.other.entries.values():
                 if not other.meta:
                     self._seen.setdefault(self._mark(other), []).append(other)
         alike = self._seen.get(self._mark(entry), [])
-        return [other for other in alike if self.equal(entry, other)]
+        return [other for other in alike if other is not besides and self.equal(entry, other)]
 
     def _mark(self, entry: Entry) -> tuple[object, ...]:
         return (entry.shape, entry.dtype, glimpse(entry) if self._open else b"")
