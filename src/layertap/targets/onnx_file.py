@@ -54,7 +54,7 @@ class Onnx(Reader):
         )
         self._scales = found.scales
         for call in self._scopes.calls:
-            if any(value.endswith("_quantized") and value not in found.scales for value in call.values):
+            if any(value in found.integers and value not in found.scales for value in call.values):
                 found.lost[call.path] = Note(INTEGERS)
         self._scopes.calls = [call for call in self._scopes.calls if call.path not in found.lost]
         self.contents.lost.update(found.lost)
