@@ -1,4 +1,4 @@
-"""One answer held against the case, and many added up."""
+"""One answer compared with the case, and many added up."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Normed(nn.Module):
-    """What stands before a convolution and a normalisation that an exporter makes one of."""
+    """What is before a convolution and a normalisation that an exporter makes one of."""
 
     def __init__(self, inside):
         super().__init__()

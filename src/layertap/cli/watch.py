@@ -107,7 +107,7 @@ def _show_ranks(watched: list[WatchedRun]) -> None:
 
 
 def _determinism(command: list[str], options: dict[str, Any], json: bool) -> int:
-    """Two runs of one command, held against each other: 0 bit-identical, 1 not, 3 nothing, or not all, to compare."""
+    """Two runs of one command, compared with each other: 0 bit-identical, 1 not, 3 nothing, or not all, to compare."""
     from layertap.compare.training import diff_training
     from layertap.watching.script import run
 

@@ -105,7 +105,7 @@ class Replay:
     def against(
         self, key: Site, caller: ModuleCall | None, right: torch.Tensor, found: torch.Tensor, rank: int = 0
     ) -> torch.Tensor | None:
-        """Measures what is held against what is right there; returns that in the form that it has here."""
+        """Measures what is compared with what is right there; returns that in the form that it has here."""
         mine, layout = found, None
         form = form_of(right, found)
         values = dense(found)

@@ -54,7 +54,7 @@ def read_files(path: str | os.PathLike[str]) -> Run:
     foreign = ForeignFiles(source, layout="files")
     if not source.is_dir():
         take_file(foreign, source, "")
-        # What a dict or a tuple holds stands in its order; a safetensors file is sorted by name.
+        # What a dict or a tuple holds is in its order; a safetensors file is sorted by name.
         return foreign.run(order if source.suffix.lower() == ".safetensors" else None)
     for name in sorted(listed(source), key=natural):
         if is_tensor_file(name, source):

@@ -76,7 +76,7 @@ def read_layers(path: str | os.PathLike[str]) -> Run:
     for name in listed(folder):
         mine = name in (STATISTICS, METADATA) or name in files.values()
         if is_tensor_file(name, folder) and not mine and not re.match(_OTHERS, name):
-            take_file(foreign, folder / name)  # logits.pt, lm_head.npy: whatever lies beside them
+            take_file(foreign, folder / name)  # logits.pt, lm_head.npy: whatever is beside them
     have = {record.site.path for record, _ in foreign.rows}
     _take_statistics(foreign, {name: given for name, given in statistics.items() if name not in have}, bool(files))
     prompt = metadata.get("prompt")

@@ -58,7 +58,7 @@ class LadderEntry:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A log axis over errors and floors, in percent of its width; zero lies at the left, Inf and NaN at the right."""
+    """A log axis over errors and floors, in percent of its width; zero is at the left, Inf and NaN at the right."""
 
     low: float
     high: float

@@ -261,7 +261,7 @@ class Run:
         return self.records_at(np.array([row]))[0]
 
     def records_at(self, rows: Rows, *, sketches: bool = True) -> list[Record]:
-        """Records by their rows in `index`; without their sketches, which are most of what lies on disk, if so asked.
+        """Records by their rows in `index`; without their sketches, which are most of what is on disk, if so asked.
 
         A CorruptRun where one cannot be read: its row group is then told in `problems` and left out of the index.
         """
@@ -353,7 +353,7 @@ class Run:
         return self._memory.tensor_bytes(keyed(record))
 
     def checks(self, record: Record) -> bool:
-        """Whether the kept bytes of a record are to be checked when they are read; what lies in memory is not."""
+        """Whether the kept bytes of a record are to be checked when they are read; what is in memory is not."""
         return self.verify and self._memory is None and checksum(record) is not None
 
     def check(self, record: Record, found: int) -> None:

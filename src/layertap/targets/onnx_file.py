@@ -161,7 +161,7 @@ class Onnx(Reader):
             return graph
 
     def _tap(self, value: str) -> str:
-        """What is made an output to see a value: the value itself, or the floats that its integers stand for."""
+        """What is made an output to see a value: the value itself, or the floats that its integers represent."""
         return f"{value}/layertap" if value in self._scales else value
 
     def _argument(self, value: Any) -> Argument:

@@ -1,7 +1,7 @@
 """TorchScript: a file of `torch.jit.save`, or a ScriptModule in memory.
 
 After loading, scopes are gone, but the graphs of the methods still call each other: following `prim::GetAttr` from
-`self` names the module behind every `prim::CallMethod`. A call is inlined only when a wanted site lies inside it. At a
+`self` names the module behind every `prim::CallMethod`. A call is inlined only when a wanted site is inside it. At a
 tap, a clone of the value is appended to one list, together with its name; the list is returned beside the output. A
 list, not extra outputs: it also works inside loops and branches, and keeps the order of execution.
 """
@@ -95,7 +95,7 @@ class TorchScript(Reader):
 
 @contextlib.contextmanager
 def _undeprecated() -> Iterator[None]:
-    """torch says of every such file that its format is deprecated; whoever opens one knows."""
+    """torch states of every such file that its format is deprecated; whoever opens one knows."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
         yield

@@ -74,7 +74,7 @@ def load_golden(path: str | os.PathLike[str]) -> Run:
 
 
 def as_run(source: Any) -> Run:
-    """A run, whatever stands for it: a `Run`, a recorder, a golden's path, or what `layertap diff` opens."""
+    """A run, whatever represents it: a `Run`, a recorder, a golden's path, or what `layertap diff` opens."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         return load_golden(path) if path.suffix == SUFFIX and path.is_file() else open_run(path)

@@ -1,4 +1,4 @@
-"""Which address gives what. Every page has a twin in JSON; nothing here writes."""
+"""Which address gives what. Every page has a counterpart in JSON; nothing here writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STATIC = {
 }
 """Files of pages: name → package and type. Nothing else is read from the disk by name."""
 ROWS = 20_000
-"""So many rows a JSON twin has unless `count` asks for another part."""
+"""So many rows a JSON form has unless `count` asks for another part."""
 
 
 class Json(JSONResponse):

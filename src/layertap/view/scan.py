@@ -85,7 +85,7 @@ class Scanner:
     why_no_branches: str = ""
 
     def open(self) -> None:
-        """Opens the model; an error says what is wrong with it, before a page is shown."""
+        """Opens the model; an error states what is wrong with it, before a page is shown."""
         target = open_target(self.spec)
         target.model.eval()
         try:

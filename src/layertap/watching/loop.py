@@ -267,7 +267,7 @@ class Watch:
         self._training = self._started(compiled_wrapper(self.model))
 
     def _sampled_weights(self) -> tuple[Any, ...]:
-        """What changes when weights are set: of the first and the last parameter, where it lies and its version."""
+        """What changes when weights are set: of the first and the last parameter, where it is and its version."""
         if not self._sample:
             found = list(self.model.parameters())
             self._sample = found[:1] + found[-1:]

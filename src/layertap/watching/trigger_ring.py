@@ -1,4 +1,4 @@
-"""The last steps in memory: what stands between the sink and the run's writer while a training is watched.
+"""The last steps in memory: what is between the sink and the run's writer while a training is watched.
 
 Everything here happens in the writer's thread. Records of steps that are due go straight to the run; the others wait in
 a ring of the last steps, and go to the run when a trigger fires, or nowhere. Statistics always stay; tensors give way,

@@ -61,7 +61,7 @@ def tied_names(model: Weights) -> list[tuple[str, str]]:
 
 
 def head_sizes(config: dict[str, Any]) -> list[int]:
-    """How wide an attention head is, by what a configuration says."""
+    """How wide an attention head is, by what a configuration states."""
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     split = width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None
     return [size for size in (config.get("head_dim"), split) if isinstance(size, int)]
@@ -127,7 +127,7 @@ def initialised(model: Any, entry: Entry, here: Statistics) -> Note:
 
 
 def masking(entry: Entry, here: Any) -> bool:
-    """A mask holds -inf by design."""
+    """A mask contains -inf by design."""
     return not entry.parameter and not here.nan and not here.pos_inf
 
 

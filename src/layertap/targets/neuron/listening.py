@@ -142,7 +142,7 @@ def release(app: Any) -> None:
 
 
 def app_of(app: Any) -> Any:
-    """The app itself: an adapter for `generate()` holds one."""
+    """The app itself: an adapter for `generate()` contains one."""
     inner = getattr(app, "neuron_model", None)
     return app if inner is None else inner
 
