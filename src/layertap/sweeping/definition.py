@@ -14,7 +14,7 @@ from layertap.errors import BadArgument, MissingExtra
 from layertap.files import read_text, reason
 from layertap.messages import tr
 from layertap.site import ROLES
-from layertap.sweeping.values import check_keys, did_you_mean, of_kind, seconds, strings, table, whole_number
+from layertap.sweeping.values import check_keys, did_you_mean, of_kind, strings, table, time_limit, whole_number
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 SECONDS = 3600.0
@@ -187,7 +187,6 @@ def _definition(data: Mapping[str, Any], where: str, folder: Path) -> Definition
     what = strings(data.get("what", ("input", "output")), f"{where}: what")
     if not what or not set(what) <= set(ROLES):
         raise BadArgument(tr("sweeping.what", where=where, what=list(what), roles=", ".join(ROLES)))
-    seconds = data.get("timeout", SECONDS)
     return Definition(
         target=target,
         modes=read,
@@ -201,7 +200,7 @@ def _definition(data: Mapping[str, Any], where: str, folder: Path) -> Definition
         presets=_presets(data.get("presets"), names, where),
         questions=_questions(data.get("questions"), names, where),
         seed=whole_number(data, "seed", where, 0, least=0),
-        timeout=seconds(seconds, f"{where}: timeout"),
+        timeout=time_limit(data.get("timeout", SECONDS), f"{where}: timeout"),
         threads=whole_number(data, "threads", where, 0),
         jobs=whole_number(data, "jobs", where, 0),
         inherit=strings(data.get("inherit", ()), f"{where}: inherit"),
@@ -259,7 +258,7 @@ def _mode(name: str, value: Any, where: str) -> ModeDefinition:
         batch=whole_number(value, "batch", where, 0),
         threads=whole_number(value, "threads", where, 0),
         command=_command(value.get("command", ()), where),
-        timeout=seconds(value.get("timeout", 0.0), f"{where}: timeout", least=0.0),
+        timeout=time_limit(value.get("timeout", 0.0), f"{where}: timeout", least=0.0),
     )
     if mode.ignore and not mode.quantize:
         raise BadArgument(tr("sweeping.ignore", where=where))

@@ -57,7 +57,7 @@ def whole_number(data: Mapping[str, Any], key: str, where: str, default: int, le
     return value
 
 
-def seconds(value: Any, where: str, least: float = 1e-3) -> float:
+def time_limit(value: Any, where: str, least: float = 1e-3) -> float:
     """A time in seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
         raise BadArgument(tr("sweeping.seconds", where=where, value=value))
