@@ -1,4 +1,4 @@
-"""Is a planted fault smaller than rounding? Measured on the one guilty module, with nothing but torch.
+"""Is a planted fault smaller than rounding? Measured on the one faulty module, with nothing but torch.
 
 The module gets what it got in the reference's run, in the candidate's precision. How far the fault moves its output is
 held against how far that precision moves it: over the whole tensor, in the worst row and in the worst channel.

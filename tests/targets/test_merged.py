@@ -1,4 +1,4 @@
-"""What exporters make one operation of: what is still there is shown, what is not is told."""
+"""What exporters make one operation of: what is still there is shown, what is not is reported."""
 
 import pytest
 import torch

@@ -4,7 +4,7 @@
     hidden.pt                                          a dict, a tuple or a nest of them: see values.py
     outputs.json                                       Polygraphy's results or inputs: see polygraphy.py
 
-Nothing is unpickled but plain tensors and containers. Whatever of a folder is not read is told in `run.info["unread"]`.
+Nothing is unpickled but plain tensors and containers. What of a folder is not read is in `run.info["unread"]`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def read_layers(path: str | os.PathLike[str]) -> Run:
         run = read_layers("traced_model/test_layers/full_model")
         run["layer_30"].tensor()
 
-    The prompt's ids and mask become the run's inputs. Statistics that are not those of the tensor beside them are told
+    The prompt's ids and mask become the run's inputs. Statistics that are not those of the tensor beside them are named
     in `run.problems`, and so are files that are missing or cannot be read; what only has statistics keeps its numbers.
     """
     folder = Path(path)

@@ -77,7 +77,7 @@ class ForeignFiles:
         self.rows.append((record, None))
 
     def attempt(self, work: Callable[[Path], T], path: Path) -> T | None:
-        """What `work(path)` gives; when the file cannot be read, None, and the problem is told."""
+        """What `work(path)` gives; when the file cannot be read, None, and the problem is reported."""
         try:
             return work(path)
         except CorruptRun as error:

@@ -178,7 +178,7 @@ def _scratch(device: torch.device) -> tuple[int, torch.Tensor]:
     if device.type != "cuda":
         return stream, torch.zeros(words, dtype=torch.int64)
     if stream != DEFAULT_STREAM:
-        # Two streams may run at once; a graph may be replayed on any, and lets nobody keep what it allocates, not even
+        # Two streams may run at once; a graph may be replayed on any, and what it allocates cannot be kept, not even
         # in the run before its capture, which has a stream of its own.
         return stream, torch.zeros(words, dtype=torch.int64, device=device)
     if device.index not in _kept:

@@ -49,7 +49,7 @@ class LadderEntry:
     ratio: float = math.nan
     estimated: bool = False
     title: str = ""
-    """What is told when the row is pointed at."""
+    """What is shown when the pointer is on the row."""
     first: bool = False
     """Whether this is the first departure."""
     cells: tuple[str, ...] = ()

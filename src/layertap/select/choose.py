@@ -20,7 +20,7 @@ from layertap.site import ROLES
 def select(
     model: Model, sites: Any = None, *, exclude: Any = None, what: str | Sequence[str] = ("output",)
 ) -> Selection:
-    """Which modules of the model are wanted, and in which roles; patterns are told in `layertap.select`.
+    """Which modules of the model are wanted, and in which roles; `layertap.select` describes patterns.
 
     `sites=None` is a sensible default: the repeated blocks and what stands beside them, or a small model whole.
     `exclude` takes what `sites` takes; with a role or leaf it excludes that alone.

@@ -160,7 +160,7 @@ class Run:
         return sum(shard.rows for shard in self._shards)
 
     def table(self, columns: Sequence[str] | None = None) -> Any:
-        """All records as a pyarrow table, or some columns of it; shards that cannot be read are told in `problems`."""
+        """All records as a pyarrow table, or some columns of it; shards that cannot be read are named in `problems`."""
         names = list(SCHEMA.names if columns is None else columns)
         for name in names:
             if name not in SCHEMA.names:
@@ -183,7 +183,7 @@ class Run:
     ) -> Iterator[Record]:
         """The records of one site, or all of them as they were written, holding one block of them in memory.
 
-        Of one step or rank, the others are not read. Those that cannot be read are told in `problems`.
+        Of one step or rank, the others are not read. Those that cannot be read are named in `problems`.
         """
         if site is not None:
             yield from self[site]
@@ -203,7 +203,7 @@ class Run:
         for begin in range(0, len(rows), BLOCK):
             block = rows[begin : begin + BLOCK]
             while len(block := self.index.left(block)):
-                with suppress(CorruptRun):  # which is told, and leaves fewer rows
+                with suppress(CorruptRun):  # which is reported, and leaves fewer rows
                     yield from self.records_at(block)
                     break
 

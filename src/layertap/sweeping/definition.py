@@ -18,7 +18,7 @@ from layertap.sweeping.values import check_keys, did_you_mean, of_kind, strings,
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 SECONDS = 3600.0
-"""How long a mode may take when nobody said."""
+"""How long a mode may take by default."""
 TOP = 512
 """So many of the likeliest tokens are kept at each position; the rest as one mass."""
 ALL = "all"

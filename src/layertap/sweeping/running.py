@@ -284,7 +284,7 @@ def _claimed(folder: Path) -> Iterator[None]:
     if (folder / "run.json").exists():
         raise RunExists(tr("sweeping.holds_run", folder=folder))
     lock = FolderLock(folder, 0, lambda folder, ours: (_refused(one) for one in [folder]))
-    for kind in KINDS:  # of a sweep that was killed: nobody else writes here now
+    for kind in KINDS:  # of a sweep that was killed: no other process writes here now
         for left in folder.glob(f".{kind}-*"):
             remove(left)
     try:

@@ -237,7 +237,7 @@ def _append(graph: Any, after: Any, path: str, value: Any, taps: Any, leaves: Ma
 def _leaves(call: Any, module: Any) -> dict[tuple[int, ...], str]:
     """What a call returns: the place of each tensor in the value → the name of its leaf.
 
-    A scripted method returns what its source says, and is told by its place in that source. A traced one returns those
+    A scripted method returns what its source states, and leaves are named by place. A traced one returns those
     values of the module that are used later, in the order of that use: (b, a) where the module returned (a, b) and b
     came first. So they are put in the order of computation, and called v0, v1 where there are several.
     """

@@ -33,7 +33,7 @@ GOLDEN_FORMAT = 1
 """The version of the file that this layertap writes, and the newest that it reads."""
 SUFFIX = ".layertap"
 MAX_BYTES = 64 << 20
-"""A larger file is refused: nobody puts such a golden into git."""
+"""A larger file is refused: such a golden does not belong in git."""
 
 _USUAL: dict[str, Any] = {
     **dict.fromkeys(("step", "rank", "nan", "pos_inf", "neg_inf", "zero"), 0),

@@ -104,7 +104,7 @@ def _answer(work: Endpoint) -> Callable[[_PageApp, Request], Response]:
             return _problem(request, self.why(error), 422)
         except OSError as error:
             return _problem(request, printable(str(error)), 410)
-        except Exception as error:  # noqa: BLE001  what nobody foresaw is said where it is seen, in one line
+        except Exception as error:  # noqa: BLE001  an unforeseen error is shown on the page, in one line
             return _problem(request, tr("view.unforeseen", error=printable(f"{type(error).__name__}: {error}")), 500)
 
     return answered

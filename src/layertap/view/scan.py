@@ -97,7 +97,7 @@ class Scanner:
         if not self.layers:
             raise BadArgument(tr("scan.no_layers", model=type(target.model).__name__))
         if self.plan:
-            read_plan(self.plan, self.branches)  # what is wrong with it is told at once
+            read_plan(self.plan, self.branches)  # what is wrong with it is reported at once
         self._target = target
 
     @property

@@ -1,4 +1,4 @@
-"""Ends of a process that run no `atexit` function: `os._exit`, `os.abort`, `os.exec…`, a signal that nobody handles.
+"""Ends of a process that run no `atexit` function: `os._exit`, `os.abort`, `os.exec…`, a signal without a handler.
 
 What is to be saved is saved first; then the process ends as it would have, by the same code or signal. A Python handler
 for SIGTERM would not do: frameworks look whether there is one and leave theirs out, and none runs while the main thread

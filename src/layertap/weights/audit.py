@@ -227,7 +227,7 @@ class _Auditing:
         return None
 
     def _finite(self) -> None:
-        """What nobody looked at yet."""
+        """What was not looked at yet."""
         left = [
             entry
             for name, entry in self.model.entries.items()

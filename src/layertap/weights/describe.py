@@ -114,7 +114,7 @@ def changed(
 
 
 def initialised(model: Any, entry: Entry, here: Statistics) -> Note:
-    """What a tensor that nobody loaded looks like."""
+    """What a tensor that was not loaded looks like."""
     std = getattr(getattr(model, "config", None), "initializer_range", None)
     if isinstance(std, float) and here.count > 64 and abs(here.std / std - 1) < 0.2 and abs(here.mean) < 0.1 * std:
         return Note("audit.fresh_normal", std=here.std, range=std)

@@ -2,7 +2,7 @@
 
 `from_pretrained` and `load_state_dict(strict=False)` go on after anything. Within the block they are watched from
 outside: which model was loaded, from which files or dictionaries. Every tensor's fingerprint is taken before, and fresh
-memory is marked, so that what nobody wrote is known for certain.
+memory is marked, so that what was never written is known for certain.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Same:
 
 
 def compare(pairs: Sequence[tuple[Entry, Entry]], tick: Tick) -> list[Same]:
-    """For pairs of one size, in parallel: whether they hold the same bits. `tick` is told of bytes as they are read."""
+    """For pairs of one size, in parallel: whether they have the same bits. `tick` is called with the bytes read."""
     jobs = [(index, begin, end) for index, (a, _) in enumerate(pairs) for begin, end in _parts(a, pairs[index][1])]
     found = [Same(True, True)] * len(pairs)
     if not jobs:
