@@ -16,6 +16,7 @@ from layertap.errors import BadArgument, MissingExtra, NothingCaptured, TargetEr
 from layertap.site import Sharding
 from layertap.targets import neuron
 from layertap.targets.neuron import Asked, Compiled, decode, prepare, to_hf, to_neuron
+from literals import fixed_part
 from targets.neuron_app import (
     CLASSES,
     HuggingFaceGenerationAdapter,
@@ -228,7 +229,7 @@ def test_a5_logits_that_are_none_are_explained_and_captures_that_are_none_are_an
     app.neuron_config.output_logits = False
     with pytest.raises(NothingCaptured, match="output_logits=True and an on_device_sampling_config together"):
         neuron.run(app, prompt(1))
-    # A stack that hands out captures without logits, and always the same: then both are told.
+    # A stack that hands out captures without logits, and always the same: then both are reported.
     neuron.release(app)
     stale = type("Output", (), {"logits": None, "captured_tensors": [torch.ones(1, 16, 8)]})()
     app._get_constructed_outputs = lambda outputs, is_run_on_neuron: stale
@@ -603,7 +604,7 @@ def test_a_capture_folder_is_read_and_compared_by_name(tmp_path):
     device = neuron.read_neuron(folder)
     assert [str(site) for site in device.sites] == [str(site) for site in run.sites]
     assert any("layers.9" in text and "placeholder" in text for text in device.problems)
-    assert any("registered by hand" in text for text in device.problems)
+    assert any(fixed_part("formats.neuron_manual") in text for text in device.problems)
     report = lt.diff(run, device)
     assert str(next(row for row in report.rows if row.verdict == "fault").site) == "model.layers.2"
     shown = CliRunner().invoke(cli.app, ["export", str(folder), "-o", str(tmp_path / "out"), "--layout", "layers"])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from layertap.cli.screen import show_json, show_screen, show_text
+from layertap.cli.screen import import_extension, show_json, show_screen, show_text
 from layertap.errors import BadArgument
 from layertap.formats import open_run
 from layertap.messages import tr
@@ -26,9 +26,12 @@ def show(
     site: Annotated[str | None, typer.Argument(help=tr("cli.show_site"))] = None,
     step: Annotated[int | None, typer.Option(help=tr("cli.show_step"))] = None,
     rank: Annotated[int | None, typer.Option(help=tr("cli.show_rank"))] = None,
+    imports: Annotated[list[str] | None, typer.Option("--import", help=tr("cli.import"))] = None,
     json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
     """Show what a run holds, or what of a compiled file can be recorded."""
+    for name in imports or ():
+        import_extension(name)
     path = Path(run)
     if path.is_file() and (path.suffix in ARTEFACTS or layout_of(path) is not None):
         described = open_target(path).describe()

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from layertap.result import Note, code_of
+from layertap.targets.onnx_rounding import ROUNDS, read_rounding
 from layertap.targets.scopes import Node
 
 SCOPES = "pkg.torch.onnx.name_scopes"
@@ -34,12 +36,9 @@ _SHAPE_ARITHMETIC = frozenset(
         *("ReduceProd", "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where"),
     }
 )
-ROUNDS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _INTEGER = frozenset({"ConvInteger", "DynamicQuantizeLinear", "MatMulInteger", "MatMulNBits", "QGemm"})
 _FOLDED_WEIGHT = re.compile(r"onnx::Conv(Transpose)?_\d+")
 """How the older exporter calls a convolution's weights once it has multiplied a batch normalisation into them."""
-_ROUNDED = "_quantized"
-"""How ONNX Runtime's quantiser ends the name of a value of integers."""
 INTEGERS = "onnx.integers"
 _MERGED = "onnx.merged_after"
 NO_PATHS = "onnx.no_names"
@@ -55,8 +54,10 @@ class Graph:
     """Path → class."""
     lost: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
-    scales: dict[str, tuple[str, str]] = field(default_factory=dict)
+    scales: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Value of integers → the constants, scale and zero point, that make floats of it."""
+    integers: frozenset[str] = frozenset()
+    """The values of integers, whether or not their scale is in the file."""
     quantised: int = 0
     """How many operations compute with integers in place of floats."""
 
@@ -74,14 +75,16 @@ def read_graph(graph: Any) -> Graph:
     remarks = list(way.remarks)
     if quantised:
         remarks.append(Note("onnx.quantised", quantised=quantised))
-    scales = {}
-    for node in nodes:
-        for value in node.outputs:
-            plain = value.removesuffix(_ROUNDED)
-            scale, zero = f"{plain}_scale", f"{plain}_zero_point"
-            if plain != value and {scale, zero} <= initializers:
-                scales[value] = scale, zero
-    return Graph(nodes=nodes, modules=way.modules(), lost=way.lost, remarks=remarks, quantised=quantised, scales=scales)
+    scales, integers = read_rounding(graph)
+    return Graph(
+        nodes=nodes,
+        modules=way.modules(),
+        lost=way.lost,
+        remarks=remarks,
+        scales=scales,
+        integers=integers,
+        quantised=quantised,
+    )
 
 
 class _Way:
@@ -117,6 +120,7 @@ class _Metadata(_Way):
                 self.remarks.append(Note("onnx.merged", output=node.output[0], scope=scope[-1]))
             else:
                 self.after[node.output[0]] = scope[:-1]
+                self.remarks.append(Note("onnx.rounded_activation", output=node.output[0], scope=scope[-1]))
         return {
             "scope": scope,
             "fused": ", ".join(rules),
@@ -144,7 +148,7 @@ class _Metadata(_Way):
         # A module that lost its nodes may still have weights.
         for tensor in self.graph.initializer:
             path = tensor.name.rpartition(".")[0]
-            if path and any(other.startswith(path.split(".")[0]) for other in modules if other):
+            if path:
                 modules.setdefault(path, "Module")
         return modules
 
@@ -208,7 +212,7 @@ class _Names(_Way):
         return any(owner == path or owner.startswith(f"{path}.") for owner in self._owners)
 
     def _prefixes(self, graph: Any) -> dict[str, str]:
-        """First part of a name → what stands before it: containers that are never called leave no trace in names."""
+        """First part of a name → what is before it: containers that are never called leave no trace in names."""
         found: dict[str, set[str]] = {}
         for node in graph.node:
             parts = _parts(node.name)
@@ -250,6 +254,8 @@ def _nodes(graph: Any, initializers: set[str], way: _Way) -> Iterator[Node]:
     """A value that was dequantised twice → the first time."""
     rounded: dict[tuple[str, ...], str] = {}
     dtypes = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
+    # A number that optimisers share, or the scale of a rounding, is read often in one call: it counts no calls.
+    shared = {tensor.name for tensor in graph.initializer if "." not in tensor.name and math.prod(tensor.dims) == 1}
     for node in graph.node:
         read = [same.get(name, name) for name in node.input if name]
         moving = [name for name in read if name not in origin]
@@ -274,7 +280,11 @@ def _nodes(graph: Any, initializers: set[str], way: _Way) -> Iterator[Node]:
         yield Node(
             inputs=moving,
             outputs=[name for name in node.output if name],
-            parameters=[origin[name] for name in read if origin.get(name)],
+            parameters=[
+                origin[name]
+                for name in read
+                if origin.get(name) and origin[name] not in shared and node.op_type not in ROUNDS
+            ],
             hidden=hidden or constant,
             alias_of=moving[0] if moving and _hands_on(node, dtypes) else "",
             **place,

@@ -33,6 +33,10 @@ MESSAGES = {
         "each tap is an output of its own, named as the value in the graph; metadata layertap.taps has its site"
     ),
     "onnx.the_output": "the output",
+    "onnx.rounded_activation": (
+        "merged: the activation {output} after {scope} was taken out by a quantiser, because rounding does its work; "
+        "the module of the activation is not visible, and {scope} is shown before rounding"
+    ),
     "onnx.unreadable": "{name} cannot be read as ONNX: {name2}: {error}",
     "onnx.value_names": (
         "names: modules are known only by the names of values (/layer1/conv/Conv_output_0), as the older "

@@ -21,6 +21,10 @@ MESSAGES = {
     ),
     "onnx.tap_outputs": "每个探针都是单独的输出，名称与图中的值相同；元数据 layertap.taps 中有它的位置",
     "onnx.the_output": "输出",
+    "onnx.rounded_activation": (
+        "合并：{scope} 之后的激活 {output} 已被量化工具移除，因为舍入起到了同样的作用；"
+        "该激活的模块不可见，{scope} 显示的是舍入之前的值"
+    ),
     "onnx.unreadable": "无法将 {name} 作为 ONNX 读取：{name2}：{error}",
     "onnx.value_names": (
         "名称：只能由值的名称（/layer1/conv/Conv_output_0）得知模块，这是旧版导出器的写法；被优化器改名的值无法看到"
