@@ -2,7 +2,7 @@
 
     python benchmarks/damages.py        # a table in Markdown, as docs/weights.md has it
 
-Each damaged checkpoint is loaded by transformers; what was loaded is then held against the healthy checkpoint.
+Each damaged checkpoint is loaded by transformers; what was loaded is then compared with the healthy checkpoint.
 """
 
 from __future__ import annotations

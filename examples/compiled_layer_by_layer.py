@@ -5,7 +5,7 @@
     python examples/compiled_layer_by_layer.py --folder out --layers 0 2     # only some layers, under their true names
     python examples/compiled_layer_by_layer.py --folder out --miscompile 2   # a compiler that loses a sign in layer 2
 
-A tiny seeded MiniMax-M2 (pip install 'layertap[hf]') stands for the real one. It is compiled on one prompt and run on
+A tiny seeded MiniMax-M2 (pip install 'layertap[hf]') represents the real one. It is compiled on one prompt and run on
 another, from the saved file, without its source. `full_model/` then holds embedding_output.pt, layer_1_output.pt, …,
 statistics.pt and metadata.pt, and `reference/` the same of the eager model.
 """

@@ -30,7 +30,7 @@ def examples(markdown):
 
 
 def matches(shown, printed):
-    """Whether what was printed is what the page shows, where `…` stands for anything.
+    """Whether what was printed is what the page shows, where `…` represents anything.
 
     >>> matches("took … s\\n", "took 0.31 s\\n"), matches("took … s\\n", "took long\\n")
     (True, False)

@@ -83,7 +83,7 @@ def _faulty(rng: random.Random, seed: int) -> Case | None:
 
 
 def _layer(path: str) -> tuple[str, int]:
-    # "encoder.block.1…" runs before every "decoder.block.…"; what stands in no layer runs first.
+    # "encoder.block.1…" runs before every "decoder.block.…"; what is in no layer runs first.
     numbers = [int(part) for part in path.split(".") if part.isdigit()]
     return ("b" if path.startswith("decoder") else "a", numbers[0] if numbers else -1)
 

@@ -89,7 +89,7 @@ class Body(nn.Module):
         return self.norm(x)
 
     def bias(self, ids: torch.Tensor) -> torch.Tensor:
-        """ALiBi: the further back, the less a key counts; what lies ahead is closed by the lowest number."""
+        """ALiBi: the further back, the less a key counts; what is ahead is closed by the lowest number."""
         at = torch.arange(ids.shape[1])
         back = (at - at[:, None]).float()
         slopes = 2.0 ** -torch.arange(1, HEADS + 1)

@@ -38,7 +38,7 @@ def _fold(norm: nn.Module, readers: tuple[nn.Module, ...]) -> None:
 
 @torch.no_grad()
 def permute_heads(model: nn.Module, heads: int = 4, groups: int = 2) -> None:
-    """Heads stand in another order in every attention, those that share a key together."""
+    """Heads are in another order in every attention, those that share a key together."""
     for path in roles(model)["attention"]:
         attention = model.get_submodule(path)
         size = attention.o_proj.weight.shape[1] // heads
@@ -59,7 +59,7 @@ def _reorder(linear: nn.Module, blocks: torch.Tensor, size: int) -> None:
 
 @torch.no_grad()
 def permute_hidden(model: nn.Module) -> None:
-    """The hidden units of every feed-forward stand in another order."""
+    """The hidden units of every feed-forward are in another order."""
     for path in roles(model)["mlp"]:
         mlp = model.get_submodule(path)
         names = ("gate_proj", "up_proj") if hasattr(mlp, "gate_proj") else ("fc1",) if hasattr(mlp, "fc1") else ("up",)
@@ -72,7 +72,7 @@ def permute_hidden(model: nn.Module) -> None:
 
 @torch.no_grad()
 def permute_experts(model: nn.Module) -> None:
-    """Experts stand in another order, and the router knows."""
+    """Experts are in another order, and the router knows."""
     for layer in model.model.layers:
         router, experts = layer.mlp.gate, layer.mlp.experts
         order = torch.arange(len(router.weight)).flip(0)

@@ -1,4 +1,4 @@
-"""One answer held against the case, and many added up."""
+"""One answer compared with the case, and many added up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Scored:
     case: Case
     answer: Answer
     outcome: str
-    """exact, wrong (another module is accused), missed (none is), right (a clean pair left alone), alarm, raised."""
+    """exact, wrong (another module is named), missed (none is), right (a clean pair left alone), alarm, raised."""
     cause: bool
     """Whether the culprit is exact and so is its cause."""
     complete: bool

@@ -1,7 +1,7 @@
-"""Is a planted fault smaller than rounding? Measured on the one guilty module, with nothing but torch.
+"""Is a planted fault smaller than rounding? Measured on the one faulty module, with nothing but torch.
 
 The module gets what it got in the reference's run, in the candidate's precision. How far the fault moves its output is
-held against how far that precision moves it: over the whole tensor, in the worst row and in the worst channel.
+compared with how far that precision moves it: over the whole tensor, in the worst row and in the worst channel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _below_rounding(reference: nn.Module, faulty: nn.Module, inputs: Any, path: 
     path = called(reference, path)
     args, kwargs = arguments(reference, inputs, path)
     right, wrong = reference.get_submodule(path), faulty.get_submodule(path)
-    # float32 has nothing exact beside it, as some kernels take no float64: inputs moved by one rounding stand for it.
+    # float32 has nothing exact beside it, as some kernels take no float64: inputs moved by one rounding replace it.
     exact = _outputs(right, *(_nudged((args, kwargs)) if dtype == "fp32" else (args, kwargs)))
     rounded, broken = (_in_dtype(module, args, kwargs, dtype) for module in (right, wrong))
     if [leaf.shape for leaf in rounded] != [leaf.shape for leaf in broken]:

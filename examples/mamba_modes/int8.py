@@ -9,7 +9,7 @@ MOST = 127
 
 
 def quantise(values: Tensor, scale: Tensor) -> Tensor:
-    """The nearest of 256 multiples of the scale, as int8; what lies beyond is clipped."""
+    """The nearest of 256 multiples of the scale, as int8; what is beyond is clipped."""
     return (values / scale).round().clamp(-MOST - 1, MOST).to(torch.int8)
 
 

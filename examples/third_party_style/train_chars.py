@@ -3,7 +3,7 @@
     python train_chars.py --epochs 3 --checkpoint out.pt
 
 An ordinary PyTorch script: argparse, a DataLoader, AdamW with a schedule, validation after each epoch, a checkpoint
-from which it goes on. It knows nothing of any tool that may watch it.
+from which it goes on. It has no record of any tool that may watch it.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What a module that stands for a part of a compiled file says of itself, to whoever records or judges it.
+"""What a module that represents a part of a compiled file says of itself, to whoever records or judges it.
 
 Such a module carries one attribute, `layertap_artefact`. `targets` sets it; `capture` and `fault` read it here.
 """

@@ -66,7 +66,7 @@ def make_folder(folder: Path, *, durable: bool) -> None:
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
     """A file to write, which takes the place of `path` in one step at the end; on any error `path` stays as it was."""
-    # A name that nobody can foresee, and never through a link that lies there.
+    # A name that cannot be foreseen, and never through a link that is already there.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:

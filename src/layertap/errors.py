@@ -9,10 +9,10 @@ LayertapError
 ├── WeightsWrong       weights were loaded, and a checkpoint and the model do not agree
 └── RunError           something about a run on disk
     ├── RunExists      the folder already holds a run
-    ├── NotARun        the folder holds no run
+    ├── NotARun        the folder contains no run
     ├── CorruptRun     a file of the run is damaged; the file is named
     ├── NewerFormat    the run was written by a newer layertap
-    ├── SiteNotFound   the run holds no such site (also a KeyError)
+    ├── SiteNotFound   the run contains no such site (also a KeyError)
     └── NoTensor       the site was recorded, its tensor was not kept
 """
 
@@ -20,7 +20,7 @@ from layertap.messages import printable
 
 
 class LayertapError(Exception):
-    """The base of all errors that layertap raises on purpose. Its text holds nothing that a terminal would obey."""
+    """The base of all errors that layertap raises on purpose. Its text contains nothing that a terminal would obey."""
 
     def __str__(self) -> str:
         # Not `super().__str__()`: KeyError shows the repr of its argument, quotes and escaped newlines included.
@@ -60,7 +60,7 @@ class RunExists(RunError, FileExistsError):
 
 
 class NotARun(RunError, FileNotFoundError):
-    """The folder holds no run."""
+    """The folder contains no run."""
 
 
 class CorruptRun(RunError):
@@ -72,7 +72,7 @@ class NewerFormat(RunError):
 
 
 class SiteNotFound(RunError, KeyError):
-    """The run holds no such site."""
+    """The run contains no such site."""
 
 
 class NoTensor(RunError):

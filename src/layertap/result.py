@@ -103,12 +103,12 @@ def note_from(text: str, data: Any) -> str:
 
 
 def codes(notes: Iterable[str]) -> list[dict[str, Any] | None]:
-    """What stands beside a list of notes in a dictionary: the code and the values of each, None for plain text."""
+    """What is beside a list of notes in a dictionary: the code and the values of each, None for plain text."""
     return [note.to_dict() if isinstance(note, Note) else None for note in notes]
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """A dataclass as plain values, from which `rebuild` makes it again; codes of notes stand beside them."""
+    """A dataclass as plain values, from which `rebuild` makes it again; codes of notes are beside them."""
     data: dict[str, Any] = {}
     for field in fields(value):
         if field.compare:
@@ -137,7 +137,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def rebuild(kind: type[T], data: Mapping[str, Any]) -> T:
-    """A dataclass from the plain values that stand for its fields: sequences become tuples, texts sites and notes."""
+    """A dataclass from the plain values that represent its fields: sequences become tuples, texts sites and notes."""
     hints, values = _hints(kind), {}  # type: ignore[arg-type]
     for field in fields(kind):  # type: ignore[arg-type]
         if field.init and field.name in data:

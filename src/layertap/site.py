@@ -182,7 +182,7 @@ class Sharding:
     mesh_names: tuple[str, ...] = ()
     """The names of those dimensions, for instance `dp`, `tp`; empty when they have none."""
     mesh_coordinate: tuple[int, ...] = ()
-    """Where this rank stands in the mesh, an index for each dimension; empty when it is not known."""
+    """Where this rank is in the mesh, an index for each dimension; empty when it is not known."""
     mesh_origin: int = -1
     """The rank at the mesh's first place, which tells meshes of one shape apart; -1 when it is not known."""
 

@@ -182,7 +182,7 @@ def gradients(job):
 
 @scenario
 def one_rank_records(job):
-    """The others run bare: nobody may wait for a collective that only the recording rank calls."""
+    """The others run bare: no rank may wait for a collective that only the recording rank calls."""
     import contextlib
 
     import torch

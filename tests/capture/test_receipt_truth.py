@@ -1,4 +1,4 @@
-"""A receipt gives the true reason where nothing came, and each record can be told from every other."""
+"""A receipt gives the true reason where nothing came, and each record can be distinguished from every other."""
 
 import pytest
 import torch

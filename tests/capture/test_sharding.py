@@ -66,7 +66,7 @@ def test_the_region_is_torchs_own(placements, shape):
         found = region(shape, (2, 3), here, placements)
         if found is None:
             assert isinstance(placements[0], _StridedShard)
-        elif 0 not in size:  # where nothing is left, torch says that it begins at the end
+        elif 0 not in size:  # where nothing is left, torch states that it begins at the end
             assert found == (tuple(begin), tuple(size)), here
 
 

@@ -1,4 +1,4 @@
-"""`layertap audit A B`: the verdict, the JSON twin, the exit code."""
+"""`layertap audit A B`: the verdict, the JSON form, the exit code."""
 
 import json
 

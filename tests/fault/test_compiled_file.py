@@ -43,7 +43,7 @@ class Coarse(nn.Linear):
 
 
 class SaysSo(ExportedFile):
-    """A file whose runtime says that it computes in bfloat16."""
+    """A file whose runtime states that it computes in bfloat16."""
 
     def run(self, args, kwargs, wanted):
         return replace(super().run(args, kwargs, wanted), computes=frozenset({"bfloat16"}))

@@ -258,7 +258,7 @@ def _looks_ahead(made):
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_mask_of_another_form_is_its_makers(attention, monkeypatch):
-    """Without padding the reference has no mask at all: its kernel is told to be causal."""
+    """Without padding the reference has no mask at all: its kernel is set to causal."""
     reference, inputs = models.llama()
     candidate = copy.deepcopy(reference)
     candidate.set_attn_implementation(attention)

@@ -88,7 +88,7 @@ def test_an_error_in_what_has_no_partner_is_inconclusive_and_says_what_was_not_j
 
 
 class Pair(Block):
-    """Returns its result in two halves that nobody else has: another form, not another value."""
+    """Returns its result in two halves that no other block has: another form, not another value."""
 
     by = 1.0
 

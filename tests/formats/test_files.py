@@ -293,7 +293,7 @@ def test_sglangs_dumper(tmp_path: Path) -> None:
 
 
 def passes(folder: Path, change: float = 0.0) -> Path:
-    """As SGLang's debug hook writes them: the head of a pass stands in the file of the next one."""
+    """As SGLang's debug hook writes them: the head of a pass is in the file of the next one."""
     place = folder / "TP0_PP0_Rank0_pid17"
     first = {"model.layers.0.mlp": VALUES[0], "model.forward_batch_info.input_ids": torch.arange(4)}
     second = {

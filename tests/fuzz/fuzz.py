@@ -3,7 +3,7 @@
 as it was    what is read is what was written
 told         it opens, what is left is right, and `problems` say what is not
 refused      one clear error of layertap's
-other data   it opens without a word, and holds something else: allowed only where the format has no checksum
+other data   it opens without an error, and has other content: allowed only where the format has no checksum
 wrong        any other error, a process that dies, or more than five seconds of work: never allowed
 
 Inputs are spread over forked processes, which import everything once. One that dies, or does not come back, is

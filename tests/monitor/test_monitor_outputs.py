@@ -1,4 +1,4 @@
-"""Whatever a layer returns, however often: nothing crashes or overwrites, train and eval are told apart (C11, C12)."""
+"""Whatever a layer returns, however often: nothing crashes or overwrites, train and eval are kept apart (C11, C12)."""
 
 import dataclasses
 import logging

@@ -179,5 +179,5 @@ def test_one_part_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
     run = run_of(spread(whole, (4, 2), (Shard(1), Shard(0))))
     found = run["x"].tensor()
     assert torch.equal(found, whole)
-    found.zero_()  # a file of its own lies behind it
+    found.zero_()  # a file of its own is behind it
     assert torch.equal(run["x"].tensor(), whole)

@@ -232,7 +232,7 @@ def test_a_pt_of_lists_in_lists(tmp_path: Path) -> None:
 
 
 def parquet(run: Path, rows: int, **columns: object) -> Path:
-    """The run's Parquet file with one record many times; the columns given hold one text in every row."""
+    """The run's Parquet file with one record many times; the columns given contain one text in every row."""
     path = next((run / "records").iterdir())
     table = to_table([(record(), 0)]).take(pa.array(np.zeros(rows, np.int32)))
     for name, value in columns.items():

@@ -100,7 +100,7 @@ def test_the_golden_run_is_read_right() -> None:
 
 
 def test_a_run_of_the_first_format_2_is_still_read() -> None:
-    """Written before records said where their rank stands in the mesh."""
+    """Written before records said where their rank is in the mesh."""
     run = Run(Path(__file__).with_name("golden_v2"))
     assert (run.info["format"], run.partial, run.problems) == (2, False, ())
     assert run["complex"].numpy().tolist() == [1 + 2j]

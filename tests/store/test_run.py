@@ -24,7 +24,7 @@ SRC = Path(layertap.store.__file__).parents[2]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Two steps of a model whose layers run in another order than their names sort, with inputs nobody asked for."""
+    """Two steps of a model whose layers run in another order than their names sort, with unrequested inputs."""
     writer = RunWriter(tmp_path / "run", info={"model": "Toy"})
     for step in (0, 1):
         phase = "train" if step else "eval"

@@ -105,7 +105,7 @@ def test_a_dtype_cannot_be_given_to_a_compiled_file(tmp_path):
 
 
 class Out(nn.Module):
-    """Returns what it is told to, of what it is given."""
+    """Returns the chosen part of what it is given."""
 
     def __init__(self, make):
         super().__init__()

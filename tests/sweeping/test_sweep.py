@@ -47,7 +47,7 @@ def test_e7_a_mode_that_patches_torch_and_sets_variables_changes_no_other(swept,
         assert all(one[site].fingerprint == two[site].fingerprint for site in one.sites)
 
 
-def test_the_same_input_is_proven_and_every_leaf_of_a_block_is_there(swept):
+def test_e6_the_same_input_is_proven_and_every_leaf_of_a_block_is_there(swept):
     _, result = swept
     run = result.modes["2-1"].run
     assert [str(site) for site in run.sites] == [
@@ -180,7 +180,7 @@ def test_a_wrong_definition_says_what_where_and_the_nearest(tmp_path, change, sa
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_command_line_prints_and_leaves_with_the_verdict(swept):
+def test_e1_e3_the_command_line_prints_and_leaves_with_the_verdict(swept):
     path, result = swept
     done = CliRunner().invoke(cli.app, ["sweep", str(path), "-o", result.folder, "--preset", "essential"])
     assert done.exit_code == 0, done.output

@@ -49,7 +49,7 @@ def test_a6_every_module_of_a_real_model_is_what_eager_gives_on_a_second_input(n
         assert report.verdict == "identical", report.reasons
         assert len(report.rows) == len(reference.run.sites)
     else:
-        # What is not there is told, by name: dropout without a node, rotary tables folded into constants.
+        # What is not there is reported, by name: dropout without a node, rotary tables folded into constants.
         gone = {site.partition(":")[0].partition("@")[0] for _, site in report.unmatched}
         assert all("dropout" in path or "rotary" in path for path in gone), gone
 

@@ -96,7 +96,7 @@ class TestFile(Contract):
 
 @pytest.fixture(scope="module", params=["frozen TorchScript", "exported"])
 def baked(request, tmp_path_factory):
-    """Taps were made outputs before compiling; the layout lies beside the file."""
+    """Taps were made outputs before compiling; the layout is beside the file."""
     folder = tmp_path_factory.mktemp("baked")
     tapped = lt.bake(net(), sites="**")
     with quiet():

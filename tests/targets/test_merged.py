@@ -1,4 +1,4 @@
-"""What exporters make one operation of: what is still there is shown, what is not is told."""
+"""What exporters make one operation of: what is still there is shown, what is not is reported."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Normed(nn.Module):
-    """What stands before a convolution and a normalisation that an exporter makes one of."""
+    """What is before a convolution and a normalisation that an exporter makes one of."""
 
     def __init__(self, inside):
         super().__init__()

@@ -229,7 +229,7 @@ def test_a5_logits_that_are_none_are_explained_and_captures_that_are_none_are_an
     app.neuron_config.output_logits = False
     with pytest.raises(NothingCaptured, match="output_logits=True and an on_device_sampling_config together"):
         neuron.run(app, prompt(1))
-    # A stack that hands out captures without logits, and always the same: then both are told.
+    # A stack that hands out captures without logits, and always the same: then both are reported.
     neuron.release(app)
     stale = type("Output", (), {"logits": None, "captured_tensors": [torch.ones(1, 16, 8)]})()
     app._get_constructed_outputs = lambda outputs, is_run_on_neuron: stale

@@ -112,7 +112,7 @@ def test_a_run_from_the_page(shown, scanner, tab):
     tab.locator("#tokens button").nth(2).click()
     assert tab.locator("#slider").input_value() == "2"
     tab.locator("#measure").select_option("gradient")
-    tab.goto(tab.url)  # the address holds the state
+    tab.goto(tab.url)  # the address has the state
     tab.locator("#result").wait_for()
     tab.wait_for_timeout(300)
     assert (tab.locator("#slider").input_value(), tab.locator("#measure").input_value()) == ("2", "gradient")

@@ -1,4 +1,4 @@
-"""Whatever goes wrong inside layertap: the training goes on, ends with the same numbers, and is told."""
+"""Whatever goes wrong inside layertap: the training goes on, ends with the same numbers, and the error is reported."""
 
 import errno
 import logging

@@ -1,4 +1,4 @@
-"""What is proven of each tensor by itself, and is still wrong beside its fellows."""
+"""What is proven of each tensor by itself, and is still wrong beside the others."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""When the taps of a recording stand on the model: put on at a step that is due, and taken off again."""
+"""When the taps of a recording are on the model: put on at a step that is due, and taken off again."""
 
 from __future__ import annotations
 

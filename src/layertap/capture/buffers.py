@@ -60,7 +60,7 @@ class Buffers:
         return self.empty(tuple(tensor.shape), tensor.dtype).copy_(tensor)
 
     def take_back(self, tensor: torch.Tensor) -> None:
-        """Takes back a tensor that `empty` or `copy_of` lent; nobody may use it any more."""
+        """Takes back a tensor that `empty` or `copy_of` lent; it may not be used any more."""
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes()
         if not nbytes:

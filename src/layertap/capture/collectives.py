@@ -15,7 +15,7 @@ import torch
 
 
 def in_flight(kind: type[torch.Tensor]) -> bool:
-    """Whether tensors of this class stand for the result of a collective that may not be done."""
+    """Whether tensors of this class represent the result of a collective that may not be done."""
     return hasattr(kind, "trigger_wait")
 
 

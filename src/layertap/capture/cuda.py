@@ -36,7 +36,7 @@ Arrive = Callable[[], tuple[Measurement | None, torch.Tensor | None]]
 
 
 class DevicePart:
-    """What lies on one device of a batch, in the order of one stream."""
+    """What is on one device of a batch, in the order of one stream."""
 
     def __init__(self, device: torch.device, nbytes: int, courier: Courier) -> None:
         self.stream = torch.cuda.current_stream(device)

@@ -55,7 +55,7 @@ class Batch:
         self.opened = 0.0
         self.moment: tuple[Any, ...] | None = None
         self.parts: dict[tuple[int, int], DevicePart] = {}
-        """By device and stream: what lies on devices."""
+        """By device and stream: what is on devices."""
         self.records.arena = self.arena
 
     def clear(self, plans: Plans) -> None:
@@ -208,7 +208,7 @@ class Gathering:
 
 
 def complete(batch: Batch) -> None:
-    """Brings what lies on devices to the host, and measures what was gathered unmeasured (in the writer's thread)."""
+    """Brings what is on devices to the host, and measures what was gathered unmeasured (in the writer's thread)."""
     for part in batch.parts.values():
         part.arrive(batch)
     rows = batch.records.rows[: batch.records.count]

@@ -75,7 +75,7 @@ def _keep(tensor: torch.Tensor) -> torch.Tensor:
 
 def _usual_stream(device: torch.device) -> bool:
     # CUDA graphs are captured, and tried out before that, on a stream of their own, and take back what they return:
-    # such a copy is nobody's own, so it gets no event, and is copied once more.
+    # such a copy has no owner, so it gets no event, and is copied once more.
     return bool(torch._C._cuda_getCurrentRawStream(device.index) == kernel.DEFAULT_STREAM)
 
 

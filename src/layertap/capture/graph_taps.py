@@ -190,7 +190,7 @@ def _take(tap: GraphTap, role: str, leaf: str, value: Any, number: int) -> None:
 
 
 def _value(tap: GraphTap, tensor: torch.Tensor, level: str) -> torch.Tensor:
-    """The value of the graph that stands for a tensor at its level.
+    """The value of the graph that represents a tensor at its level.
 
     `portable`: with operations that every compiler has. `ops`: through layertap's own, for torch's compilers: one
     kernel for the statistics, and an event that says when a copy is ready. `plain`: the tensor, measured later.

@@ -56,7 +56,7 @@ def call_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Le
 
 
 def given_directly(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:
-    """The identities of the tensors that are arguments themselves, or stand in a tuple that is one.
+    """The identities of the tensors that are arguments themselves, or are in a tuple that is one.
 
     Others lie in something that can be written into and shared: a list, a dictionary, a cache.
     """
@@ -159,7 +159,7 @@ def parts(tensor: torch.Tensor, *, wait: bool = True) -> Iterator[TensorPart]:
 
 
 def plain_value(tensor: torch.Tensor) -> AbstractContextManager[torch.Tensor]:
-    """What a tensor inside `torch.func.grad` and its like stands for; any other tensor is itself."""
+    """What a tensor inside `torch.func.grad` and its like represents; any other tensor is itself."""
     if not torch._C._functorch.is_gradtrackingtensor(tensor):
         return nullcontext(tensor)
     return _unwrapped(tensor)

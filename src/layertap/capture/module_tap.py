@@ -62,7 +62,7 @@ class ModuleTap:
         self.differentiable = 0
         """Tensors seen through which a gradient could come."""
         self.region: Region | None = None
-        """The compiled part that it lies in."""
+        """The compiled part that it is in."""
         self.refused = ""
         """Why its calls cannot be seen."""
         self._recorder = recorder

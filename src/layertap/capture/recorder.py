@@ -88,9 +88,9 @@ class Recorder(Arming):
         self.phases: frozenset[str] | None = None
         """Record only while the model is in one of these phases; None means both."""
         self.between: Callable[[Writer], Writer] = lambda writer: writer
-        """What stands between the sink and the run's writer; set it before `start`."""
+        """What is between the sink and the run's writer; set it before `start`."""
         self.notes: list[str] = []
-        """What the receipt tells besides."""
+        """What the receipt reports besides."""
         self.overhead = 0.0
         self.schedule = parse_schedule(schedule)
         self.keeper = Keeper(named, keep)

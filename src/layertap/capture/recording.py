@@ -12,7 +12,7 @@ from layertap.capture.recorder import Recorder
 
 
 class Runnable(Protocol):
-    """What `record` takes besides a module: an opened target, which holds one."""
+    """What `record` takes besides a module: an opened target, which contains one."""
 
     @property
     def model(self) -> Any: ...

@@ -24,7 +24,7 @@ class Room:
         self, budget: int, *, buffers: Buffers, waits: bool, retains: bool, before_wait: Callable[[], None]
     ) -> None:
         self.notes: list[str] = []
-        """What the receipt tells."""
+        """What the receipt reports."""
         self.changed = threading.Condition()
         self._budget = self._allowed = budget
         self._buffers = buffers
@@ -64,7 +64,7 @@ class Room:
                 self.changed.notify_all()
 
     def give_way(self, why: str) -> None:
-        """Says, once, that tensors were not kept for want of memory."""
+        """Reports, once, that tensors were not kept because memory ran out."""
         if not self.notes:
             self.notes.append(Note("capture.memory_short", why=why))
             log.warning("layertap: %s", self.notes[0])

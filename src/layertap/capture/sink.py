@@ -80,7 +80,7 @@ class Sink:
 
     @property
     def notes(self) -> list[str]:
-        """What the receipt tells besides."""
+        """What the receipt reports besides."""
         return self._room.notes
 
     @property

@@ -91,7 +91,7 @@ class Taking:
         return TENSOR if self.keep_inputs or small else STATS
 
     def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment, tally: Tally) -> None:
-        """Sees a tensor that the model was given and nobody asked for; a recorder of another kind may use it."""
+        """Sees a tensor that the model was given and that was not requested; a recorder of another kind may use it."""
 
     def draft(
         self,

@@ -17,7 +17,7 @@ log = logging.getLogger("layertap")
 
 
 class RecordListener(Protocol):
-    """What wants to hear of records."""
+    """What is called with each record."""
 
     def add(self, record: Record, data: npt.NDArray[np.uint8] | None) -> None:
         """One record, and the bytes of what was kept of it, which are valid during the call only."""
@@ -26,7 +26,7 @@ class RecordListener(Protocol):
 
 
 class Tee:
-    """Stands between a sink and a run's writer. A listener that fails is told once and heard no more."""
+    """Between a sink and a run's writer. A listener that fails is reported once and called no more."""
 
     def __init__(self, writer: Writer, listeners: Sequence[RecordListener]) -> None:
         self._writer, self._listeners = writer, list(listeners)

@@ -16,13 +16,13 @@ import typer
 from layertap import __version__
 from layertap.cli import audit, demo, diff, doctor, export, fault, prune, record, report, show, sweep, view, watch
 from layertap.cli.screen import problem
-from layertap.cli.usage import Command, Group, translate_titles, usage_error
+from layertap.cli.usage import Command, CommandGroup, translate_titles, usage_error
 from layertap.errors import LayertapError
 from layertap.messages import tr
 
 app = typer.Typer(
     name="layertap",
-    cls=Group,
+    cls=CommandGroup,
     help=tr("cli.about"),
     no_args_is_help=True,
     add_completion=False,

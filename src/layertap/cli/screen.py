@@ -65,7 +65,7 @@ def progress() -> Progress:
 def import_extension(name: str) -> None:
     """Imports a module that the user named with `--import`: it runs, and registers operators or classes."""
     if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: mostly it lies beside the file
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: mostly it is beside the file
     try:
         importlib.import_module(name)
     except Exception as error:

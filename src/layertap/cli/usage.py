@@ -31,7 +31,7 @@ class Command(TyperCommand):
         return rest
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """The commands; one that does not exist is answered with the nearest."""
 
     def get_usage(self, ctx: Any) -> str:

@@ -1,4 +1,4 @@
-"""`layertap watch -- python train.py`: a training script that nobody edits, recorded on the steps that matter."""
+"""`layertap watch -- python train.py`: a training script, unedited, recorded on the steps that matter."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def watch(
     check_determinism: Annotated[bool, typer.Option("--check-determinism", help=tr("cli.watch_twice"))] = False,
     json: Annotated[bool, typer.Option("--json", help=tr("cli.watch_json"))] = False,
 ) -> None:
-    """Watch a training script that nobody edits. Its exit code is passed on."""
+    """Watch a training script without editing it. Its exit code is passed on."""
     from layertap.watching.config import read_config
     from layertap.watching.folder import check_writable
     from layertap.watching.script import run
@@ -107,7 +107,7 @@ def _show_ranks(watched: list[WatchedRun]) -> None:
 
 
 def _determinism(command: list[str], options: dict[str, Any], json: bool) -> int:
-    """Two runs of one command, held against each other: 0 bit-identical, 1 not, 3 nothing, or not all, to compare."""
+    """Two runs of one command, compared with each other: 0 bit-identical, 1 not, 3 nothing, or not all, to compare."""
     from layertap.compare.training import diff_training
     from layertap.watching.script import run
 

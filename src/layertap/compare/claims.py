@@ -1,4 +1,4 @@
-"""What runs are called and what they are: fp32 that holds bfloat16, a candidate that is the reference."""
+"""What runs are called and what they are: fp32 that contains bfloat16, a candidate that is the reference."""
 
 from __future__ import annotations
 
@@ -90,6 +90,6 @@ def title(side: str, run: Run) -> str:
 
 
 def _folder(run: Run) -> Path | None:
-    """Where a run lies; also of one that was read from a foreign folder into memory."""
+    """Where a run is; also of one that was read from a foreign folder into memory."""
     source = run.info.get("source")
     return run.path if run.path is not None else Path(source) if isinstance(source, str) else None

@@ -3,7 +3,7 @@
 captures        below: something was captured, nothing was lost
 same_inputs     the same ids, masks and images, or the same but for padding
 staleness       captures that cannot be of a model at work
-claims          a run called fp32 that holds bfloat16; a candidate that is the reference
+claims          a run called fp32 that contains bfloat16; a candidate that is the reference
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from layertap.store import Run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparability:
-    """What stands between two runs and a verdict."""
+    """What is between two runs and a verdict."""
 
     reasons: tuple[str, ...] = ()
     """What makes any verdict inconclusive, most important first."""

@@ -105,7 +105,7 @@ def _errors(run: Run, whole: Whole, against: Run, other: Record) -> dict[int, fl
 
 
 def doubts(one: AsOne) -> tuple[str, ...]:
-    """What lies on several ranks, need not be equal there, and is not: only the first rank's was compared."""
+    """What is on several ranks, need not be equal there, and is not: only the first rank's was compared."""
     found = [divergence for side in one.divergences for divergence in side if not divergence.replicas]
     return tuple(
         Note("layouts.ranks_differ", site=divergence.site, step=divergence.step, ranks=spans(divergence.ranks))

@@ -33,7 +33,7 @@ CLEAR = 0.3
 MOST = 64
 """Records of one shape that are searched for proof; those that run first."""
 SAMPLES = 4096
-"""Elements of a tensor that are held against those of another."""
+"""Elements of a tensor that are compared with those of another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def silent_precision(reference: Run, candidate: Run, pairs: Pairs, rows: Sequenc
 
 
 def told_precision(reference: Run, candidate: Run) -> str:
-    """The coarsest dtype in which only the candidate's runtime says that it computes; empty where there is none."""
+    """The coarsest dtype in which only the candidate's runtime states that it computes; empty where there is none."""
     told = set(computes_in(candidate)) - set(computes_in(reference))
     return max(told & set(COARSER), key=lambda dtype: ROUNDOFF[dtype], default="")  # what is quantised says so
 
@@ -82,7 +82,7 @@ def told_precision(reference: Run, candidate: Run) -> str:
 def by_the_runtime(
     dtype: str, rows: Sequence[Row], coarse: Sequence[Row], seen: tuple[str, str] | None
 ) -> tuple[Sequence[Row], tuple[str, str]]:
-    """Which rows count, and ("precision" or "", why), where a candidate's runtime says that it computes in `dtype`.
+    """Which rows count, and ("precision" or "", why), where a candidate's runtime states that it computes in `dtype`.
 
     `coarse` are the rows judged by the rounding of that dtype, `seen` is what `silent_precision` found.
     """

@@ -31,7 +31,7 @@ class RanksReport(Result):
     steps: int
     """Steps that all of them recorded."""
     compared: int
-    """Weights and used gradients that were held against each other."""
+    """Weights and used gradients that were compared with each other."""
     findings: tuple[str, ...]
     losses: tuple[tuple[int, float, float], ...]
     """Rank, mean and largest loss."""

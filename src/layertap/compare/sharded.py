@@ -1,7 +1,7 @@
 """Records of a part of a tensor: which part both sides hold, or why nothing can be said.
 
 A rank of a sharded model records what it holds. Against the whole tensor, or another part of it, only the places that
-are on both sides can be compared, and only where the record says where its part lies.
+are on both sides can be compared, and only where the record says where its part is.
 """
 
 from __future__ import annotations

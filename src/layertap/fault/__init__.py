@@ -7,7 +7,7 @@ free_run           models that cannot be forced, compiled ones: total errors onl
 model_runner       one of the two models: run from the same state, left as it was
 pairing            which module of the one is which of the other
 replay             the reference traced; the candidate forced to it, forward and back
-record_tap         what stands at each module of the reference meanwhile; force_tap: at each of the candidate
+record_tap         what is at each module of the reference meanwhile; force_tap: at each of the candidate
 replay_measure     what all taps of a run share; call_stack: who is inside whom; tensor_swap: one tensor for another
 reference_trace    the nouns of a replay; tensor_cache: where tensors wait, within a budget
 value_layouts      one value in two layouts

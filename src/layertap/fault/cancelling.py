@@ -167,7 +167,7 @@ def sort_out(
 ) -> Sorted:
     """Tells faults from what cancels, in order of execution; what comes after the first fault is not probed.
 
-    A module that is `hollow` holds nothing: what was folded elsewhere and is wrong together with it is wrong there.
+    A module that is `hollow` contains nothing: what was folded elsewhere and is wrong together with it is wrong there.
     """
     told = Sorted()
     right = not math.isnan(total) and total <= LIMIT_OF_MODULES * rounding
@@ -210,7 +210,7 @@ def sort_out(
 
 
 def _accuse(row: ModuleRow, told: Sorted, free: Free, hollow: Callable[[ModuleRow], bool]) -> ModuleRow:
-    """Takes a module for a fault, or what feeds it where it holds nothing itself."""
+    """Takes a module for a fault, or what feeds it where it contains nothing itself."""
     for others in (told.unclear, told.cancelled) if hollow(row) else ():
         for other in others:
             if free.feeds(other, row):

@@ -71,7 +71,7 @@ def explain(clues: Clues, reference: nn.Module | None, candidate: nn.Module | No
 
 
 _SENSES = ("nonfinite", "slope", "offset")
-"""What is wrong where the relative error says nothing."""
+"""What is wrong where the relative error states nothing."""
 
 
 def _line(row: ModuleRow, trace: ReferenceTrace) -> str:

@@ -98,7 +98,7 @@ def accuse(faulty: list[ModuleRow], scene: Scene) -> Finding:
 
 
 def is_under(page: str, rows: list[ModuleRow]) -> bool:
-    """Whether a module lies inside one of these."""
+    """Whether a module is inside one of these."""
     return any(not row.page or page.startswith(f"{row.page}.") for row in rows)
 
 

@@ -42,7 +42,7 @@ def find_fault(
     what is free on the device and a quarter of the machine's memory.
 
     Of a candidate that runs on several ranks, each rank calls it with the whole reference, and gets the same finding:
-    each rank's part is held against the same part of the reference's values.
+    each rank's part is compared with the same part of the reference's values.
     """
     reference, candidate = _model(reference, "reference"), _model(candidate, "candidate")
     if not can_be_forced(reference):

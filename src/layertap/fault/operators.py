@@ -36,7 +36,7 @@ _ACTIVATIONS = ("gelu", "silu", "relu", "leaky_relu", "tanh", "sigmoid", "elu", 
 
 
 def by_operator(departure: Departure, *, sure: bool) -> tuple[str, tuple[str, ...]] | None:
-    """The cause that an operator stands for; `sure` asks for those that leave little doubt."""
+    """The cause that an operator represents; `sure` asks for those that leave little doubt."""
     op, wanted = departure.op, departure.instead
     if departure.kind == "differs":
         return _settings(departure, sure)

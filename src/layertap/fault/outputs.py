@@ -63,7 +63,7 @@ def _paired(right: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> l
 
 
 def results_of(output: Any) -> dict[str, torch.Tensor]:
-    """What a model returns, without what lies in an object beside it: a cache, which the next call may read."""
+    """What a model returns, without what is in an object beside it: a cache, which the next call may read."""
     plain: set[int] = set()
 
     def meet(tensor: torch.Tensor) -> torch.Tensor:

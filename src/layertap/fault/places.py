@@ -67,7 +67,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """What a DTensor says of itself."""
+    """What a DTensor states of itself."""
 
     shape: tuple[int, ...]
     mesh: Any

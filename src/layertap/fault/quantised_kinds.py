@@ -120,7 +120,7 @@ def quantised(reference: nn.Module, candidate: nn.Module) -> Coarse | None:
     right = dict(reference.named_parameters(recurse=False))
     own = dict(candidate.named_parameters(recurse=False))
     largest = max(right, key=lambda name: right[name].numel(), default=None)
-    if largest is None or right[largest].ndim < 2:  # nobody quantises a norm
+    if largest is None or right[largest].ndim < 2:  # norms are not quantised
         return None
     plain: dict[str, torch.Tensor] = {}
     worst = 0.0
@@ -164,7 +164,7 @@ def quantised(reference: nn.Module, candidate: nn.Module) -> Coarse | None:
 def stand_out(coarse: Mapping[str, Coarse]) -> dict[str, Note]:
     """By page, modules whose weights are further off than their own grid explains, or scaled, among many that are not.
 
-    Each is forced against the others, as some ways to quantise do not take the nearest value; what it is told is why.
+    Each is forced against the rest, as some ways to quantise do not take the nearest value; the note gives the reason.
     """
     found: dict[str, Note] = {}
     slopes = {page: (one.slope, one.slope_noise) for page, one in coarse.items()}

@@ -105,7 +105,7 @@ class Replay:
     def against(
         self, key: Site, caller: ModuleCall | None, right: torch.Tensor, found: torch.Tensor, rank: int = 0
     ) -> torch.Tensor | None:
-        """Measures what is held against what is right there; returns that in the form that it has here."""
+        """Measures what is compared with what is right there; returns that in the form that it has here."""
         mine, layout = found, None
         form = form_of(right, found)
         values = dense(found)
@@ -145,7 +145,7 @@ class Replay:
     def _lay_beside(self, key: Site, found: torch.Tensor) -> None:
         lowered = self.lowered
         if lowered is None or not self.judge or self.parts is not None or not found.is_floating_point():
-            return  # sums over ranks go in another order: nobody computes the same bits
+            return  # sums over ranks go in another order: no two runs compute the same bits
         if lowered.filling:
             lowered.slots[key] = self.trace.cache.put(found)
         elif key in lowered.slots:

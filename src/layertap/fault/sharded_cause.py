@@ -109,14 +109,14 @@ def _own(
     right = dict(own_tensors(ours, page, set(trace.calls)))
     for name, tensor in own_tensors(theirs, page, set(trace.calls)):
         if name in right and not tensor.is_meta and right[name].ndim == tensor.ndim:
-            if hasattr(right[name], "placements"):  # the reference lies on the same ranks
+            if hasattr(right[name], "placements"):  # the reference is on the same ranks
                 yield name, (unwrapped(right[name]), unwrapped(tensor).view_as(unwrapped(tensor)))
             else:
                 yield name, (right[name], tensor)
 
 
 def _places_of(world: World, own: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, dict[int, Place]]:
-    """Which part of each tensor each rank is to hold; all ranks decide together where no DTensor says it."""
+    """Which part of each tensor each rank is to hold; all ranks decide together where no DTensor states it."""
     found: dict[str, dict[int, Place]] = {}
     mine: dict[int, dict[str, tuple[Place | None, dict[object, float]]]] = {rank: {} for rank in world.here}
     for name, (wanted, tensor) in own.items():
@@ -169,7 +169,7 @@ def _combined(
     modules: tuple[nn.Module | None, nn.Module | None],
     runs: tuple[ReplayResult, ReplayResult],
 ) -> Combined | None:
-    """What all ranks hold at one place; None where they do not all hold a tensor of the same kind."""
+    """What all ranks hold at one place; None where they do not all contain a tensor of the same kind."""
     world = parts.world
     slot = trace.slots.get(key)
     here = {

@@ -88,7 +88,7 @@ class RankParts:
         """Measures what each rank that is here holds; returns what each is to hold, as one value."""
         if not task.whole:
             layout = layout_of(found)
-            if layout is not None and layout.shape == tuple(right.shape):  # or the reference lies on the same ranks
+            if layout is not None and layout.shape == tuple(right.shape):  # or the reference is on the same ranks
                 self._layouts[key] = layout
         given: dict[int, torch.Tensor] = {}
         places = {rank: self.place(key, rank) for rank in self.world.here}

@@ -24,7 +24,7 @@ class CachedTensor:
         self._tensor, self.ndim, self._file = tensor, ndim, file
 
     def get(self, device: torch.device | None = None) -> torch.Tensor:
-        """The tensor; it belongs to the cache, so nobody writes into it."""
+        """The tensor; it belongs to the cache, so it must not be written to."""
         tensor = self._tensor
         if tensor is None:
             assert self._file is not None

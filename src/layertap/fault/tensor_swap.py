@@ -14,7 +14,7 @@ from layertap.fault.tensor_cache import TensorCache
 
 Nudge = Callable[[torch.Tensor], torch.Tensor]
 Swaps = dict[int, tuple[torch.Tensor, torch.Tensor]]
-"""By its identity, a tensor and what stands in for it."""
+"""By its identity, a tensor and what replaces it."""
 
 
 class _Gate(torch.autograd.Function):
@@ -85,7 +85,7 @@ def gate(found: torch.Tensor, right: torch.Tensor | None, back: Nudge) -> torch.
 def swap(value: Any, swaps: Swaps, cache: TensorCache | None = None) -> Any:
     """The same value with other tensors in it.
 
-    A tensor that lies in an object, a cache, cannot be exchanged; with a `cache` it is written into instead.
+    A tensor that is in an object, a cache, cannot be exchanged; with a `cache` it is written into instead.
     """
     if not swaps:
         return value

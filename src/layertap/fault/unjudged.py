@@ -43,7 +43,7 @@ def suspects(
 
 
 def _unjudged(page: str, trace: ReferenceTrace, judged: Collection[str]) -> Iterator[str]:
-    """Called modules below one whose errors are nobody else's: not inside another that was judged."""
+    """Called modules below one whose errors belong to no other module: not inside another that was judged."""
     prefix = f"{page}." if page else ""
     for other in trace.calls:
         if other == page or not other.startswith(prefix) or other in judged:

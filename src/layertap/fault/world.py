@@ -1,4 +1,4 @@
-"""The ranks that run a sharded candidate together: this process is one of them, or stands for all of them.
+"""The ranks that run a sharded candidate together: this process is one of them, or represents all of them.
 
 Under torchrun each process is one rank. Under torch's `LocalTensorMode` one process holds the tensors of all ranks.
 Ranks exchange what they measured between runs, never while the model runs: there a rank that calls fewer modules than
@@ -80,7 +80,7 @@ class World:
         return LocalTensor({rank: part.detach() for rank, part in parts.items()})
 
     def coordinates(self, mesh: Any) -> dict[int, tuple[int, ...]]:
-        """Where the ranks that are here stand in a mesh."""
+        """Where the ranks that are here are in a mesh."""
         found = mesh.get_coordinate()
         if found is None:
             return {}

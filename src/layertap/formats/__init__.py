@@ -18,7 +18,7 @@
     staging      files that appear together or not at all
 
 A foreign run is in memory: every file is loaded once to be measured and dropped; a tensor is loaded again when it is
-asked for. What could not be read, or contradicts itself, is told in `run.problems`.
+asked for. What could not be read, or contradicts itself, is reported in `run.problems`.
 """
 
 from layertap.formats.detect import open_run

@@ -1,4 +1,4 @@
-"""Which records of a run an export takes; what it passes over is told."""
+"""Which records of a run an export takes; what it passes over is reported."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     hidden.pt                                          a dict, a tuple or a nest of them: see values.py
     outputs.json                                       Polygraphy's results or inputs: see polygraphy.py
 
-Nothing is unpickled but plain tensors and containers. Whatever of a folder is not read is told in `run.info["unread"]`.
+Nothing is unpickled but plain tensors and containers. What of a folder is not read is in `run.info["unread"]`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_files(path: str | os.PathLike[str]) -> Run:
     foreign = ForeignFiles(source, layout="files")
     if not source.is_dir():
         take_file(foreign, source, "")
-        # What a dict or a tuple holds stands in its order; a safetensors file is sorted by name.
+        # What a dict or a tuple holds is in its order; a safetensors file is sorted by name.
         return foreign.run(order if source.suffix.lower() == ".safetensors" else None)
     for name in sorted(listed(source), key=natural):
         if is_tensor_file(name, source):

@@ -57,7 +57,7 @@ def read_layers(path: str | os.PathLike[str]) -> Run:
         run = read_layers("traced_model/test_layers/full_model")
         run["layer_30"].tensor()
 
-    The prompt's ids and mask become the run's inputs. Statistics that are not those of the tensor beside them are told
+    The prompt's ids and mask become the run's inputs. Statistics that are not those of the tensor beside them are named
     in `run.problems`, and so are files that are missing or cannot be read; what only has statistics keeps its numbers.
     """
     folder = Path(path)
@@ -76,7 +76,7 @@ def read_layers(path: str | os.PathLike[str]) -> Run:
     for name in listed(folder):
         mine = name in (STATISTICS, METADATA) or name in files.values()
         if is_tensor_file(name, folder) and not mine and not re.match(_OTHERS, name):
-            take_file(foreign, folder / name)  # logits.pt, lm_head.npy: whatever lies beside them
+            take_file(foreign, folder / name)  # logits.pt, lm_head.npy: whatever is beside them
     have = {record.site.path for record, _ in foreign.rows}
     _take_statistics(foreign, {name: given for name, given in statistics.items() if name not in have}, bool(files))
     prompt = metadata.get("prompt")

@@ -247,7 +247,7 @@ def _moments(rows: list[ChoiceRow], out: Staging) -> dict[int, tuple[int, int]]:
 
 
 def file_name(epoch: int, batch: int | str, alias: str) -> str:
-    """The name of the file that holds one output.
+    """The name of the file that contains one output.
 
     >>> file_name(5, 0, "attention/out")
     'epoch_5_batch_0_attention_out.pt'

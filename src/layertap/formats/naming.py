@@ -62,7 +62,7 @@ def layer_names(paths: Sequence[str]) -> dict[str, str]:
 def block_family(paths: Sequence[str]) -> str | None:
     """What the repeated blocks' paths have before their number: `model.layers.`.
 
-    The largest family that lies in no other: experts, and layers inside of layers, are no blocks.
+    The largest family that is in no other: experts, and layers inside of layers, are no blocks.
     """
     families: dict[str, int] = {}
     for path in paths:

@@ -138,7 +138,7 @@ def read_neuron(path: str | os.PathLike[str]) -> Run:
         run = read_neuron("captured_tensors")
         run["model.layers.0"].tensor()
 
-    Placeholders and padding are no records: each is told in `run.problems`, and so are tensors without a module.
+    Placeholders and padding are no records: each is reported in `run.problems`, and so are tensors without a module.
     """
     folder = Path(path)
     foreign = ForeignFiles(folder, layout="neuron")

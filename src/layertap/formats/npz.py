@@ -220,7 +220,7 @@ def _input_and_output(run: Run, out: Staging, names: Mapping[str, str], step: in
 
 
 def _layer(rows: list[ChoiceRow]) -> str | None:
-    """Which layer is meant when nobody says: the first block, or else the first module, best with input and output."""
+    """The layer that is meant by default: the first block, or else the first module, best with input and output."""
     roles: dict[str, set[str]] = {}
     for row in rows:
         roles.setdefault(row.record.site.path, set()).add(row.record.site.role)

@@ -77,7 +77,7 @@ class ForeignFiles:
         self.rows.append((record, None))
 
     def attempt(self, work: Callable[[Path], T], path: Path) -> T | None:
-        """What `work(path)` gives; when the file cannot be read, None, and the problem is told."""
+        """What `work(path)` gives; when the file cannot be read, None, and the problem is reported."""
         try:
             return work(path)
         except CorruptRun as error:
@@ -105,7 +105,7 @@ class ForeignFiles:
         return Run(writer)
 
     def _ignored(self) -> list[str]:
-        """What lies in the folder and gave nothing, but for texts and pictures."""
+        """What is in the folder and gave nothing, but for texts and pictures."""
         if not self.path.is_dir():
             return []
         seen = {path.relative_to(self.path).parts[0] for path in (*self._sources, *self.used)}
@@ -168,7 +168,7 @@ def leaves(value: Any) -> dict[str, torch.Tensor]:
     """
     found: dict[str, torch.Tensor] = {}
     for count, (path, tensor) in enumerate(_walk("", value, 0)):
-        if count > PLACES:  # a list that holds one list many times multiplies at every depth
+        if count > PLACES:  # a list that contains one list many times multiplies at every depth
             raise ValueError(tr("formats.too_nested", places=PLACES))
         if tensor is not None:
             found.setdefault(path, tensor)

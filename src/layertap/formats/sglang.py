@@ -5,7 +5,7 @@
 
 The first is the site layers.3.attn_output, or the module's own path where the hooks were set without touching the code
 (`non_intrusive__model.layers.3.mlp.output`). In the second, what is outside of `model` comes after its file has been
-written, and stands in the next one: it is put back to its own pass.
+written, and is in the next one: it is put back to its own pass.
 """
 
 from __future__ import annotations

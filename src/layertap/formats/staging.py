@@ -76,7 +76,7 @@ class Staging:
     def __enter__(self) -> Staging:
         with self._trouble(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            # A name that nobody can guess, and nobody else may write in it: a link that waits there is not followed.
+            # A name that cannot be guessed, and only this user may write in it: an existing link is not followed.
             folder = self.folder.resolve()
             beside = self.whole and os.stat(folder.parent).st_dev == os.stat(folder).st_dev
             beside = beside and os.access(folder.parent, os.W_OK)

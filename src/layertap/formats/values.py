@@ -151,7 +151,7 @@ def as_tensor(value: Any) -> torch.Tensor | None:
 
 def _walk(value: Any, path: str, search: _Walk, depth: int) -> Iterator[tuple[Site, torch.Tensor]]:
     search.places += 1
-    if search.places > PLACES:  # a list that holds one list many times multiplies at every depth
+    if search.places > PLACES:  # a list that contains one list many times multiplies at every depth
         raise CorruptRun(tr("formats.path_too_nested", path=path, places=PLACES))
     try:
         tensor = as_tensor(value)

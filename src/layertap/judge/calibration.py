@@ -1,4 +1,4 @@
-"""Every threshold by which rounding is told from a fault, with what was seen when it was set.
+"""Every threshold by which rounding is distinguished from a fault, with what was seen when it was set.
 
 A verdict is a ratio of an error to its floor. Of recorded runs only the total error is known, and floors may be
 modelled; between live models each module's own error is known, and floors are measured: so the limits differ.

@@ -28,7 +28,7 @@ class Floor:
     tipped_before: bool = False
     """Whether such a choice was tipped: then single rows differ altogether, and no rounding bounds them."""
     tipped_here: bool = False
-    """Whether it was tipped in the module that this site is a part of: then all may stand in another order."""
+    """Whether it was tipped in the module that this site is a part of: then all may be in another order."""
     quiet_before: int = 0
     """How many sites ran before, if all of them are equal but for rounding: there the floor has proven itself."""
     least: float = 0.0
@@ -113,5 +113,5 @@ class Prefix:
             self.depth = max(self.depth, layers)
 
     def covers(self, path: str) -> bool:
-        """Whether a site lies in a module whose choice was tipped."""
+        """Whether a site is in a module whose choice was tipped."""
         return any(path == module or path.startswith(f"{module}.") for module in self.tipped)

@@ -19,7 +19,7 @@ ROUNDOFF: Mapping[str, float] = {
     "float8_e5m2fnuz": 2.0**-3,
     "int8": 2.0**-8,
 }
-"""The dtypes in which models compute, relatively; int8 stands for quantised arithmetic. For the two half-precision
+"""The dtypes in which models compute, relatively; int8 represents quantised arithmetic. For the two half-precision
 formats, whose sums are made in float32, it is half of the largest step."""
 
 

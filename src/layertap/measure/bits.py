@@ -17,7 +17,7 @@ _SIZES = ["count", "full", "width", "rows", "tiles", "segments", "row_folds", "s
 
 
 def jit(function: Any) -> Any:
-    """A function of the device; as it is where triton is missing, since then nobody calls it."""
+    """A function of the device; as it is where triton is missing, since it is not called then."""
     if triton is None:
         return function
     return triton.jit(function, do_not_specialize=_SIZES)

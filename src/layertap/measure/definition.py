@@ -1,6 +1,6 @@
 """Fingerprint and sketch, defined once: the constants and the weights (store/FORMAT.md says it in words).
 
-Element `i` of a tensor in C order stands in row `i // LANES` and lane `i % LANES`. Its weight is the low 32 bits of
+Element `i` of a tensor in C order is in row `i // LANES` and lane `i % LANES`. Its weight is the low 32 bits of
 `row_hash(row) * lane_hash(lane)`. The fingerprint is the sum of weight × bits modulo 2^64; the sketch adds each value,
 with the weight's top bit as its sign, into bucket `lane % BUCKETS`. A row is sixteen times a prime, so a channel of a
 tensor with any usual width visits all buckets, while kernels still read rows in aligned vectors.

@@ -24,7 +24,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def closed(tensor: torch.Tensor) -> torch.Tensor:
-    """Where a mask that is added to scores closes a place: minus infinity, or what stands for it."""
+    """Where a mask that is added to scores closes a place: minus infinity, or what represents it."""
     return tensor <= closing(tensor.dtype)
 
 

@@ -2,7 +2,7 @@
 
 A program walks tiles of a few rows (definition.py says what a row is) with everything in registers: one thread owns a
 few neighbouring lanes, so their hashes are computed once, and sums over them need no other thread. The fast path takes
-all values to be finite and of ordinary size; after every chunk of tiles one flag tells whether that held, and if not,
+all values to be finite and of ordinary size; after every chunk of tiles one flag reports whether that held, and if not,
 the chunk is thrown away and read again by the exact path, in float64. Programs leave partial results; the last one to
 finish adds them up, always in the same order, so the same tensor gives the same bits every time.
 
@@ -178,7 +178,7 @@ def _scratch(device: torch.device) -> tuple[int, torch.Tensor]:
     if device.type != "cuda":
         return stream, torch.zeros(words, dtype=torch.int64)
     if stream != DEFAULT_STREAM:
-        # Two streams may run at once; a graph may be replayed on any, and lets nobody keep what it allocates, not even
+        # Two streams may run at once; a graph may be replayed on any, and what it allocates cannot be kept, not even
         # in the run before its capture, which has a stream of its own.
         return stream, torch.zeros(words, dtype=torch.int64, device=device)
     if device.index not in _kept:

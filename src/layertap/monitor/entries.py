@@ -167,7 +167,7 @@ class EpochEntries:
         moment: CallMoment,
         outline: object,
     ) -> None:
-        """Notes an output that is being recorded. Where nobody counts batches, calls count as such."""
+        """Notes an output that is being recorded. Where batches are not counted, calls count as such."""
         count = (path, epoch, batch, moment.phase)
         number = self._counts[count]
         self._counts[count] += 1

@@ -119,7 +119,7 @@ def _told(future: Future[list[Path]]) -> None:
 
 
 def save_output(folder: Path, layer: str, alias: str, entry: BatchOutput, output: Any, form: str) -> Path:
-    """Writes one output. A further forward of the same batch, and eval mode, are told in alias and file name."""
+    """Writes one output. A further forward of the same batch, and eval mode, are marked in alias and file name."""
     alias = f"{alias}{suffix(entry)}"
     epoch, batch = entry.key
     content = dict(zip(KEYS, (epoch, batch, layer, alias, shapes(output), output), strict=True))

@@ -153,7 +153,7 @@ class Monitor:
             try:
                 self._end_epoch()
             finally:  # what could not be saved must not keep the next epoch from being recorded as what it is
-                self._step += 1  # an epoch whose batches nobody counts is one step, else its first batch takes this
+                self._step += 1  # an epoch whose batches are not counted is one step, else its first batch takes this
                 self.current_epoch, self.current_batch_idx = epoch, None
                 self._came = False
                 self._reached |= epoch in self.epochs_to_record

@@ -147,7 +147,7 @@ class MonitorRecorder(Recorder):
     def _identify(self, source: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment, tally: Tally) -> None:
         call = (moment.step, moment.phase, moment.call)
         if self._identified == call:
-            return  # the first tensor that the model is given stands for its samples
+            return  # the first tensor that the model is given represents its samples
         self._identified = call
         self.put(source, "input", FINGERPRINTS, row_fingerprints(tensor.detach()), moment, tally, None, False)
         if self.samples is not None:

@@ -52,13 +52,13 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under titles; the columns in `left` hold words, the others numbers."""
+    """Rows under titles; the columns in `left` contain words, the others numbers."""
 
     titles: Sequence[str]
     rows: Sequence[TableRow]
     left: tuple[int, ...] = (0,)
     bars: tuple[int, ...] = ()
-    """Columns that hold bars of blocks."""
+    """Columns that contain bars of blocks."""
     caption: str = ""
     total: int = 0
     """How many rows there are in all, where not all are listed."""

@@ -57,7 +57,7 @@ def _css(name: str) -> str:
 
 
 def body(document: Document, *, rows: int | None = None, tools: bool = True) -> str:
-    """What stands in a page: the verdict, notes, and the blocks, as far as there is room."""
+    """What is in a page: the verdict, notes, and the blocks, as far as there is room."""
     state = document.verdict
     parts = [
         f"<header class='lt-head {escape(state)}'>",

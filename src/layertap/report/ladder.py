@@ -49,7 +49,7 @@ class LadderEntry:
     ratio: float = math.nan
     estimated: bool = False
     title: str = ""
-    """What is told when the row is pointed at."""
+    """What is shown when the pointer is on the row."""
     first: bool = False
     """Whether this is the first departure."""
     cells: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class LadderEntry:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A log axis over errors and floors, in percent of its width; zero lies at the left, Inf and NaN at the right."""
+    """A log axis over errors and floors, in percent of its width; zero is at the left, Inf and NaN at the right."""
 
     low: float
     high: float

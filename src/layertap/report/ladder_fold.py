@@ -67,7 +67,7 @@ def folded(entries: Sequence[Entry]) -> list[Stretch[Entry]]:
 
 
 def layer_of(path: str) -> tuple[str, str]:
-    """The list that a module lies in, and the path of its layer there; empty for a module in no list.
+    """The list that a module is in, and the path of its layer there; empty for a module in no list.
 
     >>> layer_of("model.layers.3.mlp.experts.7"), layer_of("model.norm")
     (('model.layers.', 'model.layers.3'), ('', ''))

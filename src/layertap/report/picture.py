@@ -1,4 +1,4 @@
-"""A document as one picture: the verdict, and the chart that tells the most. SVG by itself, PNG by vl-convert."""
+"""A document as one picture: the verdict, and the chart with the most information. SVG by itself, PNG by vl-convert."""
 
 from __future__ import annotations
 

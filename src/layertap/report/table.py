@@ -29,7 +29,7 @@ _TITLES = {
 class Column:
     title: str
     left: bool = False
-    """Numbers stand on the right."""
+    """Numbers are on the right."""
     spare: int = 0
     """On a narrow screen the highest goes first; 0 stays."""
 

@@ -18,7 +18,7 @@ Patterns, anywhere that `sites` or `exclude` is asked for:
     **:output.1                 only that leaf, and what is nested in it
     [...]                       a list of these: what any of them selects
 
-Files: `tree.py` lays the module tree out, `pattern.py` reads one pattern, `default.py` chooses when nobody did,
+Files: `tree.py` lays the module tree out, `pattern.py` reads one pattern, `default.py` chooses without a pattern,
 `nearest.py` finds what a typo meant, `choose.py` puts it together, `plan.py` holds and prints the result, `sites.py`
 asks the same patterns of what was recorded.
 """

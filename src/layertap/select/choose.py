@@ -20,9 +20,9 @@ from layertap.site import ROLES
 def select(
     model: Model, sites: Any = None, *, exclude: Any = None, what: str | Sequence[str] = ("output",)
 ) -> Selection:
-    """Which modules of the model are wanted, and in which roles; patterns are told in `layertap.select`.
+    """Which modules of the model are wanted, and in which roles; `layertap.select` describes patterns.
 
-    `sites=None` is a sensible default: the repeated blocks and what stands beside them, or a small model whole.
+    `sites=None` is a sensible default: the repeated blocks and what is beside them, or a small model whole.
     `exclude` takes what `sites` takes; with a role or leaf it excludes that alone.
 
     >>> from torch import nn
@@ -99,7 +99,7 @@ def _choice(path: str, wish: _Wish, tree: Tree) -> Choice:
 def _patterns(items: Any, tree: Tree, name: str) -> list[Pattern]:
     if items is None:
         return []
-    # A Sequential can be iterated over, and stands for itself all the same.
+    # A Sequential can be iterated over, and represents itself all the same.
     several = isinstance(items, Iterable) and not isinstance(items, str) and not hasattr(items, "named_modules")
     found = [pattern for item in (items if several else [items]) for pattern in read(item, tree)]
     if not found and name == "sites":

@@ -9,14 +9,14 @@ _NUMBER = re.compile(r"0|[1-9][0-9]*")
 
 
 def collapse(paths: Iterable[str]) -> dict[str, list[str]]:
-    """Pattern → the paths that it stands for; every path is in one pattern, and patterns come in order of first path.
+    """Pattern → the paths that it represents; every path is in one pattern, and patterns come in order of first path.
 
     >>> list(collapse(["embed", *(f"layers.{i}.experts.{j}" for i in range(3) for j in range(8)), "norm"]))
     ['embed', 'layers.[0-2].experts.[0-7]', 'norm']
     >>> list(collapse(["layers.0", "layers.30", "layers.61"]))
     ['layers.[0,30,61]']
     """
-    # A component is its name, or a tuple of the numbers it stands for.
+    # A component is its name, or a tuple of the numbers it represents.
     groups: dict[tuple[str | tuple[int, ...], ...], list[str]] = {
         tuple((int(part),) if _NUMBER.fullmatch(part) else part for part in path.split(".")): [path] for path in paths
     }

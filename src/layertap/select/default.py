@@ -1,4 +1,4 @@
-"""What to record when nobody said: the repeated blocks, and what stands beside them."""
+"""What to record by default: the repeated blocks, and what is beside them."""
 
 from __future__ import annotations
 

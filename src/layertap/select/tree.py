@@ -67,7 +67,7 @@ class Tree:
 
 
 def _parent(path: str, known: Container[str]) -> str:
-    """The path above; a name may hold dots, since `setattr(model, "block.0", …)` is allowed."""
+    """The path above; a name may contain dots, since `setattr(model, "block.0", …)` is allowed."""
     parent = path
     while parent:
         parent = parent.rpartition(".")[0]

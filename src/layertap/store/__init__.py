@@ -1,4 +1,4 @@
-"""A run on disk: written safely by `RunWriter`, read without torch by `Run`. FORMAT.md says what lies in the folder.
+"""A run on disk: written safely by `RunWriter`, read without torch by `Run`. FORMAT.md says what is in the folder.
 
 schema        the columns of a record, to and from arrow tables      <- read after FORMAT.md
 writer        RunWriter: records and tensors in, committed shard by shard

@@ -1,6 +1,6 @@
 """The parts of one tensor that the ranks of a job recorded, put together to the whole.
 
-    whole_of(records)          checks that nothing is missing, and that replicas hold the same bits -> Whole
+    whole_of(records)          checks that nothing is missing, and that replicas have the same bits -> Whole
     whole.statistics           merged from those of the parts; no tensor is read
     assembled(whole, read)     its bytes; one part is in memory at a time
 
@@ -31,7 +31,7 @@ from layertap.site import Record, Sharding, Statistics
 from layertap.store.dtype import SIZES, Bytes, size_of, to_numpy
 
 IN_MEMORY = 256 << 20
-"""A larger whole lies in a temporary file, whose pages the system may write out."""
+"""A larger whole is in a temporary file, whose pages the system may write out."""
 _BLOCK = 1 << 20
 """Elements that are added up at a time."""
 
@@ -43,7 +43,7 @@ class NotWhole(RunError):
 
 
 class ReplicasDiffer(NotWhole):
-    """Ranks that must hold the same bits do not."""
+    """Ranks that must have the same bits do not."""
 
     def __init__(self, text: str, groups: Sequence[Sequence[int]] = ()) -> None:
         super().__init__(text)
@@ -201,7 +201,7 @@ def _coordinates(records: Sequence[Record], sharding: Sharding) -> dict[Coordina
 
 
 def _agree(replicas: Sequence[Record]) -> None:
-    """Raises ReplicasDiffer unless all of them hold the same bits."""
+    """Raises ReplicasDiffer unless all of them have the same bits."""
     groups: dict[Any, list[int]] = defaultdict(list)
     for record in replicas:
         groups[record.fingerprint, record.shape].append(record.rank)

@@ -1,7 +1,7 @@
 """Records as columns: rows that are filled by machine code, and become an arrow table without an object each.
 
 A row has a few numbers of its own (which plan, which call, which place in the order) and the slab of measure/slab.py.
-Everything else is the same for many rows, and stands once in a `RecordPlan` or a `Moment`.
+Everything else is the same for many rows, and occurs once in a `RecordPlan` or a `Moment`.
 """
 
 from __future__ import annotations

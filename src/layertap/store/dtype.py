@@ -46,7 +46,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def stored_as(dtype: str, shape: tuple[int, ...], nbytes: int) -> tuple[str, tuple[int, ...]]:
-    """The type and shape under which a tensor stands in a safetensors file.
+    """The type and shape under which a tensor is in a safetensors file.
 
     >>> stored_as("bfloat16", (2, 3), 12)
     ('BF16', (2, 3))

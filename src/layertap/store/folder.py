@@ -47,7 +47,7 @@ def _clean(folder: Path, files: list[Path]) -> None:
     shards = open_shards(folder, [path.name for path in files if path.suffix == ".parquet"], damaged)
     for path in files:
         if path.name.startswith(".") or (path.suffix == ".parquet" and damaged):
-            continue  # what a damaged file stands for is not known
+            continue  # what a damaged file represents is not known
         stem = path.name.partition(".")[0]
         # A writer that lives holds the temporary parquet file until the shard has its records; so that is looked for
         # first, and the records after it.

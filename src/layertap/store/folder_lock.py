@@ -92,7 +92,7 @@ def _locked(path: Path) -> int | None:
             return None
         except OSError:  # a file system without locks
             return fd
-        # The owner before us removes the file when it ends: a lock on a file that is gone holds nobody off.
+        # The owner before us removes the file when it ends: a lock on a file that is gone excludes no other process.
         with suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 return fd

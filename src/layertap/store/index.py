@@ -243,7 +243,7 @@ def fingerprints(column: Any) -> npt.NDArray[np.uint64]:
 
 
 def _numbers(column: Any, kind: type) -> npt.NDArray[Any]:
-    """A column without empty values as it lies in memory."""
+    """A column without empty values as it is in memory."""
     array = column.combine_chunks()
     if not len(array):
         return np.empty(0, kind)

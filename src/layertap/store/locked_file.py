@@ -1,4 +1,4 @@
-"""Temporary files under a lock that dies with the process, so that leftovers can be told from files in use."""
+"""Temporary files under a lock that dies with the process, so that leftovers can be distinguished from files in use."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class MemoryWriter:
         """Takes one record and the kept tensor's bytes, which belong to the run from now on: they are not copied.
 
         In place of bytes a function may be given that reads them anew each time they are asked for: so a run in memory
-        can stand for files that would not fit there.
+        can represent files that would not fit there.
         """
         if self.info["status"] != "recording":
             raise RunError(tr("store.closed", site=record.site))

@@ -58,7 +58,7 @@ def merged(run: Run) -> Merged:
     """The run with one record for each tensor; NotWhole where parts are missing.
 
     Slices are put together and summands added when the bytes are asked for, one tensor at a time. Statistics are
-    merged. What is no distributed tensor and lies on several ranks is taken from the first of them; a Divergence says
+    merged. What is no distributed tensor and is on several ranks is taken from the first of them; a Divergence says
     where the others hold something else.
     """
     writer = MemoryWriter(info={"source": str(run.path), **run.info, "ranks_merged": True}, name=run.name)

@@ -24,7 +24,7 @@ class OpenedFolder:
 def open_folder(folder: Path, since: str = "", url: str = "") -> OpenedFolder:
     """Opens a run's folder; with `since` only that shard and what its writer wrote after it.
 
-    `url` is where it lies in object storage, if it does.
+    `url` is where it is in object storage, if it does.
     """
     names = list_shards(folder)
     paths = run_files(folder)
@@ -60,7 +60,7 @@ def _open_shards(folder: Path, names: tuple[str, ...], since: str, met: list[str
     writer, _, first = since.rpartition("-")
     for _ in range(RETRIES):
         problems: list[str] = []
-        # A writer numbers its shards upwards, and a merged shard comes after those that it stands for.
+        # A writer numbers its shards upwards, and a merged shard comes after those that it represents.
         named = ((name, *name.removesuffix(".parquet").rpartition("-")[::2]) for name in names)
         wanted = [
             name for name, theirs, number in named if not since or (theirs == writer and int(number) >= int(first))

@@ -1,4 +1,4 @@
-"""What many records have in common, and stands once: where they come from (`RecordPlan`) and when (`Moment`)."""
+"""What many records have in common, and occurs once: where they come from (`RecordPlan`) and when (`Moment`)."""
 
 from __future__ import annotations
 

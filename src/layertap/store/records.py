@@ -71,7 +71,7 @@ class SiteRecords(Sequence[Record]):
 
     @property
     def record(self) -> Record:
-        """The only record; with more than one, an error says what to choose from."""
+        """The only record; with more than one, an error states what to choose from."""
         if len(self) != 1:
             raise RunError(tr("store.choose_record", site=self.site, count=len(self), value=self._choices()))
         return self[0]
@@ -88,7 +88,7 @@ class SiteRecords(Sequence[Record]):
     def whole(self) -> Whole | None:
         """How the records of all ranks make one distributed tensor; None where there is one record, or several moments.
 
-        A RunError where parts are missing, or where replicas do not hold the same bits.
+        A RunError where parts are missing, or where replicas do not have the same bits.
         """
         values = [self._run.index.values(name, self._rows) for name in ("step", "epoch", "batch", "phase")]
         if len(self) < 2 or any(len(np.unique(column)) > 1 for column in values):
@@ -104,7 +104,7 @@ class SiteRecords(Sequence[Record]):
         """The kept tensor in its own dtype, its bytes checked (see `Run`). Changing it changes no file.
 
         Where the ranks of a job recorded parts of a distributed tensor, the whole: slices are put together, summands
-        added up, and replicas must hold the same bits. `.at(rank=0)` gives the part of one rank.
+        added up, and replicas must have the same bits. `.at(rank=0)` gives the part of one rank.
         """
         import torch
 
@@ -180,7 +180,7 @@ class SiteRecords(Sequence[Record]):
             yield from self._run.records_at(self._rows[begin : begin + BLOCK])
 
     def listed(self) -> list[Record]:
-        """All of them without their sketches, which are most of what lies on disk."""
+        """All of them without their sketches, which are most of what is on disk."""
         return self._run.records_at(self._rows, sketches=False)
 
     def __repr__(self) -> str:

@@ -160,7 +160,7 @@ class Run:
         return sum(shard.rows for shard in self._shards)
 
     def table(self, columns: Sequence[str] | None = None) -> Any:
-        """All records as a pyarrow table, or some columns of it; shards that cannot be read are told in `problems`."""
+        """All records as a pyarrow table, or some columns of it; shards that cannot be read are named in `problems`."""
         names = list(SCHEMA.names if columns is None else columns)
         for name in names:
             if name not in SCHEMA.names:
@@ -183,7 +183,7 @@ class Run:
     ) -> Iterator[Record]:
         """The records of one site, or all of them as they were written, holding one block of them in memory.
 
-        Of one step or rank, the others are not read. Those that cannot be read are told in `problems`.
+        Of one step or rank, the others are not read. Those that cannot be read are named in `problems`.
         """
         if site is not None:
             yield from self[site]
@@ -203,7 +203,7 @@ class Run:
         for begin in range(0, len(rows), BLOCK):
             block = rows[begin : begin + BLOCK]
             while len(block := self.index.left(block)):
-                with suppress(CorruptRun):  # which is told, and leaves fewer rows
+                with suppress(CorruptRun):  # which is reported, and leaves fewer rows
                     yield from self.records_at(block)
                     break
 
@@ -261,7 +261,7 @@ class Run:
         return self.records_at(np.array([row]))[0]
 
     def records_at(self, rows: Rows, *, sketches: bool = True) -> list[Record]:
-        """Records by their rows in `index`; without their sketches, which are most of what lies on disk, if so asked.
+        """Records by their rows in `index`; without their sketches, which are most of what is on disk, if so asked.
 
         A CorruptRun where one cannot be read: its row group is then told in `problems` and left out of the index.
         """
@@ -353,7 +353,7 @@ class Run:
         return self._memory.tensor_bytes(keyed(record))
 
     def checks(self, record: Record) -> bool:
-        """Whether the kept bytes of a record are to be checked when they are read; what lies in memory is not."""
+        """Whether the kept bytes of a record are to be checked when they are read; what is in memory is not."""
         return self.verify and self._memory is None and checksum(record) is not None
 
     def check(self, record: Record, found: int) -> None:

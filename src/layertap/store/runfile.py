@@ -72,7 +72,7 @@ def write_session(path: Path, session: Mapping[str, Any], *, keep: bool = True, 
     """Puts a session into a run file, in place of its own older version, atomically.
 
     A new session goes to the top level and the one that was there joins `sessions`; `keep=False` forgets the others.
-    A file that is damaged is put aside under another name; what is lost with it is returned, and told in the session.
+    A file that is damaged is put aside under another name; what is lost with it is returned, and noted in the session.
     """
     with _one_at_a_time(path.parent):
         others: list[dict[str, Any]] = []

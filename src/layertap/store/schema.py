@@ -16,10 +16,10 @@ FORMAT = 2
 """The version of the format that this layertap writes, and the newest that it reads. See FORMAT.md."""
 
 FORMAT_KEY = b"layertap_format"
-"""Where a parquet file's schema metadata says its version."""
+"""Where a parquet file's schema metadata states its version."""
 
 REPLACES_KEY = b"layertap_replaces"
-"""Where it says which shards it stands for: a JSON list of [name, first row, rows]."""
+"""Where it says which shards it represents: a JSON list of [name, first row, rows]."""
 
 _NUMBERS = ("mean", "std", "min", "max", "abs_mean", "abs_max", "l2")
 _COUNTS = ("nan", "pos_inf", "neg_inf", "zero")
@@ -29,7 +29,7 @@ SHARDING = (
 )
 """The columns of a record's `Sharding`."""
 ADDED = {"mesh_coordinate": (), "mesh_origin": -1}
-"""Columns that the first files of format 2 do not have, and what stands for them."""
+"""Columns that the first files of format 2 do not have, and what replaces them."""
 
 
 def _field(name: str, kind: Any, nullable: bool = False) -> Any:

@@ -131,7 +131,7 @@ class Shard:
 
     def _read(self, columns: list[str], group: int | None, encoded: list[str]) -> Any:
         here = [name for name in columns if name in schema_of(self._version).names and name not in self._absent]
-        # A text that stands once in the file and in a million rows is read as it stands, and only then spread out.
+        # A text that occurs once in the file and in a million rows is read as it stands, and only then spread out.
         repeated = [name for name in here if name in self._repeats]
         with open_regular(self._path) as source:
             file = pq.ParquetFile(
@@ -231,7 +231,7 @@ class MemoryShard:
 
 
 def open_shards(folder: Path, names: Sequence[str], problems: list[str]) -> list[Shard]:
-    """The shards of a run in the order in which they were written, without those that a merged one stands for."""
+    """The shards of a run in the order in which they were written, without those that a merged one represents."""
     found: list[Shard] = []
     for name in names:
         try:

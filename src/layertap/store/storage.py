@@ -84,7 +84,7 @@ class Storage:
                 raise OSError(tr("storage.short", there=there, expected=file.stat().st_size))
 
     def put_new(self, file: Path, name: str) -> None:
-        """Puts a file that nobody else may have put: an object of that name and another size is an error."""
+        """Puts a file that only this process may put: an object of that name and another size is an error."""
         folder, _, base = name.rpartition("/")
         there = self.sizes(folder).get(base)
         if there is not None and there != file.stat().st_size:

@@ -139,7 +139,7 @@ def read_header(path: Path, name: str) -> dict[str, TensorEntry]:
     header.pop("__metadata__", None)
     start, end = 8 + length, 0
     entries = {key: _entry(name, key, value, start) for key, value in header.items()}
-    # One tensor after another, without gaps: this rules out overlaps, and bytes that belong to nobody.
+    # One tensor after another, without gaps: this rules out overlaps, and bytes that belong to no tensor.
     for key, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
         if entry.begin - start != end:
             raise _damaged(name, tr("store.tensor_begins", key=key, value=entry.begin - start, end=end))

@@ -34,7 +34,7 @@ SHARD_SECONDS = (10.0, 60.0)
 SETTLED = 120.0
 """Seconds for which a shard stays as it was committed while the run is written: somebody may be reading it."""
 MAX_PROBLEMS = 100
-"""So many troubles are told one by one in run.json; all are counted in `lost`."""
+"""So many problems are listed one by one in run.json; all are counted in `lost`."""
 DURABILITIES = ("fsync", "none")
 """`fsync`: what is committed survives a power cut. `none`: only the death of the process."""
 HEADER_ROOM = ((64 << 10) - 8, (4 << 20) - 8)
@@ -54,7 +54,7 @@ class RunWriter:
 
     Tensors go to disk at once; a record is safe when its shard is committed, which happens by itself (see the constants
     above) and in `commit()`. An OSError (disk full) surfaces as a RunError; shards already committed are untouched, and
-    the writer can be used on: what was lost is counted in `lost` and told in `problems`. A commit waits for the disk,
+    the writer can be used on: what was lost is counted in `lost`, named in `problems`. A commit waits for the disk,
     so that it outlives a power cut; with `durability="none"` it does not, for runs that are not worth it.
     """
 

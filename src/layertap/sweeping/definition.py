@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,11 @@ from layertap.errors import BadArgument, MissingExtra
 from layertap.files import read_text, reason
 from layertap.messages import tr
 from layertap.site import ROLES
+from layertap.sweeping.values import check_keys, did_you_mean, of_kind, strings, table, time_limit, whole_number
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 SECONDS = 3600.0
-"""How long a mode may take when nobody said."""
+"""How long a mode may take by default."""
 TOP = 512
 """So many of the likeliest tokens are kept at each position; the rest as one mass."""
 ALL = "all"
@@ -93,7 +93,9 @@ class Definition:
         for mode in self.modes:
             if mode.name == name:
                 return mode
-        raise BadArgument(tr("sweeping.no_mode", name=name, name2=_near(name, self.names), names=", ".join(self.names)))
+        raise BadArgument(
+            tr("sweeping.no_mode", name=name, name2=did_you_mean(name, self.names), names=", ".join(self.names))
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,7 +120,7 @@ class Definition:
                     tr(
                         "sweeping.no_mode_or_preset",
                         one=one,
-                        one2=_near(one, known),
+                        one2=did_you_mean(one, known),
                         names=", ".join(self.names),
                         value=", ".join((*self.presets, ALL)),
                     )
@@ -159,11 +161,11 @@ def _toml() -> Any:
 
 def _definition(data: Mapping[str, Any], where: str, folder: Path) -> Definition:
     known = {one.name for one in fields(Definition)} - {"folder"}
-    _known(data, known, where)
+    check_keys(data, known, where)
     modes = data.get("modes")
     if not isinstance(modes, Mapping) or not modes:
         raise BadArgument(tr("sweeping.no_modes", where=where))
-    target = _of(data, "target", str, where) or ""
+    target = of_kind(data, "target", str, where) or ""
     if not target and not all(
         isinstance(one, Mapping) and (one.get("target") or one.get("command")) for one in modes.values()
     ):
@@ -177,33 +179,32 @@ def _definition(data: Mapping[str, Any], where: str, folder: Path) -> Definition
                 "sweeping.no_reference",
                 where=where,
                 reference=reference,
-                reference2=_near(reference, names),
+                reference2=did_you_mean(reference, names),
                 names=", ".join(names),
             )
         )
     sites = data.get("sites")
-    what = _texts(data.get("what", ("input", "output")), f"{where}: what")
+    what = strings(data.get("what", ("input", "output")), f"{where}: what")
     if not what or not set(what) <= set(ROLES):
         raise BadArgument(tr("sweeping.what", where=where, what=list(what), roles=", ".join(ROLES)))
-    seconds = data.get("timeout", SECONDS)
     return Definition(
         target=target,
         modes=read,
         reference=reference,
         folder=str(folder),
-        sites=None if sites is None else _texts(sites, f"{where}: sites"),
-        exclude=_texts(data.get("exclude", ()), f"{where}: exclude"),
+        sites=None if sites is None else strings(sites, f"{where}: sites"),
+        exclude=strings(data.get("exclude", ()), f"{where}: exclude"),
         what=what,
         keep=data.get("keep", "tensor"),
         input=_input(data.get("input"), where),
         presets=_presets(data.get("presets"), names, where),
         questions=_questions(data.get("questions"), names, where),
-        seed=_whole(data, "seed", where, 0, least=0),
-        timeout=_seconds(seconds, f"{where}: timeout"),
-        threads=_whole(data, "threads", where, 0),
-        jobs=_whole(data, "jobs", where, 0),
-        inherit=_texts(data.get("inherit", ()), f"{where}: inherit"),
-        top_k=_whole(data, "top_k", where, TOP),
+        seed=whole_number(data, "seed", where, 0, least=0),
+        timeout=time_limit(data.get("timeout", SECONDS), f"{where}: timeout"),
+        threads=whole_number(data, "threads", where, 0),
+        jobs=whole_number(data, "jobs", where, 0),
+        inherit=strings(data.get("inherit", ()), f"{where}: inherit"),
+        top_k=whole_number(data, "top_k", where, TOP),
         sensitivity=_sensitivity(data.get("sensitivity", "auto"), names, where),
     )
 
@@ -222,8 +223,8 @@ def _mode(name: str, value: Any, where: str) -> ModeDefinition:
         raise BadArgument(tr("sweep.reserved_name", where=where))
     if not isinstance(value, Mapping):
         raise BadArgument(tr("sweeping.where_table", where=where, value=value))
-    _known(value, {one.name for one in fields(ModeDefinition)} - {"name"}, where)
-    dtype = (_of(value, "dtype", str, where) or "").removeprefix("torch.")
+    check_keys(value, {one.name for one in fields(ModeDefinition)} - {"name"}, where)
+    dtype = (of_kind(value, "dtype", str, where) or "").removeprefix("torch.")
     dtype = {
         "fp32": "float32",
         "fp16": "float16",
@@ -235,7 +236,7 @@ def _mode(name: str, value: Any, where: str) -> ModeDefinition:
     }.get(dtype, dtype)
     if dtype and dtype not in DTYPES:
         raise BadArgument(
-            tr("sweeping.dtype", where=where, dtype=dtype, dtype2=_near(dtype, DTYPES), dtypes=", ".join(DTYPES))
+            tr("sweeping.dtype", where=where, dtype=dtype, dtype2=did_you_mean(dtype, DTYPES), dtypes=", ".join(DTYPES))
         )
     compiled = value.get("compile", "")
     if not isinstance(compiled, (str, bool)):
@@ -245,19 +246,19 @@ def _mode(name: str, value: Any, where: str) -> ModeDefinition:
         raise BadArgument(tr("sweeping.quantize", where=where, quantize=quantize))
     mode = ModeDefinition(
         name=name,
-        about=_of(value, "about", str, where) or "",
-        target=_of(value, "target", str, where) or "",
-        env={str(key): _env_value(one, f"{where}: env.{key}") for key, one in _table(value, "env", where).items()},
-        arguments=dict(_table(value, "arguments", where)),
+        about=of_kind(value, "about", str, where) or "",
+        target=of_kind(value, "target", str, where) or "",
+        env={str(key): _env_value(one, f"{where}: env.{key}") for key, one in table(value, "env", where).items()},
+        arguments=dict(table(value, "arguments", where)),
         dtype=dtype,
-        device=_of(value, "device", str, where) or "",
+        device=of_kind(value, "device", str, where) or "",
         quantize=quantize,
-        ignore=_texts(value.get("ignore", ()), f"{where}: ignore"),
+        ignore=strings(value.get("ignore", ()), f"{where}: ignore"),
         compile="inductor" if compiled is True else compiled or "",
-        batch=_whole(value, "batch", where, 0),
-        threads=_whole(value, "threads", where, 0),
+        batch=whole_number(value, "batch", where, 0),
+        threads=whole_number(value, "threads", where, 0),
         command=_command(value.get("command", ()), where),
-        timeout=_seconds(value.get("timeout", 0.0), f"{where}: timeout", least=0.0),
+        timeout=time_limit(value.get("timeout", 0.0), f"{where}: timeout", least=0.0),
     )
     if mode.ignore and not mode.quantize:
         raise BadArgument(tr("sweeping.ignore", where=where))
@@ -269,7 +270,7 @@ def _mode(name: str, value: Any, where: str) -> ModeDefinition:
 def _command(value: Any, where: str) -> str | tuple[str, ...]:
     if isinstance(value, str):
         return value
-    return _texts(value, f"{where}: command")
+    return strings(value, f"{where}: command")
 
 
 def _env_value(value: Any, where: str) -> str:
@@ -286,7 +287,7 @@ def _input(value: Any, where: str) -> Mapping[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise BadArgument(tr("sweeping.input_table", where=where, value=value))
-    _known(value, set(_INPUT), where)
+    check_keys(value, set(_INPUT), where)
     sources = [key for key in ("random", "file", "prompt") if key in value]
     if len(sources) > 1:
         raise BadArgument(tr("sweeping.exclusive", where=where, sources=" and ".join(sources)))
@@ -294,15 +295,15 @@ def _input(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(shape, (list, tuple)) or not shape or not all(type(one) is int and one > 0 for one in shape):
         raise BadArgument(tr("sweeping.random", where=where, shape=shape))
     for key in ("vocabulary", "seq_len"):
-        _whole(value, key, where, 0)
-    _whole(value, "seed", where, 0, least=0)
+        whole_number(value, key, where, 0)
+    whole_number(value, "seed", where, 0, least=0)
     return dict(value)
 
 
 def _presets(value: Any, names: Sequence[str], where: str) -> Mapping[str, tuple[str, ...]]:
     found = {}
-    for preset, members in ({} if value is None else _table({"presets": value}, "presets", where)).items():
-        members = _texts(members, f"{where}: presets.{preset}")
+    for preset, members in ({} if value is None else table({"presets": value}, "presets", where)).items():
+        members = strings(members, f"{where}: presets.{preset}")
         for name in members:
             if name not in names:
                 raise BadArgument(
@@ -311,7 +312,7 @@ def _presets(value: Any, names: Sequence[str], where: str) -> Mapping[str, tuple
                         where=where,
                         preset=preset,
                         name=name,
-                        name2=_near(name, names),
+                        name2=did_you_mean(name, names),
                         names=", ".join(names),
                     )
                 )
@@ -321,8 +322,8 @@ def _presets(value: Any, names: Sequence[str], where: str) -> Mapping[str, tuple
 
 def _questions(value: Any, names: Sequence[str], where: str) -> Mapping[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
-    for question, pair in ({} if value is None else _table({"questions": value}, "questions", where)).items():
-        pair = _texts(pair, f"{where}: questions.{question!r}")
+    for question, pair in ({} if value is None else table({"questions": value}, "questions", where)).items():
+        pair = strings(pair, f"{where}: questions.{question!r}")
         if len(pair) != 2 or not set(pair) <= set(names):
             raise BadArgument(tr("sweeping.question", where=where, question=question, pair=list(pair)))
         found[str(question)] = (pair[0], pair[1])
@@ -331,67 +332,16 @@ def _questions(value: Any, names: Sequence[str], where: str) -> Mapping[str, tup
 
 def _sensitivity(value: Any, names: Sequence[str], where: str) -> Any:
     if isinstance(value, (list, tuple)):
-        value = _texts(value, f"{where}: sensitivity")
+        value = strings(value, f"{where}: sensitivity")
         wrong = [name for name in value if name not in names]
         if not wrong:
             return value
-        raise BadArgument(tr("sweeping.sensitivity_mode", where=where, wrong=wrong[0], value=_near(wrong[0], names)))
+        raise BadArgument(
+            tr("sweeping.sensitivity_mode", where=where, wrong=wrong[0], value=did_you_mean(wrong[0], names))
+        )
     if value not in _SENSITIVITY:
         raise BadArgument(tr("sweeping.sensitivity", where=where, value=value))
     return value
-
-
-def _known(data: Mapping[str, Any], known: set[str], where: str) -> None:
-    for key in data:
-        if key not in known:
-            raise BadArgument(
-                tr(
-                    "sweeping.no_key",
-                    where=where,
-                    key=key,
-                    value=_near(str(key), known),
-                    value2=", ".join(sorted(known)),
-                )
-            )
-
-
-def _table(data: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    value = data.get(key) or {}
-    if not isinstance(value, Mapping):
-        raise BadArgument(tr("sweeping.table", where=where, key=key, value=value))
-    return value
-
-
-def _of(data: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
-    value = data.get(key)
-    if value is not None and not isinstance(value, kind):
-        raise BadArgument(tr("sweeping.string", where=where, key=key, value=value))
-    return value
-
-
-def _texts(value: Any, where: str) -> tuple[str, ...]:
-    value = [value] if isinstance(value, str) else value
-    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
-        raise BadArgument(tr("sweeping.strings", where=where, value=value))
-    return tuple(value)
-
-
-def _whole(data: Mapping[str, Any], key: str, where: str, default: int, least: int = 1) -> int:
-    value = data.get(key, default)
-    if type(value) is not int or (key in data and value < least):
-        raise BadArgument(tr("sweeping.whole", where=where, key=key, value=value, least=least))
-    return value
-
-
-def _seconds(value: Any, where: str, least: float = 1e-3) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
-        raise BadArgument(tr("sweeping.seconds", where=where, value=value))
-    return float(value)
-
-
-def _near(name: str, names: Any) -> str:
-    near = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.5)
-    return tr("sweeping.did_you_mean", value=" or ".join(map(repr, near))) if near else ""
 
 
 def slug(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 LEFT_ALONE = 1 << 29
@@ -13,12 +14,10 @@ FIRST_GUESS = 1 << 30
 
 def available() -> int:
     """Bytes that can be had without swapping; without /proc half of what the machine has."""
-    try:
+    with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return min(int(line.split()[1]) * 1024, _group_limit())
-    except (OSError, ValueError, IndexError):
-        pass
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (OSError, ValueError, AttributeError):

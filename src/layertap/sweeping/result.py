@@ -71,7 +71,7 @@ class Tokens:
     covered: float
     """The mean mass of the tokens that both have kept; below 1 the divergence is a lower bound."""
     not_finite: int = 0
-    """Positions whose logits hold NaN on either side; every mean is NaN then."""
+    """Positions whose logits contain NaN on either side; every mean is NaN then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

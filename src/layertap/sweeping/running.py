@@ -51,7 +51,7 @@ def sweep(
     """Runs one input through many modes, each in a process of its own, and compares all of them.
 
     `definition` is a TOML file, or a dictionary of the same shape; `modes` a preset, a list, or None for all.
-    `reference` and `sites` replace the definition's, `changes` any of its keys. A mode whose run lies in the folder
+    `reference` and `sites` replace the definition's, `changes` any of its keys. A mode whose run is in the folder
     `output` already is not run again, unless its definition or its files have changed, or `fresh` is set. At most
     `jobs` modes run at once, as memory allows, each for `timeout` seconds at most. A mode that fails does not stop the
     others: it is in the result with its error, and the verdict is then inconclusive.
@@ -237,7 +237,7 @@ def _settle(plan: _SweepPlan, mode: ModeDefinition, job: Job, pool: Pool) -> Fin
 
 
 def _problem(folder: Path) -> str:
-    """Why a folder holds no run that can be compared; empty where it does."""
+    """Why a folder contains no run that can be compared; empty where it does."""
     try:
         run = Run(folder)
     except LayertapError as error:
@@ -284,7 +284,7 @@ def _claimed(folder: Path) -> Iterator[None]:
     if (folder / "run.json").exists():
         raise RunExists(tr("sweeping.holds_run", folder=folder))
     lock = FolderLock(folder, 0, lambda folder, ours: (_refused(one) for one in [folder]))
-    for kind in KINDS:  # of a sweep that was killed: nobody else writes here now
+    for kind in KINDS:  # of a sweep that was killed: no other process writes here now
         for left in folder.glob(f".{kind}-*"):
             remove(left)
     try:

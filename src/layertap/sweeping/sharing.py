@@ -1,7 +1,7 @@
 """Tensors that several modes have in common lie on the disk once.
 
 A finished run keeps its own tensors in its own file, and finds the others in hard links to the files of the runs that
-had them first. Each link has the name that the file has there, and a shard of the same name holds the rows whose
+had them first. Each link has the name that the file has there, and a shard of the same name contains the rows whose
 tensors are in it: so every run is complete by itself, and stays so when another is removed.
 """
 
@@ -30,7 +30,7 @@ Identity = tuple[int, str, tuple[int, ...]]
 
 @dataclass(slots=True)
 class Pool:
-    """All tensors of the finished runs by identity, and where each lies."""
+    """All tensors of the finished runs by identity, and where each is."""
 
     places: dict[Identity, tuple[Path, str]] = field(default_factory=dict)
     """Identity → the file and the tensor's name in it."""

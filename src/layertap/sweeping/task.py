@@ -1,4 +1,4 @@
-"""What a worker is told, as JSON; and the hash by which a finished mode is known to be still what is asked for."""
+"""A worker's task, as JSON; and the hash by which a finished mode is known to be still what is asked for."""
 
 from __future__ import annotations
 

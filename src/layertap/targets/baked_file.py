@@ -25,7 +25,7 @@ from layertap.targets.target import told
 
 _ABSENT = tr("bake.no_tap")
 _WRAPPER = "model."
-"""What stands before the names of the weights: the model is a child of what was compiled."""
+"""What is before the names of the weights: the model is a child of what was compiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Runner:
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """As the file names them; on the meta device where the runtime holds the data."""
     computes: frozenset[str] = frozenset()
-    """The coarser dtypes in which the runtime says that it computes."""
+    """The coarser dtypes in which the runtime states that it computes."""
     notes: tuple[str, ...] = ()
 
 

@@ -91,7 +91,7 @@ def check_baked(
 ) -> Trust:
     """Runs a compiled form of a tapped model on both inputs; `untapped` is the same without taps, for the drift.
 
-    `computes` are dtypes coarser than the tensors', in which the runtime says that it computes: `{"bfloat16"}`.
+    `computes` are dtypes coarser than the tensors', in which the runtime states that it computes: `{"bfloat16"}`.
 
     >>> from torch import nn
     >>> import layertap as lt

@@ -16,7 +16,7 @@ from layertap.messages import tr
 from layertap.targets.target import Inputs, Target, as_inputs
 
 DEFAULT_LENGTH = 32
-"""How many random ids there are when nobody said."""
+"""How many random ids there are by default."""
 
 
 def make_inputs(

@@ -161,7 +161,7 @@ class Onnx(Reader):
             return graph
 
     def _tap(self, value: str) -> str:
-        """What is made an output to see a value: the value itself, or the floats that its integers stand for."""
+        """What is made an output to see a value: the value itself, or the floats that its integers represent."""
         return f"{value}/layertap" if value in self._scales else value
 
     def _argument(self, value: Any) -> Argument:
@@ -179,7 +179,7 @@ def weights_of(onnx: Any, graph: Any) -> dict[str, torch.Tensor]:
         if "." in tensor.name or rounded:
             dtype = getattr(torch, onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).name, torch.float32)
             if rounded and not dtype.is_floating_point:
-                dtype = torch.int8  # of either sign, and of 4 bits too: the coarsest rounding that is told apart
+                dtype = torch.int8  # of either sign, and of 4 bits too: the coarsest rounding that is distinguished
             # One without a module's name belongs to the file as a whole.
             name = tensor.name if "." in tensor.name else tensor.name.strip("/").replace("/", "_")
             found[name] = torch.empty(tuple(tensor.dims), dtype=dtype, device="meta")

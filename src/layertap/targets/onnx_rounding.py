@@ -1,4 +1,4 @@
-"""What the integers of a quantised ONNX graph stand for: the scale and the zero point of each rounded value.
+"""What the integers of a quantised ONNX graph represent: the scale and the zero point of each rounded value.
 
 A value's scale is an input of the operation that makes it, or of the DequantizeLinear that reads it. Operations that
 only move elements hand their input's scale on.

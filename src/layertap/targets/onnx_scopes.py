@@ -233,7 +233,7 @@ class _Names(_Way):
         return any(owner == path or owner.startswith(f"{path}.") for owner in self._owners)
 
     def _prefixes(self, graph: Any) -> dict[str, str]:
-        """First part of a name → what stands before it: containers that are never called leave no trace in names."""
+        """First part of a name → what is before it: containers that are never called leave no trace in names."""
         found: dict[str, set[str]] = {}
         for node in graph.node:
             parts = _parts(node.name)

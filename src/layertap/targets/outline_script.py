@@ -156,7 +156,7 @@ class _Called:
 
 
 def _place(value: ast.expr, own: str, names: dict[str, ast.expr]) -> str | None:
-    """The path below `self` that an expression stands for: `self.blocks`, `getattr(blocks, "0")`; None for others."""
+    """The path below `self` that an expression represents: `self.blocks`, `getattr(blocks, "0")`; None for others."""
     parts: list[str] = []
     for _ in range(DEEPEST):
         if isinstance(value, ast.Name) and value.id == own:

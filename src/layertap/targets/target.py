@@ -43,7 +43,7 @@ class Target:
     name: str
     """What the user called it: `file.py:factory`, `hf:PATH`."""
     load_tokenizer: Callable[[], Any] | None = None
-    """Loads the tokenizer that lies beside the model; None where there is none."""
+    """Loads the tokenizer that is beside the model; None where there is none."""
 
     def run(self, inputs: Any = None) -> Any:
         """The model's output, computed without gradients; the target's own inputs are used when none are given.

@@ -1,7 +1,7 @@
 """TorchScript: a file of `torch.jit.save`, or a ScriptModule in memory.
 
 After loading, scopes are gone, but the graphs of the methods still call each other: following `prim::GetAttr` from
-`self` names the module behind every `prim::CallMethod`. A call is inlined only when a wanted site lies inside it. At a
+`self` names the module behind every `prim::CallMethod`. A call is inlined only when a wanted site is inside it. At a
 tap, a clone of the value is appended to one list, together with its name; the list is returned beside the output. A
 list, not extra outputs: it also works inside loops and branches, and keeps the order of execution.
 """
@@ -95,7 +95,7 @@ class TorchScript(Reader):
 
 @contextlib.contextmanager
 def _undeprecated() -> Iterator[None]:
-    """torch says of every such file that its format is deprecated; whoever opens one knows."""
+    """torch states of every such file that its format is deprecated; whoever opens one knows."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
         yield
@@ -237,7 +237,7 @@ def _append(graph: Any, after: Any, path: str, value: Any, taps: Any, leaves: Ma
 def _leaves(call: Any, module: Any) -> dict[tuple[int, ...], str]:
     """What a call returns: the place of each tensor in the value → the name of its leaf.
 
-    A scripted method returns what its source says, and is told by its place in that source. A traced one returns those
+    A scripted method returns what its source states, and leaves are named by place. A traced one returns those
     values of the module that are used later, in the order of that use: (b, a) where the module returned (a, b) and b
     came first. So they are put in the order of computation, and called v0, v1 where there are several.
     """

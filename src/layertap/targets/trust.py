@@ -1,6 +1,6 @@
-"""Are the captures of an artefact real? Asked once for each set of taps, told in the receipt.
+"""Are the captures of an artefact real? Asked once for each set of taps, reported in the receipt.
 
-Drift: taps can change what a compiler fuses, so the tapped artefact's own output is held against the untapped one's.
+Drift: taps can change what a compiler fuses, so the tapped artefact's own output is compared with the untapped one's.
 Freshness: on a second input every capture must change, or it is a constant of the file, or a relic of its making.
 """
 

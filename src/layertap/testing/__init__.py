@@ -1,10 +1,10 @@
-"""A model in a test suite: record it, and hold it against a golden baseline that lies in git.
+"""A model in a test suite: record it, and hold it against a golden baseline that is in git.
 
     assert_matches   a run against its golden; fails with the printed report
     save_golden      a run -> one small file of text
     load_golden      the way back, as a run in memory
 
-    golden      the file: what stands in it, read with suspicion         <- read first
+    golden      the file: what is in it, read with suspicion         <- read first
     matching    assert_matches
     plugin      for pytest: the fixture `layertap_golden`, the option `--layertap-update`
     session     what one pytest session has written

@@ -33,7 +33,7 @@ GOLDEN_FORMAT = 1
 """The version of the file that this layertap writes, and the newest that it reads."""
 SUFFIX = ".layertap"
 MAX_BYTES = 64 << 20
-"""A larger file is refused: nobody puts such a golden into git."""
+"""A larger file is refused: such a golden does not belong in git."""
 
 _USUAL: dict[str, Any] = {
     **dict.fromkeys(("step", "rank", "nan", "pos_inf", "neg_inf", "zero"), 0),
@@ -74,7 +74,7 @@ def load_golden(path: str | os.PathLike[str]) -> Run:
 
 
 def as_run(source: Any) -> Run:
-    """A run, whatever stands for it: a `Run`, a recorder, a golden's path, or what `layertap diff` opens."""
+    """A run, whatever represents it: a `Run`, a recorder, a golden's path, or what `layertap diff` opens."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         return load_golden(path) if path.suffix == SUFFIX and path.is_file() else open_run(path)

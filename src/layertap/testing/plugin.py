@@ -36,7 +36,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.+=,-]")
 def layertap_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Compares a run with this test's golden: `layertap_golden(rec, name=None, *, floor=None)`.
 
-    It lies at `golden/<module>/<test name>.layertap` beside the test's file, or there under a given name.
+    It is at `golden/<module>/<test name>.layertap` beside the test's file, or there under a given name.
     """
     folder = request.path.parent / "golden" / request.path.stem
     default = file_name(request.node.nodeid.partition("::")[2] or request.node.name)

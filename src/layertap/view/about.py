@@ -1,4 +1,4 @@
-"""What is known of a run as a whole: who made it, when, of what, and what its receipt says."""
+"""What is known of a run as a whole: who made it, when, of what, and what its receipt states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from layertap.view.sides import Side
 
 
 def run_dict(side: Side) -> dict[str, Any]:
-    """The JSON twin of a run's page."""
+    """The JSON form of a run's page."""
     with side.lock:
         run = side.run
         receipt = run.receipt

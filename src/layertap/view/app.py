@@ -1,4 +1,4 @@
-"""Which address gives what. Every page has a twin in JSON; nothing here writes."""
+"""Which address gives what. Every page has a counterpart in JSON; nothing here writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STATIC = {
 }
 """Files of pages: name → package and type. Nothing else is read from the disk by name."""
 ROWS = 20_000
-"""So many rows a JSON twin has unless `count` asks for another part."""
+"""So many rows a JSON form has unless `count` asks for another part."""
 
 
 class Json(JSONResponse):
@@ -104,7 +104,7 @@ def _answer(work: Endpoint) -> Callable[[_PageApp, Request], Response]:
             return _problem(request, self.why(error), 422)
         except OSError as error:
             return _problem(request, printable(str(error)), 410)
-        except Exception as error:  # noqa: BLE001  what nobody foresaw is said where it is seen, in one line
+        except Exception as error:  # noqa: BLE001  an unforeseen error is shown on the page, in one line
             return _problem(request, tr("view.unforeseen", error=printable(f"{type(error).__name__}: {error}")), 500)
 
     return answered

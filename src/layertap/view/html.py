@@ -46,7 +46,7 @@ def options(choices: Iterable[tuple[object, str]], chosen: object) -> str:
 
 
 def verdict_section(state: str, inner: str) -> str:
-    """What stands above everything else of a page."""
+    """What is above everything else of a page."""
     css = "" if state == "none" else f" {state}"
     label = text("view.verdict")
     return f"<section id='verdict' class='verdict{css}' data-verdict='{state}' aria-label='{label}'>{inner}</section>"

@@ -225,7 +225,7 @@ Ladder = ComparedLadder | SingleLadder
 
 
 def ladder_dict(ladder: SingleLadder) -> dict[str, Any]:
-    """The JSON twin of a run that is compared with nothing."""
+    """The JSON form of a run that is compared with nothing."""
     from layertap.report.show import run_rows
 
     return {"step": ladder.step, "rows": run_rows(ladder.run, step=ladder.step)}

@@ -74,7 +74,7 @@ class ResultFile:
 
 
 def is_result(source: str) -> bool:
-    """Whether a path is a result and no run: a sweep's folder, or a JSON file that holds one."""
+    """Whether a path is a result and no run: a sweep's folder, or a JSON file that contains one."""
     path = Path(source)
     if path.is_dir():
         return (path / SWEEP).is_file()

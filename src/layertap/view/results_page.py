@@ -1,4 +1,4 @@
-"""The page of the results that lie beside the runs, and its JSON twin."""
+"""The page of the results that lie beside the runs, and its JSON form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def results_page(session: Session, query: Query) -> str:
 
 
 def results_dict(session: Session, query: Query) -> dict[str, Any]:
-    """The JSON twin: which results there are, and the chosen one whole."""
+    """The JSON form: which results there are, and the chosen one whole."""
     found = chosen(session, query)
     listed = [{"number": one.number, "name": one.name, "path": one.source, "kind": one.kind} for one in session.results]
     return {"results": listed, "chosen": found.number, "problem": found.problem, "result": jsonable(found.data)}

@@ -85,7 +85,7 @@ class Scanner:
     why_no_branches: str = ""
 
     def open(self) -> None:
-        """Opens the model; an error says what is wrong with it, before a page is shown."""
+        """Opens the model; an error states what is wrong with it, before a page is shown."""
         target = open_target(self.spec)
         target.model.eval()
         try:
@@ -97,7 +97,7 @@ class Scanner:
         if not self.layers:
             raise BadArgument(tr("scan.no_layers", model=type(target.model).__name__))
         if self.plan:
-            read_plan(self.plan, self.branches)  # what is wrong with it is told at once
+            read_plan(self.plan, self.branches)  # what is wrong with it is reported at once
         self._target = target
 
     @property

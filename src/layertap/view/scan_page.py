@@ -108,7 +108,7 @@ def _furthest(values: Numbers) -> Numbers:
 
 
 def scan_dict(scan: Scan | None, token: int | None) -> dict[str, Any]:
-    """The JSON twin: the run as a whole, and every number of one token."""
+    """The JSON form: the run as a whole, and every number of one token."""
     if scan is None:
         return {"number": 0}
     found: dict[str, Any] = {

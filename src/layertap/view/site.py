@@ -1,4 +1,4 @@
-"""What is known of the chosen site, on one side or both: the data behind its panel, and its JSON twin."""
+"""What is known of the chosen site, on one side or both: the data behind its panel, and its JSON form."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def chosen(session: Session, query: Query) -> Chosen:
 
 
 def site_dict(session: Session, query: Query) -> dict[str, Any]:
-    """The JSON twin of a site's panel."""
+    """The JSON form of a site's panel."""
     one = chosen(session, query)
     found: dict[str, Any] = {"site": query.site, "step": one.step}
     if one.row is not None:
@@ -142,7 +142,7 @@ def worst(one: Chosen) -> list[dict[str, Any]]:
 
 
 def cell(one: Chosen, row: int, column: int, rows: int, columns: int) -> dict[str, Any]:
-    """The value behind a pixel of a map of `rows` by `columns` pixels: the largest that it stands for."""
+    """The value behind a pixel of a map of `rows` by `columns` pixels: the largest that it represents."""
     plane = one.plane
     maps = one.maps()
     if not maps or not plane.height or not plane.width:

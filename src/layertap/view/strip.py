@@ -36,7 +36,7 @@ def coloured(session: Session, query: Query, ladder: Ladder) -> Ladder:
 
 
 def strip_part(session: Session, query: Query, ladder: Ladder | None) -> str:
-    """The strip, or nothing where the input holds no token ids."""
+    """The strip, or nothing where the input contains no token ids."""
     strip = None if ladder is None else strip_of(session, query, ladder)
     if strip is None or ladder is None:
         return ""
@@ -117,7 +117,7 @@ def _chosen(session: Session, query: Query, ladder: Ladder, strip: Strip) -> str
 
 
 def strip_dict(session: Session, query: Query, ladder: Ladder) -> dict[str, Any]:
-    """The JSON twin; with `t` the error of that token at every site too."""
+    """The JSON form; with `t` the error of that token at every site too."""
     strip = strip_of(session, query, ladder)
     if strip is None:
         return {"ids": [], "why": tr("view.no_ids")}

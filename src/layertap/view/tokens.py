@@ -61,7 +61,7 @@ class TokenErrors:
 
 
 def strip_of(session: Session, query: Query, ladder: Ladder) -> Strip | None:
-    """The strip of what a page shows; None where the input holds no token ids."""
+    """The strip of what a page shows; None where the input contains no token ids."""
     numbers = tuple(number for number in (query.a, query.b) if number is not None)
     key = ("strip", *numbers, ladder.step, id(ladder.report) if isinstance(ladder, ComparedLadder) else 0)
     found: Strip | None = session.cached(key, lambda: _strip(session, query, ladder))
@@ -177,7 +177,7 @@ def _log_chances(logits: npt.NDArray[Any], ids: npt.NDArray[np.int64]) -> Number
 
 
 def _ids_record(side: Side, step: int | None) -> Record | None:
-    """The model's own input that holds token ids: whole numbers, batch by tokens, and no mask."""
+    """The model's own input that contains token ids: whole numbers, batch by tokens, and no mask."""
     with side.lock:
         index = side.run.index
         rows = index.unasked()

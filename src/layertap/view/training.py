@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from layertap.watching.trigger_birth import TriggerReport
 
 CELLS = 200_000
-"""Numbers of a grid that its JSON twin has at once; `from` and `count` choose other sites."""
+"""Numbers of a grid that its JSON form has at once; `from` and `count` choose other sites."""
 
 
 def training_page(session: Session, query: Query) -> str:
@@ -59,7 +59,7 @@ def training_page(session: Session, query: Query) -> str:
 
 
 def training_dict(session: Session, query: Query) -> dict[str, Any]:
-    """The JSON twin: for each run its losses, its triggers, and a statistic for each site and step."""
+    """The JSON form: for each run its losses, its triggers, and a statistic for each site and step."""
     numbers = [query.a] if query.b is None else [query.a, query.b]
     found = []
     for side in (session.sides[number] for number in numbers):

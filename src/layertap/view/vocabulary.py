@@ -61,7 +61,7 @@ class Vocabulary:
 
 
 def _byte_letters() -> dict[int, str]:
-    """The letter that stands for each byte in byte-level vocabularies: itself where it prints, else one from 256 on."""
+    """The letter that represents each byte in byte-level vocabularies: itself where it prints, else one from 256 on."""
     prints = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in prints]
     return {byte: chr(byte) for byte in prints} | {byte: chr(256 + place) for place, byte in enumerate(others)}

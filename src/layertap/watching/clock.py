@@ -1,8 +1,8 @@
-"""The events of a training loop that nobody edits: batches, backward passes, optimizer steps, steps that AMP skips.
+"""The events of a training loop that is not edited: batches, backward passes, optimizer steps, steps that AMP skips.
 
-One clock for the process. While someone listens, it stands at five doors of torch (two of them torch's own global
+One clock for the process. While someone listens, it hooks five functions of torch (two of them torch's own global
 optimizer hooks); with the last listener gone, torch is as it was. A listener's error never reaches the loop: the
-listener is told of it, and says whether it may.
+listener gets it, and decides whether it may.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class WatchConfig:
     path: str = "runs/watch"
     """The run's folder."""
     model: str = ""
-    """The model's class or variable, for a script that nobody edits; empty: what the optimizer trains."""
+    """The model's class or variable, for a script that is not edited; empty: what the optimizer trains."""
     sites: Any = None
     exclude: Any = None
     what: tuple[str, ...] = ("output", "grad_output")
@@ -183,7 +183,7 @@ def _check(config: WatchConfig) -> None:
     if config.ring < 0 or config.after < 0:
         raise BadArgument(tr("watch.negative", ring=config.ring, after=config.after))
     for level in config.keep.values() if isinstance(config.keep, Mapping) else [config.keep]:
-        parse_level(level)  # told before the training starts, not when its optimizer is made
+        parse_level(level)  # reported before the training starts, not when its optimizer is made
     parse_bytes(config.budget)
     parse_bytes(config.ring_budget)
     parse_bytes(config.disk)

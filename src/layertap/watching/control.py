@@ -24,7 +24,7 @@ class Control:
         self._next = 0.0
 
     def begin(self, folder: Path) -> None:
-        """What lies in the folder already was meant for an earlier session."""
+        """What is in the folder already was meant for an earlier session."""
         self._folder = folder
         self._stamps = {name: _stamp(folder / name) for name in FILES}
 

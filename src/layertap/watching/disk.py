@@ -51,7 +51,7 @@ class DiskBudget:
 
     @property
     def notes(self) -> list[str]:
-        """What the receipt tells of it."""
+        """What the receipt reports of it."""
         if not self.thinned:
             return []
         told = tr("watch.thinned", thinned=self.thinned, through=self.through)

@@ -1,8 +1,8 @@
-"""Ends of a process that run no `atexit` function: `os._exit`, `os.abort`, `os.exec…`, a signal that nobody handles.
+"""Ends of a process that run no `atexit` function: `os._exit`, `os.abort`, `os.exec…`, a signal without a handler.
 
 What is to be saved is saved first; then the process ends as it would have, by the same code or signal. A Python handler
 for SIGTERM would not do: frameworks look whether there is one and leave theirs out, and none runs while the main thread
-waits in a collective. So `faulthandler`, which Python's own table of handlers knows nothing of, writes to a pipe, and a
+waits in a collective. So `faulthandler`, which Python's own table of handlers has no record of, writes to a pipe, and a
 thread that reads it saves.
 """
 
@@ -133,7 +133,7 @@ def _die(number: int) -> None:
 
 
 def _handler(number: int) -> int:
-    """The address of the C handler of a signal, 0 where it has none: Python's own table tells only of Python's."""
+    """The address of the C handler of a signal, 0 where it has none: Python's own table reports only of Python's."""
     room = (ctypes.c_void_p * 64)()  # struct sigaction is smaller everywhere, and begins with the handler
     ctypes.CDLL(None).sigaction(number, None, ctypes.byref(room))
     return room[0] or 0

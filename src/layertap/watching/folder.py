@@ -132,7 +132,7 @@ class RunFolder:
 
 
 def signature(model: nn.Module) -> str:
-    """Tells models apart by the names, shapes and dtypes of their parameters."""
+    """Distinguishes models by the names, shapes and dtypes of their parameters."""
     told = [f"{name} {list(p.shape)} {p.dtype}" for name, p in model.named_parameters()]
     return hashlib.sha256("\n".join([type(model).__name__, *told]).encode()).hexdigest()[:16]
 

@@ -81,7 +81,7 @@ class Watch:
         self._open = False
         self._pid = os.getpid()
         if self.active:
-            # The plan is checked before anything is touched: a pattern that matches nothing is told here.
+            # The plan is checked before anything is touched: a pattern that matches nothing is reported here.
             self._training = self._started(compiled_wrapper(model) if wrapper is None else wrapper)
             self._open = True
             for other in clock.listeners():
@@ -205,7 +205,7 @@ class Watch:
             self._save_ring(what)
         self.close()
 
-    # What the clock tells.
+    # Called by the clock.
 
     def on_batch(self, loader: int, data: int, index: int, ahead: bool, batch: Any) -> None:
         self._look_for_another_training()
@@ -267,7 +267,7 @@ class Watch:
         self._training = self._started(compiled_wrapper(self.model))
 
     def _sampled_weights(self) -> tuple[Any, ...]:
-        """What changes when weights are set: of the first and the last parameter, where it lies and its version."""
+        """What changes when weights are set: of the first and the last parameter, where it is and its version."""
         if not self._sample:
             found = list(self.model.parameters())
             self._sample = found[:1] + found[-1:]

@@ -62,7 +62,7 @@ class SiteRule:
         return self.paths is None or record.site.path in self.paths
 
     def on(self, model: nn.Module) -> SiteRule:
-        """The rule for a model: its patterns are read, and told now if they match nothing."""
+        """The rule for a model: its patterns are read, and reported now if they match nothing."""
         if self.sites == "**":
             return self
         return replace(self, paths=frozenset(select(Uncompiled(model), self.sites, what=ROLES).paths))

@@ -55,7 +55,7 @@ def scalars_text(scalars: dict[str, Any]) -> str:
 
 
 class Scalars:
-    """Sees each step that was recorded, in the writer's thread. An error here is told once, and harms nothing else."""
+    """Sees each step that was recorded, in the writer's thread. An error here is reported once, and no more."""
 
     def __init__(self, *, progress: float, tensorboard: Any) -> None:
         self.folder: Path | None = None

@@ -1,4 +1,4 @@
-"""A script that nobody edits: what `layertap watch` sets up around it, and what happens inside.
+"""A script that is not edited: what `layertap watch` sets up around it, and what happens inside.
 
 Outside (`run`): the command is started with a folder on PYTHONPATH whose sitecustomize waits for torch's first
 optimizer, so it works for `python train.py`, `python -m package`, torchrun and whatever else ends in a Python. Inside
@@ -51,7 +51,7 @@ class WatchedRun:
     pid: int
     rank: int
     closed: bool
-    """False when the process ended without a word: killed, or by os._exit."""
+    """False when the process ended without notice: killed, or by os._exit."""
     receipt: str
     fired: int
     triggers: list[str]

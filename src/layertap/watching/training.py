@@ -113,7 +113,7 @@ class Training:
         )
         return self.ring
 
-    # What the clock tells.
+    # Called by the clock.
 
     def on_batch(self, loader: int, data: int, index: int, ahead: bool, batch: Any) -> None:
         if self._steps.on_batch():

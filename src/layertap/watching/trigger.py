@@ -146,7 +146,7 @@ class Rules:
         bad = [record for record in records if self.bad(record) and not (excused and "grad" in record.site.role)]
         self._clean.update(str(record.site) for record in records if not record.statistics.nonfinite)
         was_ill, self._ill = self._ill, bool(bad)
-        if not bad or was_ill:  # what was born keeps spreading: it is told once
+        if not bad or was_ill:  # bad values keep spreading: they are reported once
             return None
         return Reason(rule="nonfinite", text=nonfinite_text(bad[0]), first=bad[0])
 

@@ -11,7 +11,7 @@ from layertap.result import Note
 from layertap.site import Record
 
 HISTORY = 50
-"""Steps that a number is held against."""
+"""Steps that a number is compared with."""
 ENOUGH = 10
 """Steps that must have been seen before one can stand out."""
 STANDS_OUT = 10.0

@@ -1,4 +1,4 @@
-"""The last steps in memory: what stands between the sink and the run's writer while a training is watched.
+"""The last steps in memory: what is between the sink and the run's writer while a training is watched.
 
 Everything here happens in the writer's thread. Records of steps that are due go straight to the run; the others wait in
 a ring of the last steps, and go to the run when a trigger fires, or nowhere. Statistics always stay; tensors give way,
@@ -70,7 +70,7 @@ class RingWriter:
         """Tensors that gave way to the ring's budget; their statistics stayed."""
         self.reports: list[TriggerReport] = []
         self.silenced = 0
-        """Triggers past the most that are told."""
+        """Triggers past the most that are listed."""
         self._inner = inner
         self._steps, self._budget, self._after = steps, budget, after
         self._triggers, self._rules = triggers, Rules(triggers)
@@ -100,7 +100,7 @@ class RingWriter:
 
     @property
     def notes(self) -> list[str]:
-        """What the receipt tells of it."""
+        """What the receipt reports of it."""
         told: list[str] = []
         if self.reports:
             fired = [Note("trigger.rule_at", rule=report.rule, step=report.step) for report in self.reports]

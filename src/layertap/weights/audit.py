@@ -122,7 +122,7 @@ class _Auditing:
         return [Note("audit.not_checked", count=len(left), names=", ".join(collapse(left)))] if left else []
 
     def _identical(self) -> None:
-        """Partners by name that hold the same bits."""
+        """Partners by name that have the same bits."""
         pairs = []
         for name, entry in self.model.entries.items():
             source = self.sides.partner(entry)
@@ -227,7 +227,7 @@ class _Auditing:
         return None
 
     def _finite(self) -> None:
-        """What nobody looked at yet."""
+        """What was not looked at yet."""
         left = [
             entry
             for name, entry in self.model.entries.items()

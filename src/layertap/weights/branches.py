@@ -21,7 +21,7 @@ ATTENTION, MLP, MODULE = "attention", "mlp", "module"
 _ATTENTION = re.compile(r"(self_?)?attn|attention|self_attention|mixer", re.IGNORECASE)
 _MLP = re.compile(r"mlp|feed_?forward|ffn|block_sparse_moe|moe|experts?", re.IGNORECASE)
 _PLAIN_MLP = (("fc1", "fc2"), ("linear1", "linear2"), ("up_proj", "down_proj"))
-"""Feed-forward parts that stand in the block itself, without a module of their own."""
+"""Feed-forward parts that are in the block itself, without a module of their own."""
 
 CLOSE = 0.02
 """How far a block's sum may be from its branches' by rounding, relative to what they add."""

@@ -28,7 +28,7 @@ def relative_error(one: list[torch.Tensor], two: list[torch.Tensor]) -> float:
 
 
 def perplexity(model: nn.Module, inputs: Any) -> float:
-    """Perplexity on the inputs; NaN where they hold no ids."""
+    """Perplexity on the inputs; NaN where they contain no ids."""
     ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
     logits = outputs(call(model, inputs))[0]
     if not isinstance(ids, torch.Tensor) or logits.ndim != 3:

@@ -61,7 +61,7 @@ def tied_names(model: Weights) -> list[tuple[str, str]]:
 
 
 def head_sizes(config: dict[str, Any]) -> list[int]:
-    """How wide an attention head is, by what a configuration says."""
+    """How wide an attention head is, by what a configuration states."""
     width, heads = config.get("hidden_size"), config.get("num_attention_heads")
     split = width // heads if isinstance(width, int) and isinstance(heads, int) and heads else None
     return [size for size in (config.get("head_dim"), split) if isinstance(size, int)]
@@ -114,7 +114,7 @@ def changed(
 
 
 def initialised(model: Any, entry: Entry, here: Statistics) -> Note:
-    """What a tensor that nobody loaded looks like."""
+    """What a tensor that was not loaded looks like."""
     std = getattr(getattr(model, "config", None), "initializer_range", None)
     if isinstance(std, float) and here.count > 64 and abs(here.std / std - 1) < 0.2 and abs(here.mean) < 0.1 * std:
         return Note("audit.fresh_normal", std=here.std, range=std)
@@ -127,7 +127,7 @@ def initialised(model: Any, entry: Entry, here: Statistics) -> Note:
 
 
 def masking(entry: Entry, here: Any) -> bool:
-    """A mask holds -inf by design."""
+    """A mask contains -inf by design."""
     return not entry.parameter and not here.nan and not here.pos_inf
 
 

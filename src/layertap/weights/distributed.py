@@ -97,7 +97,7 @@ def _assembled(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dty
 
 
 def _file(folder: Path, name: str, info: Any) -> Path:
-    """The file of a chunk, which lies in the checkpoint's own folder."""
+    """The file of a chunk, which is in the checkpoint's own folder."""
     path: Path = folder / info.relative_path
     if Path(info.relative_path).name != str(info.relative_path) or not path.is_file():
         raise BadArgument(tr("checkpoint.lies_in", folder=folder, name=name, file=info.relative_path))

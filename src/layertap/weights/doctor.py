@@ -80,7 +80,7 @@ def doctor(
 ) -> Diagnosis:
     """Says whether it is the code, the loading, the cache or the idea; `plan` is what was meant to be cut, if anything.
 
-    Without a plan it is what the candidate's configuration says, and what the candidate turns out to do without.
+    Without a plan it is what the candidate's configuration states, and what the candidate turns out to do without.
     """
     say = progress or (lambda _: None)
     with _evaluating(reference, candidate):
@@ -186,7 +186,7 @@ class _Doctor:
         if not any(True for _ in module.parameters()) and any(
             True for _ in self.reference.get_submodule(branch.path).parameters()
         ):
-            return True  # whatever stands there now, it holds nothing
+            return True  # whatever is there now, it contains nothing
         # Hooks that were set after compiling are not in the graph.
         return not self.compiled and branch.path in ours and branch.path not in theirs
 

@@ -60,11 +60,11 @@ class Entry:
     stored: Stored | None = None
     """Where it can be read from directly, in any part."""
     live: torch.Tensor | None = None
-    """The tensor itself, where it lies in this process's memory in C order."""
+    """The tensor itself, where it is in this process's memory in C order."""
     known: Known | None = None
     """In place of values: what another process said of them."""
     quantised: str = ""
-    """The kind of blocks of small numbers that it is stored as; `blocks` gives the values that they stand for."""
+    """The kind of blocks of small numbers that it is stored as; `blocks` gives the values that they represent."""
 
     @property
     def numel(self) -> int:
@@ -101,7 +101,7 @@ class Weights:
     model: Any = None
     """The live model, where it is one."""
     config: dict[str, Any] = field(default_factory=dict)
-    """What lies beside a checkpoint in config.json, or belongs to the model."""
+    """What is beside a checkpoint in config.json, or belongs to the model."""
     called: Callable[[str], str | None] | None = None
     """As hints, where the format has names of its own: what a model calls a tensor → what it is called here."""
 

@@ -1,4 +1,4 @@
-"""GGUF files: where each tensor lies, read from the header alone; quantised blocks become numbers as they are read.
+"""GGUF files: where each tensor is, read from the header alone; quantised blocks become numbers as they are read.
 
 F32, F16, BF16 and integers need no library. For the block formats the `gguf` package says how they are unpacked, and
 what its tensors are called in a model.
@@ -170,7 +170,7 @@ def _package(path: Path) -> Any:
 
 
 def _unpacked(path: Path, kind: int, begin: int, end: int) -> Iterator[torch.Tensor]:
-    """The numbers that the blocks stand for, some whole blocks at a time."""
+    """The numbers that the blocks represent, some whole blocks at a time."""
     gguf = _package(path)
     own = gguf.GGMLQuantizationType(kind)
     values, size = gguf.GGML_QUANT_SIZES[own]

@@ -51,7 +51,7 @@ class KnockoutRow:
     top1: float
     """Share of the tokens whose likeliest successor is the same."""
     perplexity: float
-    """NaN where the inputs hold no token ids to predict."""
+    """NaN where the inputs contain no token ids to predict."""
     cosine: float
     """Between the residual stream before and after the branch: from one run of the whole model."""
     change: float

@@ -2,7 +2,7 @@
 
 `from_pretrained` and `load_state_dict(strict=False)` go on after anything. Within the block they are watched from
 outside: which model was loaded, from which files or dictionaries. Every tensor's fingerprint is taken before, and fresh
-memory is marked, so that what nobody wrote is known for certain.
+memory is marked, so that what was never written is known for certain.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _QUIET = ("exact", "converted", "cast", "unexpected", "meta")
 
 
 class Loading:
-    """Watches what is loaded inside a `with` block; `audit` holds the result after it.
+    """Watches what is loaded inside a `with` block; `audit` contains the result after it.
 
     Name the `model` where the code copies tensors by hand; otherwise it is the one that was loaded.
     """
@@ -276,7 +276,7 @@ def _loaded(watched: Loading, original: Any, cls: Any, *args: Any, **kwargs: Any
 
 
 def _folder_of(path: str | os.PathLike[str], kwargs: Mapping[str, Any]) -> Path | None:
-    """Where the checkpoint lies: a folder, or the place in the hub's cache that it was downloaded to."""
+    """Where the checkpoint is: a folder, or the place in the hub's cache that it was downloaded to."""
     folder = Path(path)
     if not folder.exists():
         from transformers.utils.hub import cached_file
@@ -316,7 +316,7 @@ def _names(result: Any) -> set[str]:
 
 
 def _real(tensor: torch.Tensor) -> bool:
-    """Whether it has memory of its own that can be told apart."""
+    """Whether it has memory of its own that can be distinguished."""
     return not tensor.is_meta and tensor.layout == torch.strided
 
 

@@ -1,4 +1,4 @@
-"""Memory that nobody has written yet, filled with a marker: what still holds it after loading was never loaded.
+"""Memory that is not written yet, filled with a marker: what still has it after loading was never loaded.
 
 transformers makes room for tensors that a checkpoint lacks, and lets the class initialise them. Where the class forgets
 one, it keeps whatever the memory held before. As long as the room holds a marker, that shows.

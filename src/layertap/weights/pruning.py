@@ -81,7 +81,7 @@ def prune(model: nn.Module, plan: Any, *, how: Literal["bypass", "physical"] = "
 
 
 def _called(model: nn.Module, plan: Plan, inputs: Any) -> None:
-    """Raises where a branch of the plan is not called: it would not be skipped, whatever stands in its place."""
+    """Raises where a branch of the plan is not called: it would not be skipped, whatever is in its place."""
     ran: set[str] = set()
     modules = {path: model.get_submodule(path) for path in plan.paths}
     own = {path: module.__dict__["_layertap_skip"] for path, module in modules.items()}

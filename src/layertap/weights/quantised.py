@@ -140,7 +140,7 @@ def _stem(name: str) -> str:
 
 
 def _adapter_scale(config: Mapping[str, Any]) -> float | None:
-    """By what an adapter's product is multiplied, as its own configuration says."""
+    """By what an adapter's product is multiplied, as its own configuration states."""
     alpha, rank = config.get("lora_alpha"), config.get("r")
     if not isinstance(alpha, (int, float)) or not isinstance(rank, int) or rank <= 0:
         return None

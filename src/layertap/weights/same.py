@@ -1,4 +1,4 @@
-"""Whether tensors hold the same bits, and whether all values are finite: at about the speed at which they are read.
+"""Whether tensors have the same bits, and whether all values are finite: at about the speed at which they are read.
 
 Both sides are read in pieces that stay in the processor's cache, and compared there. Nothing is hashed: most tensors of
 most audits are equal to their partner, and for these one comparison is all the proof there is.
@@ -45,7 +45,7 @@ class Same:
 
 
 def compare(pairs: Sequence[tuple[Entry, Entry]], tick: Tick) -> list[Same]:
-    """For pairs of one size, in parallel: whether they hold the same bits. `tick` is told of bytes as they are read."""
+    """For pairs of one size, in parallel: whether they have the same bits. `tick` is called with the bytes read."""
     jobs = [(index, begin, end) for index, (a, _) in enumerate(pairs) for begin, end in _parts(a, pairs[index][1])]
     found = [Same(True, True)] * len(pairs)
     if not jobs:
@@ -89,7 +89,7 @@ def glimpse(entry: Entry) -> bytes:
 
 
 def same_bits(a: Entry, b: Entry) -> bool:
-    """Whether two tensors of one size hold the same bits; stops at the first that differ."""
+    """Whether two tensors of one size have the same bits; stops at the first that differ."""
     return a.nbytes == b.nbytes and _compared(a, b, 0, a.nbytes, lambda _: None, needs_finite=False).equal
 
 
@@ -110,7 +110,7 @@ def raw(entry: Entry, begin: int, end: int, buffer: memoryview) -> Iterator[memo
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """A tensor's bytes, not copied where it lies in C order."""
+    """A tensor's bytes, not copied where it is in C order."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     held: Any = flat.view(torch.uint8).numpy()
     return memoryview(held)

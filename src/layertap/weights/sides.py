@@ -34,7 +34,7 @@ class Relation:
 
 
 class Sides:
-    """A model, what it is held against, and what names suggest."""
+    """A model, what it is compared with, and what names suggest."""
 
     def __init__(self, model: Weights, other: Weights, progress: Progress | None) -> None:
         self.model, self.other = model, other
@@ -101,7 +101,7 @@ class Sides:
         return self.measured(a).fingerprint == self.measured(b).fingerprint
 
     def twins(self, entry: Entry) -> list[Entry]:
-        """All tensors of the other side that hold the same bits in the same shape."""
+        """All tensors of the other side that have the same bits in the same shape."""
         if not self._seen:
             for other in self.other.entries.values():
                 if not other.meta:

@@ -1,4 +1,4 @@
-"""Anything that holds parameters: a live model, a state dict, a checkpoint file or folder."""
+"""Anything that contains parameters: a live model, a state dict, a checkpoint file or folder."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def of_tensor(name: str, tensor: torch.Tensor, *, parameter: bool = True, persis
     quantised = ""
     if plain.is_quantized or (type(plain) not in (torch.Tensor, nn.Parameter) and hasattr(plain, "dequantize")):
         quantised = str(plain.dtype) if plain.is_quantized else f"{type(plain).__name__} {_levels(plain)}".strip()
-        plain = plain.dequantize()  # a quantised tensor, of torch or of a subclass: what it stands for
+        plain = plain.dequantize()  # a quantised tensor, of torch or of a subclass: what it represents
     meta = plain.is_meta
     # Views of one storage are tied only where they are the same view.
     storage = None if meta else (plain.untyped_storage()._cdata, plain.storage_offset(), plain.shape, plain.stride())

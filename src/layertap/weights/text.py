@@ -18,7 +18,7 @@ from layertap.weights.result import STATUSES, Audit, AuditRow
 SHOWN = 40
 """Lines in the table; the rest is counted."""
 APART = 3.0
-"""A number that is so many times its fellows' median, or so small a part of it, stands by itself."""
+"""A number that is so many times the median of the others, or so small a part of it, is shown by itself."""
 _QUIET = ("exact", "converted", "cast")
 
 
@@ -56,7 +56,7 @@ def _lines(audit: Audit, loud: bool) -> list[str]:
 
 
 def _grouped(rows: Iterable[AuditRow]) -> dict[tuple[str, str, object], list[AuditRow]]:
-    """Rows that say the same but for what was measured; one whose number stands out from its fellows' is by itself."""
+    """Rows that say the same but for what was measured; one whose number stands out from the others is by itself."""
     alike: defaultdict[tuple[str, str, object], list[AuditRow]] = defaultdict(list)
     for row in rows:
         alike[row.status, row.rule, (kind_of(row.name or row.other), _template(row.detail))].append(row)
@@ -71,7 +71,7 @@ def _grouped(rows: Iterable[AuditRow]) -> dict[tuple[str, str, object], list[Aud
 
 
 def _template(detail: object) -> object:
-    """What has to agree for two details to be told as one: all of it but names and what was measured."""
+    """What has to agree for two details to be shown as one: all of it but names and what was measured."""
     if not isinstance(detail, Note):
         return detail
     kept = {key: _template(value) for key, value in detail.values.items() if key != "names"}

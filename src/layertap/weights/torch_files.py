@@ -1,4 +1,4 @@
-"""torch's own files, `weights_only=True`: where each tensor lies in the archive, none of them loaded."""
+"""torch's own files, `weights_only=True`: where each tensor is in the archive, none of them loaded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def torch_entries(path: Path) -> dict[str, Entry]:
 
 
 def _placed(path: Path) -> Any:
-    """The file's structure with tensors that know their place and hold nothing; None where torch cannot tell it."""
+    """The file's structure with tensors that know their place and contain nothing; None where torch cannot tell it."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:

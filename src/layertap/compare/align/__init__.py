@@ -6,8 +6,8 @@
     mapping     what the user says: {regex: replacement}, and layouts
     names       the same name, or the same but for a prefix
     numbering   layer_1 … layer_62 against model.layers.0 … 61
-    order       what stands at the same place, with the same kind and shape
-    content     what holds the same numbers; also finds names that lie
+    order       what is at the same place, with the same kind and shape
+    content     what contains the same numbers; also finds names that lie
     layout      transposed, merged and split axes, when a mapping asks for them
     inputs      the models' own inputs, side by side
 

@@ -28,10 +28,10 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How a record can be held against others by content."""
+    """How a record can be compared with others by content."""
 
     kin: tuple[str, int]
-    """Only views of one kin can be compared: how they were made, and how many elements they stand for."""
+    """Only views of one kin can be compared: how they were made, and how many elements they represent."""
     source: bytes | Vector
     """A sketch, or some of the elements."""
 
@@ -51,7 +51,7 @@ class Board:
     views: tuple[dict[int, View], dict[int, View]]
     """What is known of the records' contents, on either side."""
     ends: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(side, number) → `embedding` or `final_norm`, where a numbered name stands for an end of the model."""
+    """(side, number) → `embedding` or `final_norm`, where a numbered name represents an end of the model."""
     matches: dict[int, Match] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
     """Candidate → reference, the way back."""
@@ -77,7 +77,7 @@ class Board:
         return np.stack([self.views[side][number].vector for number in numbers])
 
     def end(self, side: int, number: int) -> str:
-        """Which end of the model a record stands for, or the empty string."""
+        """Which end of the model a record represents, or the empty string."""
         record = (self.reference, self.candidate)[side][number]
         return self.ends.get((side, number)) or place(record.site.path).end
 

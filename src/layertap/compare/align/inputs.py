@@ -114,7 +114,7 @@ def _values(run: Run, record: Record) -> Array | None:
 
 
 def _told(run: Run) -> list[Input]:
-    """What a foreign folder's metadata says of its inputs."""
+    """What a foreign folder's metadata states of its inputs."""
     found: dict[str, Input] = {}
     for part in (run.info, run.info.get("meta"), run.info.get("metadata")):
         for name in NAMES:

@@ -157,7 +157,7 @@ def _counted(keys: Rows) -> Sides[Rows]:
 
 
 def _places(wanted: Sides[Rows], there: Sides[Rows]) -> Rows:
-    """Where each of the counted keys stands in the other ones; -1 where it does not, or is negative."""
+    """Where each of the counted keys is in the other ones; -1 where it does not, or is negative."""
     if not len(wanted[0]) or not len(there[0]):
         return np.full(len(wanted[0]), -1, np.int64)
     times = int(max(wanted[1].max(), there[1].max())) + 1

@@ -1,4 +1,4 @@
-"""Names that differ by what stands in front: `model.`, `module.`, `_orig_mod.` and their like."""
+"""Names that differ by what is in front: `model.`, `module.`, `_orig_mod.` and their like."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pair_by_prefix(board: Board) -> list[str]:
     that there is (`:output.logits`), for `:output`.
 
     Dropping one prefix from all names of a side cannot make two of them equal, so no pair is ambiguous. All prefixes at
-    once could: `model.norm` and `norm` may stand in one model.
+    once could: `model.norm` and `norm` may be in one model.
     """
     lines: list[str] = []
     total = 0

@@ -26,7 +26,7 @@ class Scheme:
 
     stem: str
     members: dict[int, int]
-    """Number → where it stands on the board."""
+    """Number → where it is on the board."""
     embedding: int | None
     """The side's embedding, if it was recorded under a name of its own."""
     final_norm: int | None = None

@@ -1,4 +1,4 @@
-"""The remaining records, paired by where they stand in the order of execution, when only one way is possible."""
+"""The remaining records, paired by where they are in the order of execution, when only one way is possible."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class PendingPair:
     numbers: torch.Tensor
     count: int
     shape: tuple[int, ...] | None = None
-    """Of a pair that the kernel measured: what lies there is its slab."""
+    """Of a pair that the kernel measured: what is there is its slab."""
     truth: bool = False
     calm: torch.Tensor | None = None
     """The error apart from what is massive, and whether the values lie on a grid."""
@@ -142,7 +142,7 @@ def _measure_lines(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[to
 
 
 def _opened(values: torch.Tensor) -> torch.Tensor:
-    """In float64, the lowest numbers there are, which masks add to scores, as the infinities that they stand for."""
+    """In float64, the lowest numbers there are, which masks add to scores, as the infinities that they represent."""
     return values.double().masked_fill_(closed(values), -math.inf)
 
 

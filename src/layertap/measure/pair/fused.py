@@ -2,7 +2,7 @@
 
 A tile is ROWS rows of a segment of columns, in blocks of 128 bytes a row: eight threads share a row, each has 16 bytes
 of every block, so the sums over a row need three exchanges, and those over columns none before the end. Tiles to come
-are fetched through shared memory meanwhile. After a chunk of tiles one flag tells whether all was finite and of
+are fetched through shared memory meanwhile. After a chunk of tiles one flag reports whether all was finite and of
 ordinary size; if not, exact.py reads it again.
 
 Instructions are what bfloat16 is short of: memory brings a pair in the time of some twenty. So the matrix unit, else

@@ -8,7 +8,7 @@ tile by tile, up to 2048 numbers; exact.py reads the chunks in which that did no
 fold.py looks for the row and the column that stand out, in the norms that these left of each.
 
 Percentiles and medians of single pairs are NaN: they would need a histogram. Ulps of bfloat16 are exact up to 256, then
-to 8 bits. Rows are told apart from 64 columns on, columns up to 8192; typical errors are medians of up to 4096 of them.
+to 8 bits. Rows are separate from 64 columns on, columns up to 8192; typical errors are medians of up to 4096 of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from layertap.messages import tr
 
 _KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _RAW = {2: torch.int16, 4: torch.int32}
-_NARROW, _WIDE = 64, 8192  # rows are told apart from the one, columns up to the other
+_NARROW, _WIDE = 64, 8192  # rows are distinguished from the one on, columns up to the other
 
 # As tuned on an H200 by benchmarks/gpu_pair.py; by whether two 16-bit numbers come in a word.
 _BLOCKS = {True: 4, False: 8}  # of 128 bytes, in a row of a tile
@@ -254,7 +254,7 @@ def _plan(reference: torch.Tensor, candidate: torch.Tensor) -> _PairPlan:
 
 
 def _lines(shape: tuple[int, ...]) -> tuple[int, bool, bool]:
-    """How many rows there are, whether they are told apart, and whether columns are."""
+    """How many rows there are, whether they are distinguished, and whether columns are."""
     width = shape[-1] if shape else 1
     rows = math.prod(shape) // max(1, width)
     rowed = rows > 1 and width >= _NARROW

@@ -36,7 +36,7 @@ def begin_pair(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor
 
 
 def read_pairs(slabs: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
-    """What was measured: added up where it lies, then fetched, which waits for the device."""
+    """What was measured: added up where it is, then fetched, which waits for the device."""
     found: list[Numbers] = []
     for start in range(0, len(slabs), BATCH):
         some = torch.stack([slab[:_USED] for slab in slabs[start : start + BATCH]]).view(torch.float64)

@@ -46,7 +46,7 @@ def signs(
     """Squared error, squared reference, their product, the sum of the errors, how many are not finite on one side
     only, the worst row and column with their indices, the error without massive lines, whether all lie on a grid.
 
-    `closed` is what stands for minus infinity on either side.
+    `closed` is what represents minus infinity on either side.
     """
     library = _library()
     assert library is not None, "ask available() first"

@@ -18,7 +18,7 @@ from layertap.report.charts.scales import Band, Continuous, Scale, colour_at, sc
 Spec = Mapping[str, Any]
 GAP = 14
 DASHES = ("", "6 3", "2 2", "9 3 2 3", "4 2 1 2")
-"""Lines are told apart by more than their colours."""
+"""Lines differ in more than their colours."""
 """Between charts that stand above one another."""
 
 

@@ -1,4 +1,4 @@
-"""What stands around the marks: axes, titles and the legend, and how much room they take."""
+"""What is around the marks: axes, titles and the legend, and how much room they take."""
 
 from __future__ import annotations
 

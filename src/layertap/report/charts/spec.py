@@ -121,7 +121,7 @@ def _verdict_colours() -> Spec:
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], title: str, said: str = "") -> Spec:
-    """How many values lie where; bins that are not finite are told in `said`."""
+    """How many values each bin has; `said` names those that are not finite."""
     rows: list[Spec] = [
         {"from": low, "to": high, "count": int(count), "tip": f"{number(low, 3)} … {number(high, 3)}: {int(count)}"}
         for low, high, count in zip(edges, edges[1:], counts, strict=False)

@@ -34,7 +34,7 @@ class Decoded:
     manual: list[torch.Tensor] = field(default_factory=list)
     """Registered by hand in the model's source; they have no site."""
     padding: int = 0
-    """Places at the end that hold NaN."""
+    """Places at the end that contain NaN."""
 
 
 def decode(
@@ -114,7 +114,7 @@ def _keep(found: Decoded, site: Site, tensor: torch.Tensor, compiled: Compiled, 
 
 
 def _lose(found: Decoded, site: Site, why: str) -> None:
-    # Two modules may stand for one site, of which one model runs the one and another the other (`cte_`, `tkg_`).
+    # Two modules may represent one site, of which one model runs the one and another the other (`cte_`, `tkg_`).
     if site not in found.captures:
         found.lost.setdefault(site, why)
 

@@ -123,7 +123,7 @@ class Placed:
 
 
 def place(site: Site, tensor: torch.Tensor, compiled: Compiled, asked: Asked | None) -> Placed:
-    """Cuts a capture to its true tokens, and says where it lies in the whole tensor."""
+    """Cuts a capture to its true tokens, and says where it is in the whole tensor."""
     cut = _Cut(tensor)
     if asked is not None:
         _tokens(cut, site, compiled, asked)

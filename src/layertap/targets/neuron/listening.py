@@ -61,7 +61,7 @@ class Listener:
         self.call: ForwardCall | None = None
         """The last one that began."""
         self.follow: Callable[[ForwardCall], None] | None = None
-        """What is told of each call that has ended."""
+        """What is called with each call that has ended."""
         self._app = weakref.ref(app)
         self._ends: Callable[..., Any] = ends
         self._wrappers = wrappers
@@ -74,7 +74,7 @@ class Listener:
         return self._app()
 
     def check(self) -> None:
-        """Raises if the app has got compiled models since that nobody listens to."""
+        """Raises if the app has got compiled models since that are not listened to."""
         app = self._app()
         if app is not None and list(app.models) != self._wrappers:
             raise TargetError(tr("neuron.other_models", name=type(app).__name__))
@@ -142,7 +142,7 @@ def release(app: Any) -> None:
 
 
 def app_of(app: Any) -> Any:
-    """The app itself: an adapter for `generate()` holds one."""
+    """The app itself: an adapter for `generate()` contains one."""
     inner = getattr(app, "neuron_model", None)
     return app if inner is None else inner
 
