@@ -206,7 +206,7 @@ class _Names(_Way):
         """Names number the modules inside: where all of them are called again, so may be what they are in."""
         above = {path[:end] for path in self._found for end, letter in enumerate(path) if letter == "."}
         leaves = [path for path in self._found if path and path not in above]
-        found = {}
+        found: dict[str, str] = {}
         for path in above & set(self._found):
             inside = [leaf for leaf in leaves if leaf.startswith(f"{path}.")]
             if all(len(self._numbers.get(leaf, ())) > 1 for leaf in inside):
