@@ -97,7 +97,7 @@ def _unescape(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What one pass over a tensor tells; the finite values only, the rest is counted.
+    """What one pass over a tensor measures; the finite values only, the rest is counted.
 
     Complex tensors count as twice as many reals. With no finite value at all the means and extremes are NaN.
     """
@@ -184,7 +184,7 @@ class Sharding:
     mesh_coordinate: tuple[int, ...] = ()
     """Where this rank is in the mesh, an index for each dimension; empty when it is not known."""
     mesh_origin: int = -1
-    """The rank at the mesh's first place, which tells meshes of one shape apart; -1 when it is not known."""
+    """The rank at the mesh's first place, which distinguishes meshes of one shape; -1 when it is not known."""
 
     @property
     def partial(self) -> bool:

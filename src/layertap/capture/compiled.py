@@ -326,7 +326,7 @@ def _context(door: nn.Module) -> Any:
 
 
 def _backend(context: Any) -> str:
-    """The name of the backend; empty if it cannot be told."""
+    """The name of the backend; empty if it is not known."""
     backend: Any = getattr(context, "callback", None)
     while hasattr(backend, "_torchdynamo_orig_backend"):
         backend = backend._torchdynamo_orig_backend
@@ -345,7 +345,7 @@ _shelves = itertools.count()
 
 
 def _open_checkpoints() -> AbstractContextManager[Any]:
-    """Dynamo lets nothing out of an activation checkpoint's body unless told not to repeat it in the backward pass."""
+    """Dynamo lets nothing out of an activation checkpoint's body unless set not to repeat it in the backward pass."""
     from torch._dynamo import config
 
     option = "skip_fwd_side_effects_in_bwd_under_checkpoint"

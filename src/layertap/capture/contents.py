@@ -12,7 +12,7 @@ Mark = tuple[str, int]
 
 
 class Contents:
-    """Tensors by identity, with what tells whether they have been written into.
+    """Tensors by identity, with what shows whether they have been written into.
 
     >>> contents, tensor = Contents(), torch.ones(2)
     >>> contents.add(tensor, "stats")

@@ -24,7 +24,7 @@ class _Here(threading.local):
     """The recording in this thread."""
 
     live = True
-    """Whether anybody wants the values; if not, room is made for them and nothing is computed."""
+    """Whether the values are used; if not, memory is allocated for them and nothing is computed."""
 
     def __init__(self) -> None:
         self.ready: dict[int, torch.cuda.Event] = {}

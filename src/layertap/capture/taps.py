@@ -7,7 +7,7 @@ changed it. Why not a patch of `nn.Module`? It costs every module of the process
 
 A tap sees what flows: the arguments as `forward` receives them, after the user's forward pre-hooks, and the output as
 the caller receives it, after the user's forward hooks. Nothing is left in the module's `__dict__`, so copies and
-pickles know nothing of taps. classes.py makes the tapped classes; graph_taps.py holds the taps that a compiler sees.
+pickles contain no taps. classes.py makes the tapped classes; graph_taps.py holds the taps that a compiler sees.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Tokens = list[tuple["Tap", Any]]
 
 
 class Tap(Protocol):
-    """What wants to see the calls of one module. A tap may also have `stopped(token, error)`: the call has raised."""
+    """What receives the calls of one module. A tap may also have `stopped(token, error)`: the call has raised."""
 
     def enter(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Any]:
         """Sees a call begin (`direct`: as `module.forward(…)`); returns its arguments and a token for `leave`."""

@@ -10,7 +10,7 @@ from layertap.select import matching_sites
 
 
 def chosen(alignment: Alignment, patterns: str | Iterable[str]) -> Alignment:
-    """The alignment without what no pattern matches; patterns may speak of either side's names."""
+    """The alignment without what no pattern matches; patterns may match either side's names."""
     records = [
         *(record for pair in alignment.pairs.named() for record in pair),
         *alignment.reference_only,

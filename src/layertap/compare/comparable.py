@@ -37,7 +37,7 @@ class Comparability:
 
 
 def comparable(reference: Run, candidate: Run, alignment: Alignment) -> Comparability:
-    """Holds the circumstances of two runs against each other; the tensors themselves are not read."""
+    """Compares the circumstances of two runs with each other; the tensors themselves are not read."""
     reasons: list[str] = []
     notes: list[str] = []
     for side, run in (("reference", reference), ("candidate", candidate)):

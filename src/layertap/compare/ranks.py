@@ -69,7 +69,7 @@ _COLUMNS = [
 
 
 def compare_ranks(source: Run | str | os.PathLike[str]) -> RanksReport:
-    """Holds the ranks of a data-parallel training against each other, from statistics and fingerprints alone.
+    """Compares the ranks of a data-parallel training with each other, from statistics and fingerprints alone.
 
     Replicated weights and the gradients that the optimizer uses (`what="param,step_grad"`) must be bit-identical on all
     ranks; the batches must not be. Sharded tensors are left out: each rank has its own part.

@@ -1,6 +1,6 @@
 """Two trainings, recorded step by step: where do they part?
 
-Fingerprints tell the first step and site where a bit differs; the floor tells from where on the difference is more than
+Fingerprints show the first step and site where a bit differs; the floor tells from where on the difference is more than
 rounding. Rounding grows over the steps of a training, so what exceeds the floor only later is called inconclusive.
 """
 

@@ -165,7 +165,7 @@ def sort_out(
     hollow: Callable[[ModuleRow], bool],
     probes: int = PROBES,
 ) -> Sorted:
-    """Tells faults from what cancels, in order of execution; what comes after the first fault is not probed.
+    """Separates faults from what cancels, in order of execution; what comes after the first fault is not probed.
 
     A module that is `hollow` contains nothing: what was folded elsewhere and is wrong together with it is wrong there.
     """

@@ -36,7 +36,7 @@ CLOSELY = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a search knows when some modules are out of line."""
+    """What a search has found when some modules are out of line."""
 
     search: FaultSearch
     trace: ReferenceTrace

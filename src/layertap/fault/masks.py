@@ -1,7 +1,7 @@
 """Masks that differ in form, as bool, as numbers, as none at all: what they say, and who made them.
 
-Such a mask is neither forced nor judged. But an attention that is out of line and was told to look elsewhere is not to
-blame: whoever made its mask is.
+Such a mask is neither forced nor judged. But an attention that is out of line and had another mask is not the
+cause: the module that made its mask is.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _LIKELY = {
     "arange": "shift",
     "zeros_like": "skipped",
 }
-"""Operators that are part of much else as well: believed when the error's form says nothing."""
+"""Operators that are part of much else as well: accepted when the error's form shows nothing."""
 _ACTIVATIONS = ("gelu", "silu", "relu", "leaky_relu", "tanh", "sigmoid", "elu", "hardswish", "mish", "softplus")
 
 

@@ -1,4 +1,4 @@
-"""How far apart two tensors are, told from their sketches alone (the tensors, and torch, may be far away).
+"""How far apart two tensors are, estimated from their sketches alone (the tensors, and torch, may be far away).
 
 A sketch is a linear map that keeps lengths on average, so the difference of two sketches is the sketch of the
 difference. With 251 buckets the standard error of a length is about 4.5 %, whatever the size of the tensor.

@@ -27,7 +27,7 @@ from layertap.monitor.layers import MonitoredLayer
 
 
 class BatchKey(tuple[int, int]):  # noqa: SLOT001 - a tuple's subclass cannot have slots of its own
-    """`(epoch, batch_idx)`, the key of one output. A further forward in the same batch has its own: `call` tells.
+    """`(epoch, batch_idx)`, the key of one output. A further forward in the same batch has its own, by `call`.
 
     >>> first, second = BatchKey(1, 0), BatchKey(1, 0, call=1)
     >>> first == (1, 0), second == (1, 0), first == second

@@ -152,7 +152,7 @@ def save_object(folder: Path, obj: Any, name: str) -> Path:
 
 
 def suffix(entry: BatchOutput) -> str:
-    """What tells a file from that of the batch's first forward in training mode."""
+    """What distinguishes a file from that of the batch's first forward in training mode."""
     phase = "" if entry.phase == "train" else f"_{entry.phase}"
     return phase + (f"_call{entry.key.call}" if entry.key.call else "")
 

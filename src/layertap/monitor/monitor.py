@@ -124,7 +124,7 @@ class Monitor:
             meta={"monitor": {item.alias: [item.layer, item.record_type] for item in self.layers}},
         )
         folder = on_this_machine(output_dir, "Monitor")
-        if exists == "error" and layout_of(folder) == "run":  # told here, not when epoch 5 begins
+        if exists == "error" and layout_of(folder) == "run":  # raised here, not when epoch 5 begins
             raise RunExists(tr("monitor.has_run", output_dir=output_dir))
         self._claim = FolderLock(folder, self._recorder.rank)
         self.output_dir = self._claim.folder

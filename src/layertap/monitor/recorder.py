@@ -1,4 +1,4 @@
-"""The recorder behind a monitor: `record`'s own, asked about each output, and told which samples are in the batch."""
+"""The recorder behind a monitor: `record`'s own, asked about each output, and given the samples of the batch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MonitorRecorder(Recorder):
             meta=meta,
         )
         self.samples: torch.Tensor | None = None
-        """The indices of the samples in this batch, where the loop tells them."""
+        """The indices of the samples in this batch, where the loop gives them."""
         self._accept = accept
         self._graph_calls: dict[tuple[str, int, str, int], tuple[CallMoment, list[str]]] = {}
         self._identified: tuple[int, str, int] | None = None

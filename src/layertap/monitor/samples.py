@@ -1,4 +1,4 @@
-"""Which samples were in a batch: their indices where the loop tells them, and a fingerprint of each row always.
+"""Which samples were in a batch: their indices where the loop gives them, and a fingerprint of each row always.
 
 A shuffled DataLoader gives other batches in every epoch; what was recorded of sample 17 is found again by either.
 They are records of the model's input under leaves that begin with `#`: known of the input, not given to the model.

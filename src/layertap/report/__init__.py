@@ -1,4 +1,4 @@
-"""What people read: one text for each result, shown by the CLI, `print`, and notebooks alike. No torch in this room."""
+"""What people read: one text for each result, shown by the CLI, `print`, and notebooks alike. Imports no torch."""
 
 from layertap.report.receipt import receipt_text, receipt_view
 from layertap.report.values import jsonable

@@ -47,7 +47,7 @@ class TableRow:
     first: bool = False
     """Whether this is the first departure."""
     title: str = ""
-    """Told when the row is pointed at."""
+    """Shown when the pointer is on the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ LONG = 1000
 FEW = 10
 """Records of one site that are given a paragraph each."""
 MOMENT = ("step", "rank", "phase")
-"""Told where there are several."""
+"""Shown where there are several."""
 COLUMNS = (
     Column(title="site", left=True),
     *(Column(title=title) for title in MOMENT),

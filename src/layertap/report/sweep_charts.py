@@ -11,7 +11,7 @@ from layertap.report.document import Chart
 from layertap.sweeping.result import Sweep
 
 MODES = 12
-"""Lines in one chart; more are not told apart."""
+"""Lines in one chart; more are not distinguishable."""
 
 
 def matrix_chart(sweep: Sweep) -> Chart:

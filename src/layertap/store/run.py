@@ -47,7 +47,7 @@ class Run:
         run.table(["site", "step", "l2"]).to_pandas()
 
     Opening reads run.json and the footers of the parquet files. It is a snapshot: of a run that is still being written,
-    it shows what was committed at that moment. Damaged parquet files are left out and told in `problems`. `since`, the
+    it shows what was committed at that moment. Damaged parquet files are left out and named in `problems`. `since`, the
     name of a shard, opens only that one and what its writer wrote after it: the newest part of a long run.
 
     A tensor's bytes are checked against their fingerprint whenever they are handed out, and `diff` checks what it
@@ -263,7 +263,7 @@ class Run:
     def records_at(self, rows: Rows, *, sketches: bool = True) -> list[Record]:
         """Records by their rows in `index`; without their sketches, which are most of what is on disk, if so asked.
 
-        A CorruptRun where one cannot be read: its row group is then told in `problems` and left out of the index.
+        A CorruptRun where one cannot be read: its row group is then named in `problems` and left out of the index.
         """
         found: list[Any] = [None] * len(rows)
         names = tuple(name for name in RECORD if sketches or name != "sketch")

@@ -70,7 +70,7 @@ def _grid(values: torch.Tensor, *, rows: bool = False) -> dict[str, Any] | None:
 def bits_between(low: int, high: int) -> int:
     """The bits of whole numbers that reach from `low` to `high`.
 
-    A width is believed where its last number is reached; else the numbers lie within one of the usual widths.
+    A width is accepted where its last number is reached; else the numbers lie within one of the usual widths.
 
     >>> bits_between(-31, 31), bits_between(0, 15), bits_between(-127, -35), bits_between(-50, 41)
     (6, 4, 8, 8)

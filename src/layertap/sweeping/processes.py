@@ -128,7 +128,7 @@ class Job:
 
 
 def run_jobs(jobs: Sequence[Job], at_once: int, told: Callable[[Job, str], None]) -> Iterator[Job]:
-    """Runs the jobs, hands each out when it has ended, and tells when one starts. Ends all of them on any exception.
+    """Runs the jobs, hands each out when it has ended, and reports when one starts. Ends all of them on any exception.
 
     A further process is started where the machine has room for as much as the largest so far has taken.
     """

@@ -8,7 +8,7 @@
 Files: `target.py` holds the noun, `opening.py` reads the spec, `file.py` and `hf.py` open one kind each, `inputs.py`
 makes inputs. A compiled file is read by a `Reader` (`torchscript.py`; `exported.py`, `onnx_file.py`, `openvino_ir.py`,
 which share `scopes.py`; `baked_file.py`) and becomes a tree of modules in `shadow.py`; `trust.py` asks whether its
-captures are real, `opaque.py` tells of files in which nothing can be seen. None imports torch before it is used.
+captures are real, `opaque.py` names files in which nothing can be seen. None imports torch before it is used.
 """
 
 from layertap.targets.inputs import make_inputs

@@ -1,4 +1,4 @@
-"""`.pt2`: a program of `torch.export`, whose nodes know their modules by `nn_module_stack`."""
+"""`.pt2`: a program of `torch.export`, whose nodes name their modules by `nn_module_stack`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one pytest session has written: known to the plugin, which tells it, and to `assert_matches`, which does it."""
+"""What one pytest session has written: read by the plugin, which reports it, and by `assert_matches`, which does it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ except ImportError as missing:
 
 
 class MonitorCallback(Callback):  # type: ignore[misc,unused-ignore]
-    """Tells a monitor where Lightning's loop is; each recorded epoch is saved when it ends.
+    """Informs a monitor where Lightning's loop is; each recorded epoch is saved when it ends.
 
         trainer = Trainer(callbacks=[MonitorCallback(monitor)])
         trainer = Trainer(callbacks=[MonitorCallback(layers_to_monitor=["net.0"], epochs_to_record=[1], ...)])

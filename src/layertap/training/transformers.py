@@ -15,7 +15,7 @@ except ImportError as missing:
 
 
 class MonitorCallback(TrainerCallback):
-    """Tells a monitor where the Trainer's loop is; each recorded epoch is saved when it ends.
+    """Informs a monitor where the Trainer's loop is; each recorded epoch is saved when it ends.
 
         trainer = Trainer(model, ..., callbacks=[MonitorCallback(monitor)])
         trainer = Trainer(model, ..., callbacks=[MonitorCallback(layers_to_monitor=["model.layers.0"], ...)])

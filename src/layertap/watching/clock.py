@@ -28,7 +28,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 
 class ClockListener(Protocol):
-    """Who wants to know how a training loop goes on. Every method is called in the loop's own thread."""
+    """A listener to the events of a training loop. Every method is called in the loop's own thread."""
 
     def on_batch(self, loader: int, data: int, index: int, ahead: bool, batch: Any) -> None:
         """A DataLoader over this data set gave its `index`-th batch; `ahead`: to a library that fetches more than is in

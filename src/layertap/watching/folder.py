@@ -23,7 +23,7 @@ _written: set[tuple[Path, int]] = set()
 
 
 class RunFolder:
-    """The folder of a training: claimed before it starts, settled when its optimizer tells whether it goes on."""
+    """The folder of a training: claimed before it starts, settled when its optimizer shows whether it goes on."""
 
     def __init__(self, path: Path, rank: int, world: int, model: nn.Module, exists: str) -> None:
         self.model = type(model).__name__
@@ -76,7 +76,7 @@ class RunFolder:
         return self._steps(self.folder)[1]
 
     def _goes_on(self, done: int | None) -> Path | None:
-        """The newest run of this training, as far as can be told."""
+        """The newest run of this training, as far as is known."""
         found = [folder for folder in self._runs() if self._is_same(folder, done)]
         return max(found, key=self._started) if found else None
 

@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Reached:
-    """Tells whether a backward pass reached a model, by what it left in the gradients of its parameters.
+    """Reports whether a backward pass reached a model, by what it left in the gradients of its parameters.
 
     The graph is not searched: under FSDP it ends at other tensors than the model's parameters.
 

@@ -1,4 +1,4 @@
-"""The recorder behind a watch: it tells validation from training, and writes where the training turns out to belong."""
+"""The recorder behind a watch: separates validation from training, writes where the training turns out to belong."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def number_of(record: Record, name: str) -> float:
 
 
 class SiteRules:
-    """Holds one step after the other against the rules."""
+    """Checks one step after the other against the rules."""
 
     def __init__(self, rules: Sequence[SiteRule]) -> None:
         self._judges = [(rule, _judge_of(rule)) for rule in rules]

@@ -1,4 +1,4 @@
-"""Signals that reach `layertap watch` reach the command: a scheduler knows only the process that it started."""
+"""Signals that reach `layertap watch` reach the command: a scheduler signals only the process that it started."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Forwarding:
             while process.poll() is None:
                 found = signal.sigtimedwait(waited, LOOK)
                 if found is not None and found.si_signo != signal.SIGCHLD:
-                    # A code above 0 is the kernel's: typed at the terminal, which has told the command too.
+                    # A code above 0 is the kernel's: typed at the terminal, which has signalled the command too.
                     self._forward(found.si_signo, typed=found.si_code > 0)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -309,7 +309,7 @@ class Training:
         return exists
 
     def _tapped(self, step: int, epoch: int | None, batch: int | None) -> bool:
-        # Which step a resumed training is at, the first update tells; until then everything is taken and held.
+        # Which step a resumed training is at, the first update shows; until then everything is taken and held.
         first = not self.begun and self._resuming
         return first or self.config.ring > 0 or self._written.due(step, epoch, batch)
 

@@ -24,7 +24,7 @@ LOSS = "loss"
 UPDATE, STATE, GRADIENT = "update", "state", "gradient"
 """How the kinds of records of an optimizer's updates and states end, and of the gradients that it uses."""
 AMP = "amp"
-"""The site of what an AMP scaler found, where only the device knows it."""
+"""The site of what an AMP scaler found, where it is only on the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Reason:
 
 
 class Rules:
-    """Holds one step after the other against the rules."""
+    """Checks one step after the other against the rules."""
 
     def __init__(self, triggers: Triggers) -> None:
         self._triggers = triggers

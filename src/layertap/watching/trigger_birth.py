@@ -88,7 +88,7 @@ class TriggerReport:
 
 
 def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record], bool]) -> Birth:
-    """Tells of the first bad record of a step; `records` in order of execution."""
+    """Reports the first bad record of a step; `records` in order of execution."""
     earlier = [record for record in records if record.order < first.order and not bad(record)]
     before = next((r for r in reversed(earlier) if _same_way(r, first)), None)
     where, module = _origin(first, before)
@@ -147,7 +147,7 @@ def _same_way(record: Record, first: Record) -> bool:
 
 
 def input_marks(records: Sequence[Record]) -> tuple[dict[str, Any], ...]:
-    """What tells a batch again: the fingerprints of the model's own inputs."""
+    """What identifies a batch: the fingerprints of the model's own inputs."""
     return tuple(
         {
             "name": record.site.leaf,

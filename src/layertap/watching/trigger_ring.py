@@ -87,7 +87,7 @@ class RingWriter:
         self._through = -1
         """Up to this step everything is written: what follows a trigger belongs to it."""
         self._waiting: list[tuple[Record, Any]] | None = [] if hold else None
-        """The first step's records, until the optimizer tells which step it is."""
+        """The first step's records, until the optimizer shows which step it is."""
 
     @property
     def let_go(self) -> int:

@@ -1,4 +1,4 @@
-"""What a model's tensors are recognised by, small enough to be sent: for a model that lives in another process.
+"""What a model's tensors are recognised by, small enough to be sent: for a model in another process.
 
 An inference server, another rank, another machine: there `fingerprints(model).to_json(path)`, here
 `audit("checkpoint/", path)`. Equal bits, casts, other names, fused and stacked tensors are proven by it; of a tensor

@@ -37,7 +37,7 @@ def torch_entries(path: Path) -> dict[str, Entry]:
 
 
 def _placed(path: Path) -> Any:
-    """The file's structure with tensors that know their place and contain nothing; None where torch cannot tell it."""
+    """The file's structure with tensors that have a place and contain nothing; None where torch cannot give it."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:

@@ -1,4 +1,4 @@
-"""What names left over, told by what is in it: contents compared, and sequences laid side by side."""
+"""What names left over, paired by what is in it: contents compared, and sequences laid side by side."""
 
 from __future__ import annotations
 

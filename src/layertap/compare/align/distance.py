@@ -1,4 +1,4 @@
-"""How far tensors are apart, told from their sketches or samples, all with all."""
+"""How far tensors are apart, estimated from their sketches or samples, all with all."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def input_pairs(reference: Run, candidate: Run) -> Iterator[tuple[StepMoment, li
     for one, other in shared:
         yield one, _pair(_read(reference, ours[one]), _read(candidate, theirs[other]))
     if not shared:
-        # Metadata knows no steps: it speaks of the whole folder.
+        # Metadata has no steps: it describes the whole folder.
         told = _told(reference), _told(candidate)
         for moments, run, side in ((ours, reference, 0), (theirs, candidate, 1)):
             if moments and told[1 - side]:

@@ -31,7 +31,7 @@ Shared = Sequence[Sides[StepMoment]]
 def align(
     reference: Run, candidate: Run, mapping: Mapping[str, Any] | str | os.PathLike[str] | None = None
 ) -> Alignment:
-    """Says which record of one run is which of the other, and how it knows.
+    """Pairs the records of one run with those of the other, and gives the reason.
 
     Sites are paired once, for all steps; records then pair by site within the same step, rank and call. `mapping`
     renames the candidate's sites ({regex: replacement}, or a YAML, JSON or TOML file); what it says is not questioned.

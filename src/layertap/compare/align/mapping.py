@@ -28,7 +28,7 @@ class Rule:
     layout: AxisLayout | None = None
 
     def rename(self, text: str) -> str | None:
-        """The reference's name for a candidate's site; None when the rule does not speak of it.
+        """The reference's name for a candidate's site; None when the rule does not match it.
 
         >>> Rule(pattern=re.compile(r"layer_(\\d+)"), to=r"model.layers.\\1").rename("layer_30:output.0")
         'model.layers.30:output.0'
@@ -104,7 +104,7 @@ def _rule(where: str, pattern: Any, value: Any) -> Rule:
         raise BadArgument(tr("align.mapping_replacement", where=where, pattern=pattern, to=to))
     try:
         compiled = re.compile(str(pattern))
-        # A replacement that speaks of a group that is not there fails on its first use; better here, with its place.
+        # A replacement that names a group that is not there fails on its first use; better here, with its place.
         re.compile(f"{pattern}|").sub(to, "")
     except (re.error, IndexError) as error:
         raise BadArgument(tr("align.mapping_regex", where=where, pattern=pattern, to=to, error=error)) from None

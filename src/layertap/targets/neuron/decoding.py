@@ -47,7 +47,7 @@ def decode(
 ) -> Decoded:
     """Lays the tensors beside the modules that were asked for: output, then input, in the order of the configuration.
 
-    `compiled` tells which tensors are rank 0's shards, `asked` how many tokens are true.
+    `compiled` names the tensors that are rank 0's shards, `asked` how many tokens are true.
     """
     if not tensors:
         raise NothingCaptured(tr(NOTHING))
