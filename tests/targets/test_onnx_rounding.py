@@ -106,3 +106,52 @@ def test_what_a_quantiser_took_out_is_in_the_receipt(tmp_path):
     rec = recorded(lt.open_target(quantised(model, x, tmp_path, "dynamo", "QDQ")), x)
     assert {site.path: code_of(site.why) for site in rec.receipt.silent} == {"conv": "scopes.gone"}
     assert "onnx.rounded_activation" in {code_of(note) for note in rec.receipt.notes}
+
+
+class Hidden(nn.Module):
+    """An activation between two convolutions, of which nothing is left once both are quantised."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.act, self.two = nn.Conv2d(3, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        return self.two(self.act(self.one(x))).mean((2, 3))
+
+
+def test_a_module_whose_activation_is_in_its_rounding_is_not_shown(tmp_path):
+    model, x = made(Hidden)
+    rec = recorded(lt.open_target(quantised(model, x, tmp_path, "older", "QOperator")), x)
+    assert {site.path: code_of(site.why) for site in rec.receipt.silent} == {"one": "onnx.merged_after"}
+    assert "two" in {site.path for site in rec.run.sites}
+
+
+class Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act = nn.Linear(4, 4), nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.up(x))
+
+
+class Twice(nn.Module):
+    """One container is called twice, one contains a module that is."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared, self.act, self.last = Inner(), nn.Tanh(), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def forward(self, x):
+        return self.last(self.act(self.shared(self.act(self.shared(x)))))
+
+
+def test_a_container_that_may_be_called_twice_is_not_shown_as_one_call(tmp_path):
+    model, x = made(Twice)[0], torch.randn(2, 4)
+    with quiet():
+        torch.onnx.export(model, (x,), tmp_path / "twice.onnx", dynamo=False, input_names=["x"])
+    rec = recorded(lt.open_target(tmp_path / "twice.onnx"), x)
+    report = lt.diff(recorded(model, x).run, rec.run)
+    assert report.verdict != "fault", str(report)
+    assert {site.path: code_of(site.why) for site in rec.receipt.silent} == {"shared": "scopes.ambiguous"}
+    assert {"shared.up", "shared.up@1", "act@1", "last"} <= {str(site) for site in rec.run.sites}

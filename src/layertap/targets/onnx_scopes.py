@@ -20,7 +20,7 @@ from typing import Any
 
 from layertap.result import Note, code_of
 from layertap.targets.onnx_rounding import ROUNDS, read_rounding
-from layertap.targets.scopes import Node
+from layertap.targets.scopes import AMBIGUOUS, Node
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -56,7 +56,7 @@ class Graph:
     remarks: list[str] = field(default_factory=list)
     scales: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Value of integers → the constants, scale and zero point, that make floats of it."""
-    integers: frozenset[str] = frozenset()
+    integers: set[str] = field(default_factory=set)
     """The values of integers, whether or not their scale is in the file."""
     quantised: int = 0
     """How many operations compute with integers in place of floats."""
@@ -75,14 +75,20 @@ def read_graph(graph: Any) -> Graph:
     remarks = list(way.remarks)
     if quantised:
         remarks.append(Note("onnx.quantised", quantised=quantised))
-    scales, integers = read_rounding(graph)
+    rounding = read_rounding(graph)
+    clipped = {node.scope[-1] for node in nodes if node.scope and rounding.clipped.intersection(node.outputs)}
+    lost = {**way.repeated(), **way.lost}
+    modules = way.modules()
+    for path in clipped:
+        if not any(other.startswith(f"{path}.") for other in modules):
+            lost[path] = Note(_MERGED)
     return Graph(
         nodes=nodes,
-        modules=way.modules(),
-        lost=way.lost,
+        modules=modules,
+        lost=lost,
         remarks=remarks,
-        scales=scales,
-        integers=integers,
+        scales=rounding.scales,
+        integers=rounding.integers,
         quantised=quantised,
     )
 
@@ -104,6 +110,10 @@ class _Way:
     def modules(self) -> dict[str, str]:
         """Path → class."""
         raise NotImplementedError
+
+    def repeated(self) -> dict[str, str]:
+        """Modules of which it is not known how often they are called, with the reason."""
+        return {}
 
 
 class _Metadata(_Way):
@@ -191,6 +201,17 @@ class _Names(_Way):
 
     def modules(self) -> dict[str, str]:
         return {**self._found, **dict.fromkeys(self.lost, "Module")}
+
+    def repeated(self) -> dict[str, str]:
+        """Names number the modules inside: where all of them are called again, so may be what they are in."""
+        above = {path[:end] for path in self._found for end, letter in enumerate(path) if letter == "."}
+        leaves = [path for path in self._found if path and path not in above]
+        found: dict[str, str] = {}
+        for path in above & set(self._found):
+            inside = [leaf for leaf in leaves if leaf.startswith(f"{path}.")]
+            if all(len(self._numbers.get(leaf, ())) > 1 for leaf in inside):
+                found[path] = Note(AMBIGUOUS)
+        return found
 
     def _calls(self, parts: tuple[str, ...]) -> dict[str, int]:
         """Path → which call, of the modules that a name is in. The second call of `act` is named `act_1`."""
