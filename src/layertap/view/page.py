@@ -143,7 +143,7 @@ def top(session: Session, query: Query, *, here: str, steps: Sequence[int] = (),
         action = "/training" if here == "training" else "/"
         parts.append(f"<form method='get' action='{action}' class='choose'>")
         parts.append(f"<label>{text('view.reference')} <select name='a'>{options(runs, query.a)}</select></label>")
-        others = [*runs, ("none", tr("view.nobody"))]
+        others = [*runs, ("none", tr("view.nothing_else"))]
         second = "none" if query.b is None else query.b
         parts.append(f"<label>{text('view.candidate')} <select name='b'>{options(others, second)}</select></label>")
         if len(steps) > 1:

@@ -1,7 +1,7 @@
 """The events of a training loop that is not edited: batches, backward passes, optimizer steps, steps that AMP skips.
 
-One clock for the process. While someone listens, it hooks five functions of torch (two of them torch's own global
-optimizer hooks); with the last listener gone, torch is as it was. A listener's error never reaches the loop: the
+One clock for the process. While someone listens, it replaces seven functions of torch and sets two of torch's global
+optimizer hooks; with the last listener gone, torch is as it was. A listener's error never reaches the loop: the
 listener gets it, and decides whether it may.
 """
 

@@ -23,7 +23,7 @@ MESSAGES = {
     "view.skip": "skip to the sites",
     "view.reference": "reference (A)",
     "view.candidate": "candidate (B)",
-    "view.nobody": "nothing",
+    "view.nothing_else": "nothing",
     "view.step": "step",
     "view.show": "show",
     "view.comparing": "comparing {reference} with {candidate}: {done} of {total}",

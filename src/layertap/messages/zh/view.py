@@ -23,7 +23,7 @@ MESSAGES = {
     "view.skip": "跳到位置列表",
     "view.reference": "参考（A）",
     "view.candidate": "候选（B）",
-    "view.nobody": "无",
+    "view.nothing_else": "无",
     "view.step": "步",
     "view.show": "显示",
     "view.comparing": "正在对比 {reference} 与 {candidate}：{done} / {total}",
