@@ -351,6 +351,9 @@ def test_a_program_with_an_operator_of_its_own_names_it_and_the_command_line_imp
     done = subprocess.run([*call, "--import", "their_ops"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert [str(site) for site in lt.Run(tmp_path / "run").sites][-1] == "one"
+    show = [sys.executable, "-m", "layertap", "show", "net.pt2", "--import", "their_ops"]
+    shown = subprocess.run(show, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (shown.returncode, "layertap_test::twice" in shown.stdout, "Linear" in shown.stdout) == (0, False, True)
 
 
 def test_a_scripted_lstm_is_seen(tmp_path):
