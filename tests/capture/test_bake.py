@@ -220,7 +220,7 @@ def test_a_layout_of_another_artefact_is_refused(net):
     one, other = lt.bake(net, sites="shared"), lt.bake(net, sites="layers.*")
     with torch.no_grad():
         one(A)
-        with pytest.raises(BadArgument, match=r"has 1 outputs and 2 taps, the artefact returned 5"):
+        with pytest.raises(BadArgument, match=r"has 1 outputs and 2 taps, but the artefact returned 5"):
             one.split(other(A))
 
 

@@ -116,7 +116,7 @@ def test_what_was_stopped_by_an_error_is_not_complete(tmp_path: Path, monkeypatc
     assert run.info["status"] == "stopped"
     assert run.partial
     (problem,) = run.problems
-    assert problem.endswith("RuntimeError: an error of layertap's own; what came after it may be missing")
+    assert problem.endswith("RuntimeError: an error of layertap's own; later records may be missing")
     assert not rec.receipt.complete
     with lt.record(net) as memory:
         net(X)

@@ -134,7 +134,9 @@ def test_on_disk_one_writer_a_rank(tmp_path: Path) -> None:
 def test_replicas_that_differ_are_named() -> None:
     parts = spread(torch.arange(12.0).reshape(3, 4), (4,), (Replicate(),))
     parts[2] = (2, parts[2][1] + 1, parts[2][2])
-    with pytest.raises(ReplicasDiffer, match=r"x: replicas differ at step 0: the ranks 0-1, 3 \| 2 hold") as caught:
+    with pytest.raises(
+        ReplicasDiffer, match=r"x: replicas differ at step 0: the ranks 0-1, 3 \| 2 have different bits"
+    ) as caught:
         run_of(parts)["x"].tensor()
     assert caught.value.groups == ((0, 1, 3), (2,))
     assert run_of(parts)["x"].at(rank=2).tensor()[0, 0] == 1
@@ -157,7 +159,7 @@ def test_runs_of_before_ranks_said_where_they_stand() -> None:
         for rank, part, s in spread(whole, (2,), (Shard(0),))
     ]
     assert torch.equal(run_of(old)["x"].tensor(), whole)
-    with pytest.raises(NotWhole, match=r"does not say which of the ranks 0-3 form a mesh of \[2\]"):
+    with pytest.raises(NotWhole, match=r"does not record which of the ranks 0-3 form a mesh of \[2\]"):
         run_of([*old, *((rank + 2, part, layout) for rank, part, layout in old)])["x"].tensor()
 
 

@@ -83,11 +83,11 @@ TENSOR_FILES: dict[str, tuple[bytes | Callable[[bytes], bytes], str]] = {
     "overlap": (header(entry()[:-1] + b',"b":' + OTHER + b"}"), "begins at 24, expected 48"),
     "other dtype": (
         header(entry(dtype="I64")),
-        r"is I64 \[2, 3\], the record of first at step 0 says float64 \[2, 3\]",
+        r"is I64 \[2, 3\], expected float64 \[2, 3\] by the record of first at step 0",
     ),
     "other shape": (
         header(entry(shape=[3, 2])),
-        r"is F64 \[3, 2\], the record of first at step 0 says float64 \[2, 3\]",
+        r"is F64 \[3, 2\], expected float64 \[2, 3\] by the record of first at step 0",
     ),
 }
 
@@ -290,7 +290,7 @@ def test_a_receipt_that_is_none(folder: Path) -> None:
     (folder / "run.json").write_text('{"format": 1, "status": "complete", "receipt": {"sites": 3}}')
     run = Run(folder)
     assert run.sites
-    with pytest.raises(CorruptRun, match=r"the receipt in run\.json is not one"):
+    with pytest.raises(CorruptRun, match=r"the receipt in run\.json is damaged"):
         _ = run.receipt
 
 

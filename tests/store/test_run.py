@@ -150,7 +150,7 @@ def test_a_run_of_nothing(tmp_path: Path) -> None:
 
 def test_no_run_here(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for name, what in [("", "holds no run.json"), ("nowhere", "does not exist"), ("file", "is not a folder")]:
+    for name, what in [("", "has no run.json"), ("nowhere", "does not exist"), ("file", "is not a folder")]:
         with pytest.raises(NotARun, match=f"{what}; a run is the folder that was given to layertap.record"):
             Run(tmp_path / name)
 
@@ -222,7 +222,7 @@ def test_records_that_are_gone_are_missed(tmp_path: Path) -> None:
     for file in (tmp_path / "run" / "records").iterdir():
         file.unlink()
     (problem,) = Run(tmp_path / "run").problems
-    assert problem.endswith("2 records were written, 0 are here: files of records/ are gone")
+    assert problem.endswith("2 records were written, 0 are here: files of records/ are missing")
 
 
 def test_a_record_is_printed_without_its_sketch(run: Run) -> None:

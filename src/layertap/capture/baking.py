@@ -17,6 +17,7 @@ from torch import nn
 
 from layertap.capture.graph_taps import GraphTap, Key, Values, attach, children
 from layertap.capture.keep import Keeper
+from layertap.capture.leaves import reason_text
 from layertap.capture.taps import compiling
 from layertap.errors import BadArgument, NothingCaptured
 from layertap.messages import tr
@@ -203,12 +204,12 @@ class _Learned:
             own=self.own,
             output=_listed(self.form),
             taps=tuple(TapPlace(site=_site(key), kind=kinds[key[0]], level=level) for key, level in self.taps),
-            skipped={_site(key): why for key, why in self.skipped.items()},
+            skipped={_site(key): reason_text(why) for key, why in self.skipped.items()},
             silent=silent,
         )
 
     def _why(self, path: str, role: str) -> str:
-        why = {reason for key, reason in self.skipped.items() if key[:2] == (path, role)}
+        why = {reason_text(reason) for key, reason in self.skipped.items() if key[:2] == (path, role)}
         if why:
             return Note("bake.no_tensor", why=", ".join(sorted(why)))
         if path not in self.calls:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from layertap.capture import taps
-from layertap.capture.leaves import Leaf
+from layertap.capture.leaves import Leaf, reason_text
 from layertap.capture.module_tap import CallMoment, ModuleTap
 from layertap.errors import BadArgument
 from layertap.messages import tr
@@ -230,7 +230,7 @@ class Region:
             if "param" in tap.tallies:
                 tap.take_parameters(moments[path][0] if path in moments else tap.begin(direct=False))
         for (path, role, _, _), reason in values.skipped.items():
-            self._taps[path].tallies[role].skip(reason)
+            self._taps[path].tallies[role].skip(reason_text(reason))
         slabs = []
         for (path, role, leaf, call), taken in values.taken().items():
             tap, moment = self._taps[path], moments[path][call]

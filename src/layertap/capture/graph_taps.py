@@ -24,9 +24,8 @@ from torch import nn
 from layertap.capture import graph_ops
 from layertap.capture.classes import LEFT_OUT, Kind, asks_own_type, class_of, put_off, put_on
 from layertap.capture.keep import STATS, Keeper, Level
-from layertap.capture.leaves import DEPTH
+from layertap.capture.leaves import DEPTH, no_leaf
 from layertap.measure import portable
-from layertap.messages import tr
 from layertap.result import Note
 from layertap.select import Choice
 
@@ -284,6 +283,4 @@ def _kernel_reads(dtype: str, device: str) -> bool:
 def _reason(value: Any) -> str:
     if value is None:
         return "None"
-    return (
-        type(value).__name__ if isinstance(value, _PLAIN) else tr("record.without_tensors", name=type(value).__name__)
-    )
+    return type(value).__name__ if isinstance(value, _PLAIN) else no_leaf("record.without_tensors", value)

@@ -32,6 +32,21 @@ class Leaf(NamedTuple):
     reason: str = ""
 
 
+def no_leaf(code: str, value: Any) -> str:
+    """Why a value has no tensor: a code and the name of its class. A compiler traces this, so no sentence is made."""
+    return f"{code} {type(value).__name__}"
+
+
+def reason_text(reason: str) -> str:
+    """The sentence of such a reason; any other text is its own.
+
+    >>> reason_text(no_leaf("record.without_tensors", object())), reason_text("None")
+    ('object without tensors', 'None')
+    """
+    code, _, name = reason.partition(" ")
+    return tr(code, name=name, depth=DEPTH) if name and code.startswith("record.") else reason
+
+
 def leaves(value: Any) -> Iterator[Leaf]:
     """Walks a nested value in order.
 
@@ -200,9 +215,9 @@ def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[Leaf]:
     elif isinstance(value, _PLAIN):
         yield Leaf(path, None, type(value).__name__)
     elif depth >= DEPTH:
-        yield Leaf(path, None, tr("record.below_depth", name=type(value).__name__, depth=DEPTH))
+        yield Leaf(path, None, no_leaf("record.below_depth", value))
     elif id(value) in seen:
-        yield Leaf(path, None, tr("record.seen_already", name=type(value).__name__))
+        yield Leaf(path, None, no_leaf("record.seen_already", value))
     else:
         # A cache holds itself in odd corners of some models; a value is walked once on the way down.
         seen = seen | {id(value)}
@@ -210,7 +225,7 @@ def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[Leaf]:
         for name, child in children:
             yield from _walk(_join(path, name), child, depth + 1, seen)
         if not children:
-            yield Leaf(path, None, tr("record.without_tensors", name=type(value).__name__))
+            yield Leaf(path, None, no_leaf("record.without_tensors", value))
 
 
 def _outline(path: str, value: Any, depth: int, seen: set[int]) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from layertap.capture.keep import STATS, TENSOR, Keeper, Level
-from layertap.capture.leaves import Leaf, parts, plain_value
+from layertap.capture.leaves import Leaf, parts, plain_value, reason_text
 from layertap.capture.module_tap import Call, CallMoment, ModuleTap
 from layertap.capture.pending_record import Draft, Source, Tally, dtype_name
 from layertap.capture.sharding import Parts, marked
@@ -153,7 +153,7 @@ class Taking:
     ) -> None:
         """Takes one leaf of a call in its parts; one that cannot be taken is counted, and recording goes on."""
         if leaf.tensor is None:
-            tally.skip(leaf.reason)
+            tally.skip(reason_text(leaf.reason))
             return
         try:
             with plain_value(leaf.tensor) as tensor:

@@ -42,7 +42,7 @@ def scalars_text(scalars: dict[str, Any]) -> str:
     """One line for people.
 
     >>> scalars_text({"step": 120, "epoch": 3, "loss": 2.31, "learning_rate": 3e-4, "seconds": 0.25})
-    'step 120, epoch 3, loss 2.31, learning rate 0.0003, 0.25 s a step'
+    'step 120, epoch 3, loss 2.31, learning rate 0.0003, 0.25 s per step'
     """
     parts: list[str] = []
     for name, value in scalars.items():
