@@ -265,3 +265,10 @@ def test_a_flipped_bit_of_a_saved_tensor_is_never_handed_out(tmp_path: Path) -> 
     finally:
         torch.serialization.set_crc32_options(True)
     assert torch.equal(read_layers(tmp_path)["layer_1"].tensor(), tensor)
+
+
+@pytest.mark.parametrize("name", ["model.pt2", "model.onnx", "model.vmfb"])
+def test_a_model_in_place_of_a_run_says_that_it_has_to_be_recorded(tmp_path, name):
+    (tmp_path / name).write_bytes(b"PK")
+    with pytest.raises(NotARun, match=f"{name}: a model, not a run of it; record it first: layertap record "):
+        open_run(tmp_path / name)

@@ -36,6 +36,10 @@ _READERS: dict[str, Callable[[Path], Run]] = {
 }
 
 
+COMPILED = (".pt2", ".onnx", ".xml", ".vmfb", ".neff", ".ts", ".torchscript")
+"""Ends of names of models, which have to be run before there is something to compare."""
+
+
 def open_run(source: Run | MemoryWriter | str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]) -> Run:
     """Opens a run, what another tool left, or tensors themselves, whichever it is.
 
@@ -64,6 +68,8 @@ def _open(path: Path) -> Run:
             check_runner(path)
         if path.suffix.lower() in LOADERS:
             return read_files(path)
+        if path.suffix.lower() in COMPILED:
+            raise NotARun(tr("formats.compiled", path=path))
         raise NotARun(
             tr(
                 "formats.single",

@@ -1,6 +1,7 @@
 """English: the messages of layertap.formats."""
 
 MESSAGES = {
+    "formats.compiled": "{path}: a model, not a run of it; record it first: layertap record {path} -o RUN",
     "formats.a_expected_tensor": "a {name}, expected a tensor",
     "formats.a_run": "a run of layertap",
     "formats.alias_taken": (

@@ -1,6 +1,7 @@
 """Chinese: the messages of layertap.formats."""
 
 MESSAGES = {
+    "formats.compiled": "{path}：这是模型，不是运行记录；请先记录：layertap record {path} -o RUN",
     "formats.a_expected_tensor": "{name}，应为张量",
     "formats.a_run": "一次 layertap 运行",
     "formats.alias_taken": "{site}，第 {step} 步：epoch {epoch}、batch {batch} 已使用该别名；此处改称 {alias}",
