@@ -6,7 +6,6 @@ twice. Of a tensor file only the header is copied, when the first of its tensors
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 import weakref
@@ -17,10 +16,10 @@ from pathlib import Path
 from layertap.errors import CorruptRun
 from layertap.messages import tr
 from layertap.store.dtype import Bytes
+from layertap.store.runfile import rank_of
+from layertap.store.shards import is_shard
 from layertap.store.storage import Storage
 
-_RUN = re.compile(r"run(?:\.[1-9]\d{0,8})?\.json")
-_SHARD = re.compile(r"\d+-[0-9A-Za-z]+-[0-9a-f]+-\d{6,}\.parquet")
 _AT_ONCE = 8
 _FIRST = 64 << 10
 """Bytes of a tensor file that are read at first: most headers are in there whole."""
@@ -44,8 +43,8 @@ class Mirror:
     def refresh(self) -> None:
         """Copies what has come since: run.json anew, Parquet files that are not here yet."""
         # The tensor files last: a shard's are put before its records, so none that is needed is missing.
-        files = {name: size for name, size in self.storage.sizes().items() if _RUN.fullmatch(name)}
-        shards = {name: size for name, size in self.storage.sizes("records").items() if _SHARD.fullmatch(name)}
+        files = {name: size for name, size in self.storage.sizes().items() if rank_of(name) is not None}
+        shards = {name: size for name, size in self.storage.sizes("records").items() if is_shard(name)}
         self._tensors = self.storage.sizes("tensors")
         for name in {path.name for path in self.folder.glob("run*.json")} - files.keys():
             (self.folder / name).unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import tempfile
 from contextlib import suppress
@@ -14,7 +13,7 @@ from layertap.errors import RunError, RunExists
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Receipt
-from layertap.store.runfile import run_file
+from layertap.store.runfile import rank_of, run_file
 from layertap.store.storage import Storage
 from layertap.store.writer import RunWriter
 
@@ -97,12 +96,12 @@ class RemoteWriter(RunWriter):
     def _prepare(self, folder: Path, rank: int, world_size: int | None, exists: str) -> None:
         """What `folder.prepare` does for a folder of this machine."""
         found = {name: self.storage.sizes(name) for name in ("", "records", "tensors")}
-        files = [name for name in found[""] if _rank_of_run(name, rank, world_size)]
+        files = [name for name in found[""] if _ours(rank_of(name), rank, world_size)]
         shards = [
             f"{below}/{name}"
             for below in ("records", "tensors")
             for name in found[below]
-            if _ours(name.partition("-")[0], rank, world_size)
+            if _ours(_rank_of_shard(name), rank, world_size)
         ]
         if exists == "replace":
             for name in (*files, *shards):  # run.json goes first, so that the rest does not pass for a complete run
@@ -115,12 +114,13 @@ class RemoteWriter(RunWriter):
             raise RunExists(tr("store.exists", folder=self.storage.url))
 
 
-def _ours(number: str, rank: int, world_size: int | None) -> bool:
-    if not number.isdigit():
+def _ours(other: int | None, rank: int, world_size: int | None) -> bool:
+    """Whether files of that rank are this writer's to replace: rank 0 also answers for ranks that are no more."""
+    if other is None:
         return False
-    return int(number) == rank or (rank == 0 and world_size is not None and int(number) >= world_size)
+    return other == rank or (rank == 0 and world_size is not None and other >= world_size)
 
 
-def _rank_of_run(name: str, rank: int, world_size: int | None) -> bool:
-    match = re.fullmatch(r"run(?:\.([1-9]\d{0,8}))?\.json", name)
-    return match is not None and _ours(match[1] or "0", rank, world_size)
+def _rank_of_shard(name: str) -> int | None:
+    number = name.partition("-")[0]
+    return int(number) if number.isdigit() else None

@@ -33,13 +33,23 @@ def run_file(folder: Path, rank: int) -> Path:
     return folder / (f"run.{rank}.json" if rank else "run.json")
 
 
+def rank_of(name: str) -> int | None:
+    """The rank whose run file has this name; None for any other file.
+
+    >>> rank_of("run.json"), rank_of("run.3.json"), rank_of("run.03.json")
+    (0, 3, None)
+    """
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1] or 0)
+
+
 def run_files(folder: Path) -> dict[int, Path]:
     """The run files of a folder by rank."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:
         return {}
-    found = {int(match[1] or 0): folder / name for name in names if (match := _NAME.fullmatch(name))}
+    found = {rank: folder / name for name in names if (rank := rank_of(name)) is not None}
     return dict(sorted(found.items()))
 
 

@@ -243,6 +243,11 @@ def open_shards(folder: Path, names: Sequence[str], problems: list[str]) -> list
     return sorted(kept, key=lambda shard: (shard.session, shard.rank, shard.numbers))
 
 
+def is_shard(name: str) -> bool:
+    """Whether this is the name of a shard's Parquet file."""
+    return _NAME.fullmatch(name) is not None
+
+
 def list_shards(folder: Path) -> tuple[str, ...]:
     """The names of the parquet files that a run consists of, sessions by time, then ranks, then numbers."""
     names: list[tuple[str, int, int, str]] = []
