@@ -221,3 +221,18 @@ class ExpertsNet(nn.Module):
         for norm, experts in zip(self.norm, self.experts, strict=True):
             hidden = hidden + experts(norm(hidden))
         return self.head(hidden)
+
+
+class PaddedNet(nn.Module):
+    """torch's own encoder; the last tokens of the second sequence are padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCAB, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        padding = torch.arange(x.shape[1]) >= torch.tensor([[x.shape[1]], [x.shape[1] - 3]])
+        return self.head(self.encoder(self.embed(x), src_key_padding_mask=padding))

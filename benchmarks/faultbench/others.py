@@ -12,6 +12,7 @@ from benchmarks.faultbench import other_nets as nets
 from benchmarks.faultbench import other_ways as ways
 from benchmarks.faultbench.case import Case, nothing
 from benchmarks.faultbench.families import Built, build
+from benchmarks.faultbench.faults import Around, map_first, rewrite
 from benchmarks.faultbench.other_nets import ids, image, seeded
 from benchmarks.faultbench.ported import Change, autocast, clean_case, fault_case, then
 from torch import nn
@@ -80,6 +81,32 @@ def _training(make: Callable[[], Built]) -> Callable[[], Built]:
     return built
 
 
+def _steps(make: Callable[[], Built]) -> Callable[[], Built]:
+    """Two steps of an optimizer: the second forward pass is on other weights."""
+
+    def built() -> Built:
+        model, _ = make()
+        tokens = ids(2, 9)
+
+        def steps(model: nn.Module) -> torch.Tensor:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss = model(tokens, labels=tokens).loss
+                loss.backward()
+                optimizer.step()
+            return loss
+
+        return model, steps  # type: ignore[return-value]
+
+    return built
+
+
+def _generating() -> Built:
+    model, _ = build("llama")
+    return model, lambda model: model.generate(input_ids=ids(2, 6), max_new_tokens=4, do_sample=False)  # type: ignore[return-value]
+
+
 def put(path: str, **settings: Any) -> Change:
     """Sets attributes of one module."""
 
@@ -135,6 +162,36 @@ def _cut(model: nn.Module) -> None:
     model.model.layers[1].self_attn.o_proj.__class__ = _Cut
 
 
+def _around(path: str, around: Around) -> Change:
+    """Rewrites the forward of one module."""
+    return lambda model: rewrite(model.get_submodule(path), around)
+
+
+def _detached(self: nn.Module, forward: Around, *args: Any, **kwargs: Any) -> Any:
+    return map_first(forward(*args, **kwargs), torch.Tensor.detach)
+
+
+def _without_grad(self: nn.Module, forward: Around, *args: Any, **kwargs: Any) -> Any:
+    with torch.no_grad():
+        return forward(*args, **kwargs)
+
+
+def _unrotated_steps(self: nn.Module, forward: Around, hidden_states: torch.Tensor, **kwargs: Any) -> Any:
+    """Decoding forgets the positions; the first call does not."""
+    if hidden_states.shape[1] == 1:
+        cos, sin = kwargs["position_embeddings"]
+        kwargs["position_embeddings"] = torch.ones_like(cos), torch.zeros_like(sin)
+    return forward(hidden_states, **kwargs)
+
+
+def _up_for_gate(self: Any, forward: Around, x: torch.Tensor) -> torch.Tensor:
+    return self.down_proj(self.act_fn(self.up_proj(x)) * self.gate_proj(x))
+
+
+def _without_padding(self: nn.Module, forward: Around, src: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    return forward(src)
+
+
 def _frozen(model: nn.Module) -> None:
     model.model.layers[1].input_layernorm.weight.requires_grad_(False)
 
@@ -142,6 +199,7 @@ def _frozen(model: nn.Module) -> None:
 _llama = functools.partial(build, "llama")
 _UNET = _net(nets.UNet, image())
 _TAGGER = _net(nets.Tagger, ids(2, 9))
+_PADDED = _net(nets.PaddedNet, ids(2, 9))
 _FORMS = ("bool", "none", "inf", "lowest")
 
 CLEAN: list[Case] = [
@@ -166,6 +224,9 @@ CLEAN: list[Case] = [
     clean_case("static-cache", _stepping, "bf16", put("", static_cache=True)),
     clean_case("training", _training(_TAGGER), "bf16", nothing),
     clean_case("capped-2", _capped, "bf16"),
+    clean_case("two-steps", _steps(_llama), "bf16", nothing),
+    clean_case("generating", _generating, "bf16", nothing),
+    clean_case("padded-encoder", _PADDED, "bf16", nothing),
 ]
 
 FAULTY: list[Case] = [
@@ -273,6 +334,27 @@ FAULTY: list[Case] = [
     ),
     fault_case("frozen-norm", _training(_llama), "fp32", _frozen, f"{Q1}input_layernorm", "config"),
     fault_case("gradient-cut", _training(_llama), "fp32", _cut, f"{Q1}self_attn.o_proj {Q1}self_attn", "structure"),
+    *(
+        fault_case(name, make, dtype, _around(path, around), path, "structure")
+        for dtype in ("fp32", "bf16")
+        for name, make, path, around in (
+            ("result-detached", _training(_llama), f"{Q1}mlp", _detached),
+            ("without-grad", _steps(functools.partial(build, "qwen3")), f"{Q1}self_attn", _without_grad),
+        )
+    ),
+    *(
+        fault_case(
+            "unrotated-steps",
+            _generating,
+            dtype,
+            _around(f"{Q1}self_attn", _unrotated_steps),
+            f"{Q1}self_attn",
+            "cache",
+        )
+        for dtype in ("fp32", "bf16")
+    ),
+    fault_case("up-for-gate", _llama, "bf16", _around(f"{Q1}mlp", _up_for_gate), f"{Q1}mlp", "structure"),
+    fault_case("padding-lost", _PADDED, "fp32", _around("encoder", _without_padding), "encoder", "mask"),
 ]
 
 OTHERS: list[Case] = [*CLEAN, *FAULTY]

@@ -67,6 +67,7 @@ class Free:
         self._ends: dict[tuple[str, int, str], list[Site]] = {}
         for key in self.found:
             self._ends.setdefault(end_of(key), []).append(key)
+        self._callers = {call_of(one.site): one.caller for one in free.events if one.site.role == "output"}
         self._readers: dict[int, list[Site]] = {}
         for key, slot in trace.slots.items():
             if key.role == "input":
@@ -86,8 +87,9 @@ class Free:
         keys = self._ends.get((page, call, end), [])
         return bool(keys) and all(self.is_right(key, self.found[key]) for key in keys)
 
-    def seen_at(self, page: str, call: int, end: str) -> bool:
-        return (page, call, end) in self._ends
+    def wrong_at(self, page: str, call: int, end: str) -> bool:
+        """Whether something is seen there that rounding does not explain."""
+        return (page, call, end) in self._ends and not self.right_at(page, call, end)
 
     def undoes(self, row: ModuleRow) -> bool:
         """Whether a module that is far off by itself is right here: then it undoes an error of its input."""
@@ -108,11 +110,11 @@ class Free:
     def floor_where_closed(self, row: ModuleRow) -> float | None:
         """What rounding does there; None where it is right again nowhere."""
         page, call, end = end_of(row.site)
-        above = page
-        while above:
-            above = above.rpartition(".")[0]
-            if self.right_at(above, 0, "output") and self.seen_at(above, 0, "output"):
-                return self._floor_at(above, 0)
+        above = self._callers.get((page, call))
+        while above is not None:
+            if self.right_at(*above, "output"):
+                return self._floor_at(*above)
+            above = self._callers.get(above)
         if end != "output":
             return None
         slots = [self._slots[key] for key in self._ends.get((page, call, "output"), []) if key in self._slots]
@@ -194,11 +196,17 @@ def sort_out(
             tried = probe(ends_of(row))
             verdict = _verdict(row, free, tried, total, rounding, right)
             alone = row.page and not any(other.page.startswith(f"{row.page}.") for other in faulty)
-            if verdict == "unclear" and row.site.role == "input" and alone and probes:
+            open_question = verdict == "unclear" or (
+                verdict == "cancelled" and free.wrong_at(row.page, row.call, "output") and not _vast(row, free)
+            )
+            if open_question and row.site.role == "input" and alone and probes:
                 # Right values among wrong ones may be worse than all wrong: put back what the module makes of them.
                 probes -= 1
                 tried = probe(frozenset({(row.page, "output"), (row.page, "grad_input")}))
-                verdict = "fault" if tried.total < BETTER * total else verdict
+                if verdict == "cancelled":
+                    verdict = _verdict(row, free, tried, total, rounding, right)
+                elif tried.total < BETTER * total:
+                    verdict = "fault"
             if verdict == "cancelled":
                 kinds.add(kind)
                 told.cancelled.append(row)
@@ -232,15 +240,19 @@ def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: f
         return "cancelled"
     if right:
         worse = tried.total > LIMIT_OF_MODULES * rounding and tried.total > 3 * total
-        further = free.floor_where_closed(row)
-        vast = further is not None and row.found.error > VAST * max(free.floor(row.site), further)
-        hidden = vast and tried.total >= BETTER * total
+        hidden = _vast(row, free) and tried.total >= BETTER * total
         return "cancelled" if worse or hidden else "fault"
     near = free.around(row, tried.replayed)
     if near is not None and near[1] < BETTER * near[0]:
         return "fault"
     worse = tried.total > WORSE * total or (near is not None and near[1] > WORSE * near[0])
     return "unclear" if worse else "fault"
+
+
+def _vast(row: ModuleRow, free: Free) -> bool:
+    """Whether an error that is gone further on is too large for rounding to have hidden it there."""
+    further = free.floor_where_closed(row)
+    return further is not None and row.found.error > VAST * max(free.floor(row.site), further)
 
 
 def _kind(row: ModuleRow) -> tuple[str, str]:

@@ -244,8 +244,8 @@ def _among_its_kind(faulty: list[ModuleRow], table: list[ModuleRow]) -> tuple[st
 
 def _explained(before: float, after: float, rounding: float) -> float:
     """The share of the error, beyond rounding, that is gone; independent errors add as squares."""
-    if math.isnan(before) or math.isnan(after):
-        return math.nan
+    if math.isnan(before) or math.isnan(after) or before == 0:
+        return math.nan  # no error came through to the output: whole numbers, such as tokens, may stay the same
     if not math.isfinite(before):
         return 1.0 if math.isfinite(after) else 0.0
     rounding = min(rounding, after)

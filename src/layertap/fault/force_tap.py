@@ -31,6 +31,10 @@ class ForceTap:
         stack = self._task.stack
         call, again = stack.enter(self._page)
         token = call, again, stack.caller
+        if not again:
+            self._task.callers[self._page, call] = stack.caller
+            if not torch.is_grad_enabled():
+                self._task.without_grad.add((self._page, call))
         stack.measuring = True
         self._task.replayed.casts[self._page] = autocast_now()
         if self._page in self._task.trace.calls:
@@ -61,13 +65,15 @@ class ForceTap:
         if again or not self._task.force or not self._task.judge:
             return
         trace = self._task.trace
-        found = {leaf.path: leaf.tensor for leaf in arriving(self._names, args, kwargs) if _mask(leaf.tensor)}
+        found = {
+            leaf.path: leaf.tensor for leaf in arriving(self._names, args, kwargs) if _mask(leaf.path, leaf.tensor)
+        }
         slots = {
             name: trace.slots[Site(path=self._page, call=call, role="input", leaf=name)]
             for name in trace.leaves(self._page, call, "input")
         }
         right = {name: slot.get() for name, slot in slots.items() if slot.ndim > 1}
-        right = {name: tensor for name, tensor in right.items() if _mask(tensor)}
+        right = {name: tensor for name, tensor in right.items() if _mask(name, tensor)}
         names = self._names_of(call, "input", list(found), list(right))
         for name in dict.fromkeys((*right, *(names.get(path, path) for path in found))):
             mine = next((tensor for path, tensor in found.items() if names.get(path, path) == name), None)
@@ -88,7 +94,7 @@ class ForceTap:
             value = self._again(key, tensor) if again else task.measure(key, maker, tensor)
             given = value if value is not None and task.forces(key) else tensor
             if task.nudge is not None and end == "input":
-                given = task.nudge(given)
+                given = task.nudge(given.detach())
             if flows(tensor) and end in BACK:
                 site = replace(key, role=BACK[end])
                 task.flowing.add(site)
@@ -123,11 +129,11 @@ class ForceTap:
         return back
 
 
-def _mask(tensor: torch.Tensor | None) -> bool:
-    """Whether a value is a mask; numbers are looked at only where they have the shape of scores."""
+def _mask(name: str, tensor: torch.Tensor | None) -> bool:
+    """Whether a value is a mask; numbers are looked at only where they have its name, or the shape of scores."""
     if tensor is None or dense(tensor) is not tensor or tensor.ndim < 2:
         return False
-    scores = tensor.ndim == 4 or tensor.shape[-1] == tensor.shape[-2]
+    scores = tensor.ndim == 4 or tensor.shape[-1] == tensor.shape[-2] or "mask" in name
     return masklike(tensor) and (scores or tensor.dtype == torch.bool)
 
 

@@ -40,8 +40,8 @@ class Masks:
             return
         self.given[place] = caller
         causal = getattr(module, "is_causal", None)
-        if causal is None and (right is None or found is None):
-            return  # only attention says what it sees without a mask
+        if causal is None and (right is None or found is None) and _causal_at_most(given):
+            return  # only attention says whether it looks ahead without a mask
         written_out = getattr(getattr(module, "config", None), "_attn_implementation", "") == "eager"
         ours = _closed(right, given, bool(causal))
         theirs = _closed(found, given, bool(causal) and not written_out)
@@ -53,6 +53,13 @@ class Masks:
             caller = self.given[caller]
         if apart and caller is not None:
             self.other[place] = caller, Note("cause.mask_share", apart=apart, leaf=leaf)
+
+
+def _causal_at_most(mask: torch.Tensor) -> bool:
+    """Whether a mask closes nothing but what comes later: that a module may do by itself where it is given none."""
+    if mask.shape[-1] != mask.shape[-2]:
+        return False
+    return not bool(_closed(mask, mask, False).tril().any())
 
 
 def _alike(right: torch.Tensor, found: torch.Tensor) -> bool:

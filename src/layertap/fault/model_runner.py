@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from layertap.capture import taps
-from layertap.capture.leaves import leaves
+from layertap.capture.leaves import leaves, map_tensors
 from layertap.fault.local import Local
 from layertap.targets.target import expect_inputs
 
@@ -47,9 +47,11 @@ class ModelRunner:
 
     def run(self, watchers: Mapping[nn.Module, taps.Tap] | None = None, within: Any = None) -> Any:
         """Runs the model with taps on it; `within` is one more context to run it in."""
-        self._reset(grads=None)
+        self._prepare(grads=None)
         self.forwards += 1
         with ExitStack() as stack:
+            # At the end, not at the next beginning: in between, the two models' numbers are compared and copied.
+            stack.callback(self.rest)
             stack.enter_context(_seeded(self.device))
             if watchers and torch.distributed.is_available() and torch.distributed.is_initialized():
                 watchers = {module: Local(tap) for module, tap in watchers.items()}
@@ -66,7 +68,7 @@ class ModelRunner:
             self.draws |= not torch.equal(before, torch.get_rng_state())
             if cuda is not None:
                 self.draws |= not torch.equal(cuda, torch.cuda.get_rng_state(self.device))
-        return output
+            return self._detached(output)
 
     def like(self, model: nn.Module) -> ModelRunner:
         """Another model, run on the same inputs."""
@@ -74,11 +76,13 @@ class ModelRunner:
 
     def rest(self) -> None:
         """Parameters and buffers as they were before the runs."""
-        self._reset(grads=None)
+        for kept in self._state:
+            kept.restore()
 
     def leave(self) -> None:
         """Everything as it was found."""
-        self._reset(grads=self._grads)
+        self._prepare(grads=self._grads)
+        self.rest()
 
     def _call(self) -> Any:
         if callable(self._inputs):
@@ -100,11 +104,20 @@ class ModelRunner:
         met = [leaf.tensor for leaf in leaves(value) if leaf.tensor is not None]
         return copy.deepcopy(value, {id(tensor): fit(tensor) for tensor in met})
 
-    def _reset(self, grads: dict[nn.Parameter, torch.Tensor | None] | None) -> None:
+    def _detached(self, output: Any) -> Any:
+        """The output, with copies in the place of parameters and buffers: those are put back after the run."""
+        kept = {one.storage for one in self._state} - {None}
+        if not any(leaf.tensor is not None and _storage(leaf.tensor) in kept for leaf in leaves(output)):
+            return output
+
+        def apart(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.detach().clone() if _storage(tensor) in kept else tensor
+
+        return map_tensors(output, apart)
+
+    def _prepare(self, grads: dict[nn.Parameter, torch.Tensor | None] | None) -> None:
         for module, training in self._training.items():
             module.training = training
-        for kept in self._state:
-            kept.restore()
         for parameter in self._grads:
             parameter.grad = grads[parameter] if grads is not None else None
 
@@ -117,6 +130,7 @@ class _KeptTensor:
         self._value = None if self._tensor is None else self._tensor.detach().clone()
         self._version = version(self._tensor)
         self._small = type(self._tensor) is torch.Tensor and not self._tensor.is_meta
+        self.storage = _storage(self._tensor)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -132,6 +146,13 @@ class _KeptTensor:
 def _own(model: nn.Module, kinds: tuple[str, ...]) -> Iterator[dict[str, torch.Tensor | None]]:
     for module in model.modules():
         yield from (getattr(module, kind) for kind in kinds)
+
+
+def _storage(tensor: torch.Tensor | None) -> int | None:
+    """Where the bytes of a plain tensor lie; None of any other."""
+    if tensor is None or type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout != torch.strided:
+        return None
+    return tensor.untyped_storage().data_ptr() or None if tensor.device.type in ("cpu", "cuda", "mps") else None
 
 
 def version(tensor: torch.Tensor | None) -> int:

@@ -41,11 +41,15 @@ class RecordTap:
         for leaf in found:
             if leaf.tensor is None:
                 continue
+            slot = None
             if not again:
-                site = Site(path=self._page, call=call, role=end, leaf=leaf.path)
-                self._trace.slots[site] = self._trace.cache.put(leaf.tensor)
+                slot = self._trace.cache.put(leaf.tensor)
+                self._trace.slots[Site(path=self._page, call=call, role=end, leaf=leaf.path)] = slot
             if flows(leaf.tensor) and end in BACK:
-                swaps[id(leaf.tensor)] = leaf.tensor, gate(leaf.tensor, None, self._back(call, end, leaf.path))
+                passed = gate(leaf.tensor, None, self._back(call, end, leaf.path))
+                swaps[id(leaf.tensor)] = leaf.tensor, passed
+                if slot is not None:
+                    self._trace.cache.remember(passed, slot)  # or what reads it would be kept once more
         return swaps
 
     def _back(self, call: int, end: str, leaf: str) -> Nudge:

@@ -67,6 +67,9 @@ class Replay:
     """Calls that were given a value of another size."""
     flowing: set[Site] = field(default_factory=set)
     """Values through which a gradient can go back."""
+    callers: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict)
+    without_grad: set[ModuleCall] = field(default_factory=set)
+    """Calls that were made where gradients are off."""
     parts: RankParts | None = None
     """Where each rank's values lie in the reference's, if the candidate runs on several."""
     whole: bool = False
@@ -182,9 +185,39 @@ class Replay:
         frozen = [key for key, own in owned if key.role == "param_grad" and own is not None and not own.requires_grad]
         reached = {call_of(key) for key in seen if key.role == "grad_output"}
         cut = [key for key, own in owned if call_of(key) in reached and (own is not None or key in self.flowing)]
-        for key in dict.fromkeys([*(frozen or cut), *extra]):
+        found = {key: call_of(key) for key in [*(frozen or cut), *extra]}
+        for key, owner in (found | ({} if frozen else self._not_reached(seen, reached))).items():
             absent = Contrast(error=1.0, absent=True, count=1)
-            self.begun += [Begun(key, call_of(key), absent, rank) for rank in self.ranks]
+            self.begun += [Begun(key, owner, absent, rank) for rank in self.ranks]
+
+    def _not_reached(self, seen: set[Site], reached: set[ModuleCall]) -> dict[Site, ModuleCall]:
+        """Calls to whose results no gradient comes back although one comes to their caller, and where it gets lost."""
+        wanted: dict[ModuleCall, list[Site]] = {}
+        for key in self.trace.slots:
+            if key.role in ("grad_output", "grad_input"):
+                wanted.setdefault(call_of(key), []).append(key)
+        found: dict[Site, ModuleCall] = {}
+        for call, caller in self.callers.items():
+            arriving = [key for key in wanted.get(call, ()) if key.role == "grad_output"]
+            above = caller in reached or not any(key.role == "grad_output" for key in wanted.get(caller or call, ()))
+            if call in reached or not arriving or caller is None or not above:
+                continue
+            if call not in self.without_grad and self.flowing.isdisjoint(arriving):
+                own = [key for key in wanted[call] if key.role == "grad_input" and key not in seen]
+                found[own[0] if own else arriving[0]] = call
+            elif not self._read_by(call) - reached:
+                found[arriving[0]] = caller  # it is the caller that does not go on with what it was given
+        return found
+
+    def _read_by(self, call: ModuleCall) -> set[ModuleCall]:
+        """The calls that are given what this one returns, beside it or around it."""
+        slots = {id(slot) for key, slot in self.trace.slots.items() if call_of(key) == call and key.role == "output"}
+        inside = f"{call[0]}."
+        return {
+            call_of(key)
+            for key, slot in self.trace.slots.items()
+            if key.role == "input" and id(slot) in slots and not key.path.startswith(inside)
+        }
 
     @property
     def into(self) -> TensorCache | None:
@@ -199,7 +232,24 @@ class Replay:
         found = [next(read) if isinstance(one.found, PendingPair) else one.found for one in self.begun]
         beside = {number: one for number, one in self.beside.items() if isinstance(one, Contrast)}
         beside |= {number: next(read) for number in later}
-        return [
+        events = [
             (one.rank, Event(site=one.site, caller=one.caller, found=found[number], beside=beside.get(number)))
             for number, one in enumerate(self.begun)
         ]
+        return self._in_order(events)
+
+    def _in_order(self, events: list[tuple[int, Event]]) -> list[tuple[int, Event]]:
+        """With gradients that never came where they were due: before what ran after them in the reference."""
+        late = [one for one in events if one[1].found.absent]
+        if not late:
+            return events
+        order = {key: number for number, key in enumerate(self.trace.slots)}
+        late.sort(key=lambda one: order.get(one[1].site, len(order)))
+        found: list[tuple[int, Event]] = []
+        for one in events:
+            if one[1].found.absent:
+                continue
+            while late and order.get(late[0][1].site, len(order)) < order.get(one[1].site, -1):
+                found.append(late.pop(0))
+            found.append(one)
+        return [*found, *late]

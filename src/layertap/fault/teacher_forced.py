@@ -148,7 +148,7 @@ class TeacherForcedSearch(FaultSearch):
     def _consequential(self, faulty: list[ModuleRow], judged: list[Judged]) -> list[ModuleRow]:
         """Without those that return another size, where what calls them comes out right all the same, and without
         those around a module in which a gradient gets lost: there is none to be put in its place."""
-        lost = [row.page for row in faulty if row.found.absent]
+        lost = [row for row in faulty if row.found.absent]
         faulty = [row for row in faulty if row.found.absent or not _sees_loss(row, lost)]
         exits: dict[str, float] = {}
         for one in judged:
@@ -325,10 +325,13 @@ class TeacherForcedSearch(FaultSearch):
         return found
 
 
-def _sees_loss(row: ModuleRow, lost: list[str]) -> bool:
-    """Whether the gradient of a module is off, and one got lost inside it."""
+def _sees_loss(row: ModuleRow, lost: list[ModuleRow]) -> bool:
+    """Whether the gradient of a module is off, and one got lost inside it; or whether it ran again after the loss, when
+    an optimizer may have taken a step without that gradient."""
     inside = f"{row.page}." if row.page else ""
-    return row.site.role.startswith("grad") and any(page != row.page and page.startswith(inside) for page in lost)
+    within = any(one.page != row.page and one.page.startswith(inside) for one in lost)
+    again = any(one.order < row.order and one.site.call < row.site.call for one in lost)
+    return again or (within and row.site.role.startswith("grad"))
 
 
 def _counted_otherwise(row: ModuleRow, floors: dict[Site, Contrast]) -> bool:

@@ -91,17 +91,12 @@ def words(finding: Finding) -> list[str]:
     lines = [tr("finding.fault", site=site, cause=finding.cause, evidence=told)]
     if finding.op:
         lines.append(tr("finding.op", op=finding.op))
+    sizes = {name: number(getattr(finding, name), 3) for name in ("total", "local", "floor")}
     if math.isnan(finding.explained):
-        sizes = {"total": number(finding.total, 3), "floor": number(finding.floor, 3)}
-        return [*lines, tr("finding.output_error", **sizes)]
-    lines.append(
-        tr(
-            "finding.explained",
-            share=f"{finding.explained:.1%}",
-            floor=number(finding.floor, 3),
-            local=number(finding.local, 3),
-        )
-    )
+        lines.append(tr("finding.output_error", total=sizes["total"], floor=sizes["floor"]))
+    else:
+        share = f"{finding.explained:.1%}"
+        lines.append(tr("finding.explained", share=share, floor=sizes["floor"], local=sizes["local"]))
     for other in finding.others:
         told = tr("result.separator").join(other.evidence)
         lines.append(tr("finding.also", site=other.site, cause=other.cause, evidence=told))
