@@ -40,6 +40,7 @@ class DevicePart:
 
     def __init__(self, device: torch.device, nbytes: int, courier: Courier) -> None:
         self.stream = torch.cuda.current_stream(device)
+        self.raw_stream = self.stream.cuda_stream
         self.arena = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self.address = self.arena.data_ptr()
         self.segments: list[list[int]] = []
@@ -50,13 +51,6 @@ class DevicePart:
         self.kernels: kernel.Deferred | None = None
         self.ready: torch.cuda.Event | None = None
         self._courier = courier
-
-    def fill(self, begin: int, end: int) -> None:
-        """Notes that bytes of the arena are taken."""
-        if self.segments and self.segments[-1][1] == begin:
-            self.segments[-1][1] = end
-        else:
-            self.segments.append([begin, end])
 
     def slab(self, row: int) -> tuple[torch.Tensor, int]:
         """Room for the result of a kernel: one of many slabs."""
@@ -72,11 +66,10 @@ class DevicePart:
         for begin, end in self.segments:
             into = torch.from_numpy(batch.arena[begin:end])
             self._courier.fetch(self.arena[begin:end], self.ready, into)
-        if self.rows:
-            slabs = torch.cat(self.slabs)[: len(self.rows)] if len(self.slabs) > 1 else self.slabs[0][: len(self.rows)]
-            found = self._courier.fetch(slabs, self.ready).numpy()
-            whole = np.frombuffer(batch.records.buffer, np.uint8).reshape(-1, ROW_BYTES)
-            whole[self.rows, HEAD.size :] = found
+        whole = np.frombuffer(batch.records.buffer, np.uint8).reshape(-1, ROW_BYTES)
+        for start, slabs in zip(range(0, len(self.rows), SLABS), self.slabs, strict=True):
+            rows = self.rows[start : start + SLABS]
+            whole[rows, HEAD.size :] = self._courier.fetch(slabs[: len(rows)], self.ready).numpy()
 
 
 class CudaLane:
@@ -89,16 +82,20 @@ class CudaLane:
 
     def gather(self, batch: Batch, slot: Slot, tensor: torch.Tensor, address: int, place: int) -> None:
         """Copies a small tensor into the batch's arena, on the current stream."""
-        device = tensor.device
-        if torch._C._cuda_getDevice() != device.index:
-            with torch.cuda.device(device):
+        index = torch._C._cuda_getDevice()
+        if index != slot.device:
+            with torch.cuda.device(slot.device):
                 self.gather(batch, slot, tensor, address, place)
             return
-        part = self._part(batch, device)
+        part = batch.parts.get((index, torch._C._cuda_getCurrentRawStream(index))) or self._part(batch, tensor.device)
         copy = _driver_copy()
-        if copy is None or copy(part.address + place, address, slot.nbytes, part.stream.cuda_stream):
+        if copy is None or copy(part.address + place, address, slot.nbytes, part.raw_stream):
             part.arena[place : place + slot.nbytes].copy_(tensor.detach().reshape(-1).view(torch.uint8))
-        part.fill(place, place + slot.arena_bytes)
+        segments, end = part.segments, place + slot.arena_bytes
+        if segments and segments[-1][1] == place:
+            segments[-1][1] = end
+        else:
+            segments.append([place, end])
 
     def measure(self, batch: Batch, tensor: torch.Tensor, row: int) -> None:
         """Measures a contiguous tensor into a slab, by one kernel on the current stream."""
@@ -265,7 +262,8 @@ def _driver_copy() -> Any:
 def _empty(filled: tuple[slice, torch.Tensor, torch.cuda.Event], host: torch.Tensor) -> None:
     place, half, event = filled
     event.synchronize()
-    host[place].copy_(half)
+    # Not by torch, which wakes its threads for it: on some machines they keep every core busy for 10 ms afterwards.
+    ctypes.memmove(host.data_ptr() + place.start, half.data_ptr(), half.nbytes)
 
 
 def _clone(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from layertap.capture.gathering import AGE, Batch, Gathering, complete
 from layertap.capture.room import Room
+from layertap.measure import native
 from layertap.messages import tr
 from layertap.site import Receipt, Record
 from layertap.store.columns import RecordBatch
@@ -67,6 +69,7 @@ class WriterThread:
             log.error(tr("capture.log_record"), self.error)
 
     def _work(self) -> None:
+        native.limit_threads(max(1, (os.cpu_count() or 1) // 4))  # the model needs the others
         last = time.monotonic()
         while True:
             try:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import struct
 import sys
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -93,7 +94,7 @@ def _measured(tensor: torch.Tensor, offset: int, full: int) -> tuple[ctypes.CDLL
         *(tensor.data_ptr(), count, offset, kind, table or None, full),
         *(results.ctypes.data, ctypes.byref(counter)),
     )
-    threads = min(torch.get_num_threads(), chunks) if count >= THREADED else 1
+    threads = min(torch.get_num_threads(), chunks, _share.threads) if count >= THREADED else 1
     helpers = [_submit(library, arguments) for _ in range(threads - 1)]
     library.layertap_measure(*arguments)
     for helper in helpers:
@@ -182,6 +183,18 @@ def measure_rows(tasks: npt.NDArray[np.void]) -> None:
     library = _library()
     assert library is not None, "ask available() first"
     library.layertap_measure_rows(tasks.ctypes.data, len(tasks))
+
+
+class _Share(threading.local):
+    threads = 1 << 10
+
+
+_share = _Share()
+
+
+def limit_threads(most: int) -> None:
+    """From here on this thread measures with so many threads at most, itself included."""
+    _share.threads = most
 
 
 _pool: list[ThreadPoolExecutor] = []
