@@ -32,9 +32,8 @@ def result_of(tensor: torch.Tensor, *, wait: bool) -> torch.Tensor:
 
 def pending() -> bool:
     """Whether any collective of this process has not been waited for."""
-    work = sys.modules.get("torch._C._distributed_c10d")
-    size = getattr(work, "_get_work_registry_size", None)
-    return size is not None and bool(size())
+    work: Any = sys.modules.get("torch._C._distributed_c10d")
+    return work is not None and hasattr(work, "_get_work_registry_size") and work._get_work_registry_size() > 0
 
 
 def complete(tensor: torch.Tensor) -> torch.Tensor:

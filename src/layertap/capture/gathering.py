@@ -31,6 +31,8 @@ MOST_PLANS = 1 << 14
 """Shapes may change at every call; plans past so many begin anew."""
 AGE = 0.25
 """Seconds after which a batch is handed over at the next record, and by the writer's thread if there is none."""
+LOOK = 16
+"""Records between two looks at the clock."""
 MANY = 8
 """While so many batches wait for the writer, the open one is filled up, however old it is: each holds memory."""
 SPARE = 3
@@ -54,6 +56,7 @@ class Batch:
         """Bytes of large tensors that wait for the writer."""
         self.opened = 0.0
         self.moment: tuple[Any, ...] | None = None
+        self.moment_number = -1
         self.parts: dict[tuple[int, int], DevicePart] = {}
         """By device and stream: what is on devices."""
         self.records.arena = self.arena
@@ -62,15 +65,14 @@ class Batch:
         """Empties it for use anew."""
         self.records.clear(plans)
         self.used = self.reserved = self.pending = 0
-        self.moment, self.parts = None, {}
+        self.moment, self.moment_number, self.parts = None, -1, {}
 
     def moment_of(self, moment: tuple[Any, ...]) -> int:
         """The number of a moment: (step, epoch, batch, phase)."""
-        moments = self.records.moments
         if moment != self.moment:
-            self.moment = moment
-            moments.append(Moment(*moment))
-        return len(moments) - 1
+            self.moment, self.moment_number = moment, self.moment_number + 1
+            self.records.moments.append(Moment(*moment))
+        return self.moment_number
 
 
 class Gathering:
@@ -96,7 +98,9 @@ class Gathering:
             large = np.empty(SLAB_BYTES, np.uint8)
             native.measure_into(tensor, int(large.ctypes.data))
         with self._lock:
-            batch, full = self._with_room(slot.arena_bytes)
+            batch, full = self._open, None
+            if batch is None or batch.used + slot.arena_bytes > ARENA:
+                batch, full = self._with_room(slot.arena_bytes)
             if slot.plans is not self.plans:
                 slot.plans, slot.number = self.plans, self.plans.number(slot.plan)
             records = batch.records
@@ -119,7 +123,8 @@ class Gathering:
                 ctypes.memmove(records.address + at + HEAD.size, large.ctypes.data, SLAB_BYTES)
             else:
                 slot.take(address, slot.task_address, 0, records.address + at + HEAD.size)
-            HEAD.pack_into(records.buffer, at, slot.number, call, order, batch.moment_of(moment), source, place)
+            number = batch.moment_number if moment == batch.moment else batch.moment_of(moment)
+            HEAD.pack_into(records.buffer, at, slot.number, call, order, number, source, place)
             done = self._filled(batch, row)
             return _NONE if done is full else [found for found in (full, done) if found is not None]
 
@@ -157,7 +162,7 @@ class Gathering:
         batch = self._open
         if batch is None or self._in_flight >= MANY:
             return False
-        return bool(batch.parts) or batch.records.count >= few or time.monotonic() - batch.opened >= age
+        return batch.records.count >= few or time.monotonic() - batch.opened >= age
 
     def close(self, older: float = 0.0) -> Batch | None:
         """Takes the open batch, if it has rows and is that old; what follows goes to another."""
@@ -192,11 +197,9 @@ class Gathering:
         """Counts the row; the batch, if it is to be handed over now."""
         batch.records.count = row + 1
         self.taken += 1
-        if (
-            row + 1 == batch.records.capacity
-            or (pending and batch.pending >= pending)
-            or (self._in_flight < MANY and time.monotonic() - batch.opened >= AGE)
-        ):
+        if row + 1 == batch.records.capacity or (pending and batch.pending >= pending):
+            return self._close(batch)
+        if row % LOOK == LOOK - 1 and self._in_flight < MANY and time.monotonic() - batch.opened >= AGE:
             return self._close(batch)
         return None
 

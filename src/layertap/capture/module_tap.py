@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,6 +43,9 @@ class Call(NamedTuple):
     """What it sends back to its inputs, where that is asked for."""
 
 
+_new = tuple.__new__
+"""A named tuple's own constructor is a function of Python, which takes three times as long."""
+
 KNOWN = "capture.known"
 """Why a tensor of a shared object, a cache for instance, is not recorded again."""
 
@@ -75,6 +79,11 @@ class ModuleTap:
         self.ended = ""
         """The exception that has ended a call last."""
         self._quick = QuickWay(recorder, self)
+        # Asked at every call, so looked up once.
+        self._output = self.tallies.get("output")
+        self._inputs = not path or "input" in self.tallies
+        self._params = "param" in self.tallies
+        self._grad_input, self._grad_output = "grad_input" in self.tallies, "grad_output" in self.tallies
 
     @property
     def idle(self) -> bool:
@@ -82,39 +91,59 @@ class ModuleTap:
         return not self.tallies
 
     def enter(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Call | None]:
-        recorder = self._recorder
-        moment: CallMoment | None = None
-        share: OwnShare | None = None
         if not self.tallies and self.path:
             self.total += 1  # watched only so that the receipt can say who called whom
-        elif recorder.live:
-            with recorder.inside(self.path):
-                moment = self.begin(direct)
-                if not moment.recomputed:
+            return args, kwargs, None
+        recorder = self._recorder
+        if not recorder.live:
+            return args, kwargs, None
+        # What `recorder.inside` does, without an object for it: this happens at every call of every module.
+        start = time.perf_counter()
+        try:
+            moment = self.begin(direct)
+            if not moment.recomputed:
+                if self._inputs:
                     self._take_input(args, kwargs, moment)
+                if self._params:
                     self.take_parameters(moment)
-                if "grad_input" in self.tallies and torch.is_grad_enabled():
-                    share = self._watch_inputs(args, kwargs, moment)
-        return args, kwargs, None if moment is None else Call(args, kwargs, moment, share)
+            share = self._watch_inputs(args, kwargs, moment) if self._grad_input and torch.is_grad_enabled() else None
+            return args, kwargs, _new(Call, (args, kwargs, moment, share))
+        except Exception as error:
+            if not recorder.stop_on(error, self.path):
+                raise
+            return args, kwargs, None
+        finally:
+            recorder.overhead += time.perf_counter() - start
 
     def leave(self, token: Call | None, output: Any) -> Any:
         recorder = self._recorder
-        if token is not None and self.tallies and recorder.live:
+        if token is None or not self.tallies or not recorder.live:
+            return output
+        start = time.perf_counter()
+        try:
             moment = token.moment
-            with recorder.inside(self.path):
-                if "output" in self.tallies and not moment.recomputed:
-                    seen = recorder.seen(self, token, output)
-                    if seen is not UNWANTED:
-                        self._take_output(seen, moment)
-                if token.share is not None:
-                    tensors = (leaf.tensor for leaf in leaves(output) if leaf.tensor is not None)
-                    for reason in token.share.listen(tensors):
-                        self.tallies["grad_input"].skip(reason)
-                if "grad_output" in self.tallies:
-                    for leaf in leaves(output):
-                        if leaf.tensor is not None and leaf.tensor.requires_grad:
-                            self._watch(leaf.tensor, "grad_output", leaf.path, moment)
+            if self._output is not None and not moment.recomputed:
+                seen = recorder.seen(self, token, output)
+                if seen is not UNWANTED:
+                    self._take_output(seen, moment, self._output)
+            if token.share is not None or self._grad_output:
+                self._watch_outputs(token, output)
+        except Exception as error:
+            if not recorder.stop_on(error, self.path):
+                raise
+        finally:
+            recorder.overhead += time.perf_counter() - start
         return output
+
+    def _watch_outputs(self, token: Call, output: Any) -> None:
+        if token.share is not None:
+            tensors = (leaf.tensor for leaf in leaves(output) if leaf.tensor is not None)
+            for reason in token.share.listen(tensors):
+                self.tallies["grad_input"].skip(reason)
+        if self._grad_output:
+            for leaf in leaves(output):
+                if leaf.tensor is not None and leaf.tensor.requires_grad:
+                    self._watch(leaf.tensor, "grad_output", leaf.path, token.moment)
 
     def stopped(self, token: Call | None, error: BaseException) -> None:
         """Sees a call end by an exception."""
@@ -146,7 +175,8 @@ class ModuleTap:
         # A forward inside a backward pass is activation checkpointing at work: the same values once more. Where the
         # first forward ran without autograd (reentrant checkpointing), the gradients pass here, last call first.
         # A module that has run in no forward pass cannot be computed again: the backward pass itself calls it.
-        recomputed = torch._C._current_graph_task_id() != -1 and self._forwards > 0
+        backward = torch._C._current_graph_task_id() != -1
+        recomputed = backward and self._forwards > 0
         phase = recorder.phase  # a validation pass between two steps must not number the calls of the next
         if recomputed:
             self._recomputed[phase] += 1
@@ -154,11 +184,12 @@ class ModuleTap:
         else:
             call = self._calls[phase]
             self._calls[phase] += 1
-            self._forwards += torch._C._current_graph_task_id() == -1
-        for tally in self.tallies.values():
-            tally.recomputed += recomputed
-            tally.direct += direct
-        return CallMoment(call, self._step, recorder.epoch, recorder.batch, phase, recomputed)
+            self._forwards += not backward
+        if recomputed or direct:
+            for tally in self.tallies.values():
+                tally.recomputed += recomputed
+                tally.direct += direct
+        return _new(CallMoment, (call, self._step, recorder.epoch, recorder.batch, phase, recomputed))
 
     def _take_input(self, args: Args, kwargs: Kwargs, moment: CallMoment) -> None:
         asked = "input" in self.tallies
@@ -187,18 +218,16 @@ class ModuleTap:
         if "param" in self.tallies and moment.call == 0:
             self._take("param", (Leaf(name, parameter) for name, parameter in self._parameters()), moment)
 
-    def _take_output(self, output: Any, moment: CallMoment) -> None:
-        tally = self.tallies["output"]
-        if type(output) is torch.Tensor and tally.fired and self._taken("output", "", output, moment, tally):
+    def _take_output(self, output: Any, moment: CallMoment, tally: Tally) -> None:
+        if type(output) is torch.Tensor and tally.fired and self._taken("output", "", output, moment, tally, True):
             tally.fired += 1
             return
         self._take("output", leaves(output), moment)
         if tally.fired == 1:
             self._recorder.parts.unknown(self.path, self.module, leaves(output))
 
-    def _taken(self, role: str, leaf: str, tensor: torch.Tensor, moment: CallMoment, tally: Tally) -> bool:
+    def _taken(self, role: str, leaf: str, tensor: torch.Tensor, moment: CallMoment, tally: Tally, asked: bool) -> bool:
         """Takes a tensor the short way, if it goes there."""
-        asked = tally is not self._unasked
         try:
             if not self._quick.take(role, leaf, tensor, moment, tally, asked):
                 return False
@@ -217,9 +246,9 @@ class ModuleTap:
 
     def put(self, role: str, leaf: Leaf, moment: CallMoment, tally: Tally) -> None:
         """Takes one leaf of a call, if it is wanted."""
-        if leaf.tensor is not None and self._taken(role, leaf.path, leaf.tensor, moment, tally):
-            return
         asked = tally is not self._unasked
+        if leaf.tensor is not None and self._taken(role, leaf.path, leaf.tensor, moment, tally, asked):
+            return
         if leaf.tensor is None or not asked or self._recorder.selection.wants(self.path, role, leaf.path):
             self._recorder.take(self, role, leaf, moment, tally, asked)
 

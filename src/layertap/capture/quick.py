@@ -63,13 +63,13 @@ class QuickWay:
             return False
         if recorder.strict:
             recorder.raise_failure()
-        step = moment.step
+        call, step, _, _, phase, _ = moment
         if step > recorder.last_step:
             recorder.begin_step(step)
-        if slot.numbers_of != (step, moment.phase):
-            slot.numbers = recorder.numbers(self._tap.path, role, leaf, step, moment.phase)
-            slot.numbers_of = (step, moment.phase)
-        call = slot.numbers.take(moment.call)
+        if slot.step != step or slot.phase != phase:
+            slot.numbers = recorder.numbers(self._tap.path, role, leaf, step, phase)
+            slot.step, slot.phase = step, phase
+        call = slot.numbers.take(call)
         recorder.sink.quick(slot, tensor, address, call, recorder.next_order(), moment[1:5], tally)
         return True
 
@@ -115,7 +115,7 @@ class QuickWay:
             tally=tally,
         )
         plan = plan_of(draft, level, tensor if level.keeps else None)
-        return Slot(plan, tensor.dtype, nbytes, on_device=device.type == "cuda")
+        return Slot(plan, tensor.dtype, nbytes, device.index if device.type == "cuda" else None)
 
 
 def _has_kernel(tensor: torch.Tensor) -> bool:

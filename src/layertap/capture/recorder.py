@@ -23,7 +23,7 @@ from layertap.capture.arming import Arming
 from layertap.capture.compiled import Uncompiled, doors_of
 from layertap.capture.contents import Contents
 from layertap.capture.exit_signal import keep_interrupts
-from layertap.capture.guard import Inside
+from layertap.capture.guard import Inside, process
 from layertap.capture.info import checking_of, computes_of, rank, run_info
 from layertap.capture.keep import Keeper
 from layertap.capture.leaves import Leaf
@@ -123,7 +123,7 @@ class Recorder(Arming):
         self._writer = self.open_writer()
         between = self.between(self._writer)
         self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None and not self._url)
-        self._pid = os.getpid()
+        self._pid = process.id
         self._began = time.perf_counter()
         self._checked_before = checking_of(self.model)
         self._state = "open"
@@ -258,19 +258,20 @@ class Recorder(Arming):
 
     @property
     def phase(self) -> str:
-        return "train" if self.model.training else "eval"
+        model = self._model  # the property, where it is gone, says so
+        return "train" if (self.model if model is None else model).training else "eval"
 
     # What the taps use.
 
     @property
     def live(self) -> bool:
         """Whether taps may record: between start and end, and not in a forked child such as a DataLoader's worker."""
-        return self._attached and self._ours and (self.phases is None or self.phase in self.phases)
+        return self._attached and self._pid == process.id and (self.phases is None or self.phase in self.phases)
 
     @property
     def _ours(self) -> bool:
         """Whether this is the process that records, and not a child that was forked from it."""
-        return os.getpid() == self._pid
+        return self._pid == process.id
 
     @property
     def touched(self) -> bool:

@@ -34,7 +34,8 @@ POLICIES = ("block", "stats", "drop")
 BACKLOG = 50_000
 """Records that may wait for a slow writer; past it the policy decides about statistics too."""
 FEW = 256
-"""A batch with fewer rows is not handed over when a step ends, unless it is old, or a device's."""
+"""A batch with fewer rows is not handed over when a step ends, unless it is old: each costs some milliseconds of a
+thread that competes with the model's for the interpreter."""
 PENDING = 8 << 20
 """Bytes of large tensors that a batch may hold before it is handed over."""
 

@@ -44,16 +44,30 @@ class Slot:
     """One role and leaf of one module, for tensors of one shape, dtype and device."""
 
     __slots__ = (
-        *("_other", "arena_bytes", "dtype", "gathers", "kept", "large", "nbytes", "number", "numbers", "numbers_of"),
-        *("on_device", "plan", "plans", "take", "task", "task_address"),
+        *(
+            "_other",
+            "arena_bytes",
+            "device",
+            "dtype",
+            "gathers",
+            "kept",
+            "large",
+            "nbytes",
+            "number",
+            "numbers",
+            "on_device",
+        ),
+        *("phase", "plan", "plans", "step", "take", "task", "task_address"),
     )
 
-    def __init__(self, plan: RecordPlan, dtype: torch.dtype, nbytes: int, *, on_device: bool) -> None:
+    def __init__(self, plan: RecordPlan, dtype: torch.dtype, nbytes: int, device: int | None) -> None:
         self.plan, self.dtype = plan, dtype
         self.kept = plan.kept != "stats"
         self.nbytes = nbytes
         """Of the tensor, kept or not."""
-        self.on_device = on_device
+        self.device = device
+        """The number of a CUDA device; None in the host's memory."""
+        self.on_device = on_device = device is not None
         self.gathers = nbytes <= SMALL and (on_device or self.kept)
         """Whether its bytes are gathered, and measured by the writer's thread."""
         self.arena_bytes = -(-nbytes // 64) * 64 if self.gathers else 0
@@ -67,13 +81,13 @@ class Slot:
         """Those in which `number` is this plan's."""
         self.number = -1
         self.numbers = CallNumbers()
-        self.numbers_of: tuple[int, str] | None = None
-        """The step and phase of which `numbers` are."""
+        self.step, self.phase = -1, ""
+        """Of which `numbers` are."""
         self._other: Slot | None = None
 
     def without_tensor(self) -> Slot:
         """The same for a tensor that is not kept after all."""
         if self._other is None:
             plan = replace(self.plan, kept="stats", kept_shape=(), kept_dtype="", nbytes=0)
-            self._other = Slot(plan, self.dtype, self.nbytes, on_device=self.on_device)
+            self._other = Slot(plan, self.dtype, self.nbytes, self.device)
         return self._other

@@ -182,23 +182,26 @@ def _methods(cls: Any) -> dict[str, Any]:
             if restores and torch.compiler.is_dynamo_compiling():
                 torch._dynamo.graph_break()  # it asks for its own type, and a graph cannot give that back
             return call(self, *args, **kwargs)
-        taps = _taps_of(id(self))
+        key = id(self)
+        taps = _taps_of(key)
         if taps is None:  # a replica or a copy that was made by hand: it has the class and is not tapped
             put_off(self, CALLS)
             return call(self, *args, **kwargs)
         tokens: Tokens = []
-        key, late = id(self), False
-        nested, waiting = key in _inside.modules, _inside.waiting.pop(key, None)
+        late, inside, all_waiting = False, _inside.modules, _inside.waiting
+        nested, waiting = key in inside, all_waiting.pop(key, None) if all_waiting else None
         try:
             if call is _call and self._compiled_call_impl is None:
                 call = cls._call_impl
                 late = bool(self._forward_pre_hooks or torch_module._global_forward_pre_hooks)
                 late = late and type(self.__dict__.get("forward", _ANY)) is _Method
             if late:
-                _inside.waiting[key] = tokens
+                all_waiting[key] = tokens
             else:
-                args, kwargs = _enter(tokens, taps, args, kwargs, False)
-            _inside.modules.add(key)
+                for tap in taps:
+                    args, kwargs, token = tap.enter(args, kwargs, False)
+                    tokens.append((tap, token))
+            inside.add(key)
             if restores:
                 set_class(self, cls)
             output = call(self, *args, **kwargs)
@@ -209,11 +212,14 @@ def _methods(cls: Any) -> dict[str, Any]:
             if restores and key in _taps:
                 put_on(self, CALLS)
             if not nested:
-                _inside.modules.discard(key)
-            _inside.waiting.pop(key, None)
+                inside.discard(key)
+            if late:
+                all_waiting.pop(key, None)
             if waiting is not None:
-                _inside.waiting[key] = waiting
-        return _leave(tokens, output)
+                all_waiting[key] = waiting
+        for tap, token in reversed(tokens):
+            output = tap.leave(token, output)
+        return output
 
     return {"__call__": __call__, "forward": _Forward(cls)}
 

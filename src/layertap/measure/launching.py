@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,6 +22,7 @@ class Prepared:
     def __init__(self, compiled: Any, constants: Sequence[Any], arguments: int) -> None:
         self._compiled, self._constants = compiled, tuple(constants)
         self._values = (ctypes.c_int64 * (arguments + SPARE))()
+        self._write = struct.Struct(f"={arguments}q").pack_into
         size = ctypes.sizeof(ctypes.c_int64)
         start = ctypes.addressof(self._values)
         self._places = (ctypes.c_void_p * (arguments + SPARE))(*(start + i * size for i in range(arguments + SPARE)))
@@ -33,7 +35,7 @@ class Prepared:
         """Enqueues it with so many programs."""
         launch = self._launch
         if launch is not None:
-            self._values[: len(arguments)] = list(arguments)
+            self._write(self._values, 0, *arguments)
             function, threads, shared = self._fixed
             if not launch(function, programs, 1, 1, threads, 1, 1, shared, stream, self._places, None):
                 return
