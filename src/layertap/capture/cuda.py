@@ -83,8 +83,8 @@ class CudaLane:
     def gather(self, batch: Batch, slot: Slot, tensor: torch.Tensor, address: int, place: int) -> None:
         """Copies a small tensor into the batch's arena, on the current stream."""
         index = torch._C._cuda_getDevice()
-        if index != slot.device:
-            with torch.cuda.device(slot.device):
+        if index != slot.index:
+            with torch.cuda.device(slot.index):
                 self.gather(batch, slot, tensor, address, place)
             return
         part = batch.parts.get((index, torch._C._cuda_getCurrentRawStream(index))) or self._part(batch, tensor.device)
@@ -99,11 +99,12 @@ class CudaLane:
 
     def measure(self, batch: Batch, tensor: torch.Tensor, row: int) -> None:
         """Measures a contiguous tensor into a slab, by one kernel on the current stream."""
-        if torch._C._cuda_getDevice() != tensor.device.index:
+        index = torch._C._cuda_getDevice()
+        if index != tensor.get_device():
             with torch.cuda.device(tensor.device):
                 self.measure(batch, tensor, row)
             return
-        part = self._part(batch, tensor.device)
+        part = batch.parts.get((index, torch._C._cuda_getCurrentRawStream(index))) or self._part(batch, tensor.device)
         if part.kernels is None:
             key = (tensor.device, part.stream.cuda_stream)
             part.kernels = self._kernels.get(key) or self._kernels.setdefault(key, kernel.Deferred(tensor.device))
