@@ -22,7 +22,7 @@ class CallNumbers:
     (0, 1, 7)
     """
 
-    __slots__ = ("_end", "_moments", "_others", "phase", "step")
+    __slots__ = ("_before", "_end", "_newest", "_others", "phase", "step")
 
     def __init__(self) -> None:
         self.step, self.phase = -1, ""
@@ -30,8 +30,9 @@ class CallNumbers:
         """The number after all that are taken."""
         self._others: set[int] | None = None
         """The numbers that are taken, where some below the end are free."""
-        self._moments: dict[tuple[int, str], tuple[int, set[int] | None]] = {}
-        """The end, and the others, of the moments before."""
+        self._before: tuple[_Numbered, ...] = ()
+        """Of the moments before: what arrives of an older one is numbered anew."""
+        self._newest = -1
 
     def take(self, step: int, phase: str, call: int) -> int:
         """The number itself if it is free in this step and phase, else one after all that are taken."""
@@ -50,17 +51,19 @@ class CallNumbers:
         return call
 
     def _turn(self, step: int, phase: str) -> None:
-        moments = self._moments
-        moments[self.step, self.phase] = (self._end, self._others)
-        if len(moments) > MOMENTS:
-            del moments[next(iter(moments))]
-        self.step, self.phase = step, phase
-        self._end, self._others = moments.pop((step, phase), _NONE)
+        before = self._before
+        self._before = ((self.step, self.phase, self._end, self._others), *before[:2])
+        self.step, self.phase, self._end, self._others = step, phase, 0, None
+        if step > self._newest:
+            self._newest = step
+            return
+        for moment in before:
+            if moment[0] == step and moment[1] == phase:
+                self._end, self._others = moment[2:]
 
 
-MOMENTS = 4
-"""So many steps and phases may be open at once: what arrives of an older one is numbered anew."""
-_NONE: tuple[int, None] = (0, None)
+_Numbered = tuple[int, str, int, "set[int] | None"]
+"""Step, phase, and the numbers that are taken in it."""
 
 
 class Slot:
