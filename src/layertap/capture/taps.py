@@ -41,8 +41,8 @@ class Tap(Protocol):
         """Sees the call end; returns its output."""
 
 
-class _Inside:
-    """The modules that a thread is inside of; a `forward` within its own module's call is not a new call."""
+class _UnderWay:
+    """The modules whose calls are under way in a thread; a `forward` within its own module's call is not a new call."""
 
     __slots__ = ("modules", "unseen", "waiting")
 
@@ -56,7 +56,7 @@ class _Inside:
 
 class _ThisThread(threading.local):
     def __init__(self) -> None:
-        self.inside = _Inside()
+        self.calls = _UnderWay()
 
 
 _lock = threading.RLock()
@@ -107,7 +107,7 @@ def wanted(module: nn.Module) -> bool:
 @contextmanager
 def unseen(module: nn.Module) -> Iterator[None]:
     """Around layertap's own use of a module: `module.forward(…)` in this thread is seen by no tap."""
-    inside = _thread.inside.modules
+    inside = _thread.calls.modules
     nested = id(module) in inside
     inside.add(id(module))
     try:
@@ -120,7 +120,7 @@ def unseen(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def unseen_calls() -> Iterator[None]:
     """Around layertap's own run of a whole model: no call in this thread is seen by a tap that is attached."""
-    inside = _thread.inside
+    inside = _thread.calls
     before, inside.unseen = inside.unseen, True
     try:
         yield
@@ -131,7 +131,7 @@ def unseen_calls() -> Iterator[None]:
 def _taps_of(key: int) -> tuple[Tap, ...] | None:
     """The taps that are to see a call of the module with this id; None where it is not tapped."""
     taps = _taps.get(key)
-    return () if taps is not None and _thread.inside.unseen else taps
+    return () if taps is not None and _thread.calls.unseen else taps
 
 
 def compiling() -> bool:
@@ -149,7 +149,7 @@ def around(
 ) -> Any:
     """A call of the module, seen by these taps."""
     tokens: Tokens = []
-    inside = _thread.inside.modules
+    inside = _thread.calls.modules
     nested = id(module) in inside
     try:
         args, kwargs = _enter(tokens, taps, args, kwargs, direct)
@@ -196,7 +196,7 @@ def _methods(cls: Any) -> dict[str, Any]:
                 torch._dynamo.graph_break()  # it asks for its own type, and a graph cannot give that back
             return call(self, *args, **kwargs)
         key = id(self)
-        taps, thread = _taps.get(key), _thread.inside
+        taps, thread = _taps.get(key), _thread.calls
         if taps is None:  # a replica or a copy that was made by hand: it has the class and is not tapped
             put_off(self, CALLS)
             return call(self, *args, **kwargs)
@@ -253,7 +253,7 @@ class _Forward:
             return self._cls.forward
         found = self._cls.__dict__.get("forward")
         target = MethodType(found, module) if type(found) is FunctionType else self._of_class(module)
-        key, thread = id(module), _thread.inside
+        key, thread = id(module), _thread.calls
         if key in thread.modules:
             return _Method(module, target) if key in thread.waiting else target
         return _Method(module, target) if key in _taps and callable(target) and not compiling() else target
@@ -280,7 +280,7 @@ class _Method:
         module = self._module
         key = id(module)
         taps = _taps_of(key)
-        thread = _thread.inside
+        thread = _thread.calls
         if key in thread.modules and key in thread.waiting:
             # The arguments have passed the user's pre-hooks: now the taps see them.
             args, kwargs = _enter(thread.waiting.pop(key), taps or (), args, kwargs, False)
