@@ -16,7 +16,7 @@ MESSAGES = {
     "measure.pair_slab": "expected {PAIR_SLAB_BYTES} aligned bytes and eps from 1e-30, got {numel} and {eps}",
     "measure.partly_freed": "part of its memory has been freed",
     "measure.quantized": "a quantized tensor ({dtype}); dequantize it first",
-    "measure.rebuild_contrast": "{LIBRARY} was built from another contrast.c; run `pip install -e .` again",
+    "measure.rebuild_signs": "{LIBRARY} was built from another signs.c; run `pip install -e .` again",
     "measure.rebuild_onepass": "{LIBRARY} was built from another onepass.c; run `pip install -e .` again",
     "measure.rebuild_pair": "{LIBRARY} was built from another pair.c; run `pip install -e .` again",
     "measure.shapes": "shapes differ: reference {shape}, candidate {shape2}",

@@ -16,7 +16,7 @@ MESSAGES = {
     "measure.pair_slab": "应为 {PAIR_SLAB_BYTES} 个对齐的字节且 eps 不小于 1e-30，得到 {numel} 和 {eps}",
     "measure.partly_freed": "其部分内存已被释放",
     "measure.quantized": "量化张量（{dtype}）；请先反量化",
-    "measure.rebuild_contrast": "{LIBRARY} 由另一个 contrast.c 编译；请再次运行 `pip install -e .`",
+    "measure.rebuild_signs": "{LIBRARY} 由另一个 signs.c 编译；请再次运行 `pip install -e .`",
     "measure.rebuild_onepass": "{LIBRARY} 由另一个 onepass.c 编译；请再次运行 `pip install -e .`",
     "measure.rebuild_pair": "{LIBRARY} 由另一个 pair.c 编译；请再次运行 `pip install -e .`",
     "measure.shapes": "形状不同：参考 {shape}，候选 {shape2}",
