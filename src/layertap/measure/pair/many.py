@@ -9,15 +9,13 @@ from collections.abc import Sequence
 
 import torch
 
-from layertap.measure.pair.fold import BEST, FOLDS, PAIR_SLAB_BYTES, SAMPLES
+from layertap.measure.pair.fold import BEST, FOLDS, PAIR_SLAB_BYTES
 from layertap.measure.pair.fused import FIELDS, MOST
 from layertap.measure.pair.kernel import folds_of, launch_pair, supported_pair
 
 Numbers = tuple[float, ...]
 """Squared error, squared reference, error · reference, sum of errors; the worst row's relative error and index, and the
 worst column's; values that are NaN on one side only, and other values that are finite on one side only."""
-_USED = 8 * SAMPLES
-"""Bytes of a slab that are read: samples of typical lines are not."""
 BATCH = 128
 """Pairs that are added up together."""
 
@@ -39,7 +37,7 @@ def read_pairs(slabs: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]])
     """What was measured: added up where it is, then fetched, which waits for the device."""
     found: list[Numbers] = []
     for start in range(0, len(slabs), BATCH):
-        some = torch.stack([slab[:_USED] for slab in slabs[start : start + BATCH]]).view(torch.float64)
+        some = torch.stack(list(slabs[start : start + BATCH])).view(torch.float64)
         found += map(tuple, _sums(some, shapes[start : start + BATCH]).tolist())
     return found
 
