@@ -161,7 +161,9 @@ def _typed(hint: Any, value: Any, notes: Any = None) -> Any:
     if origin in (dict, Mapping):
         return {_typed(inner[0], name): _typed(inner[1], item) for name, item in value.items()}
     if is_dataclass(hint):
-        return hint.parse(value) if isinstance(value, str) and hasattr(hint, "parse") else rebuild(hint, value)  # type: ignore[arg-type]
+        if isinstance(value, str) and hasattr(hint, "parse"):
+            return hint.parse(value)
+        return hint.from_dict(value) if hasattr(hint, "from_dict") else rebuild(hint, value)  # type: ignore[arg-type]
     if hint is str:
         return note_from(value, notes)
     if hint is int and isinstance(value, str):

@@ -8,7 +8,7 @@ from torch import nn
 
 from layertap.fault import find_fault
 from layertap.fault.value_layouts import ValueLayout, ValueLayouts
-from layertap.measure.pair.deferred import contrast
+from layertap.measure.pair.deferred import compare_tensors
 
 
 def test_a_layout_is_found_by_the_numbers_and_known_from_then_on():
@@ -107,9 +107,9 @@ def test_the_lowest_number_in_a_mask_does_not_swamp_what_is_beside_it():
     bias = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
     low = torch.finfo(torch.float32).min
     right, wrong = bias.masked_fill(closed, low), (2 * bias).masked_fill(closed, low)
-    assert contrast(right, wrong).error == pytest.approx(1.0)
-    assert contrast(right, bias.masked_fill(closed, -float("inf"))).exact
-    assert contrast(right, bias.masked_fill(closed.roll(1, 0), low)).nonfinite > 0
+    assert compare_tensors(right, wrong).error == pytest.approx(1.0)
+    assert compare_tensors(right, bias.masked_fill(closed, -float("inf"))).equal
+    assert compare_tensors(right, bias.masked_fill(closed.roll(1, 0), low)).nonfinite_mismatch > 0
 
 
 def test_massive_values_do_not_hide_what_the_others_do():
@@ -117,6 +117,6 @@ def test_massive_values_do_not_hide_what_the_others_do():
     right[0, 5] = 1e5
     wrong = right * 1.0
     wrong[1:] *= 1.2
-    found = contrast(right, wrong)
+    found = compare_tensors(right, wrong)
     assert found.error < 0.01
     assert found.calm == pytest.approx(0.2, rel=1e-3)

@@ -9,8 +9,8 @@ from torch import nn
 from layertap.judge.calibration import CERTAIN, LIMIT_AMONG_EQUALS, LIMIT_OF_MODULES, LIMIT_OF_RUNS, PER_LAYER, SPREAD
 from layertap.judge.roundoff import ROUNDOFF
 from layertap.judge.signs import least_of, ratio_of
-from layertap.measure.pair.contrast import Contrast
-from layertap.measure.pair.deferred import contrast
+from layertap.measure.pair.deferred import compare_tensors
+from layertap.measure.pair.difference import Difference
 
 
 def rounding(dtype):
@@ -45,9 +45,9 @@ def test_a_layer_adds_no_more_than_the_modelled_floor_says(dtype):
         error = float((rounded - exact).norm() / exact.norm())
         modelled = PER_LAYER * ROUNDOFF[str(dtype).removeprefix("torch.")] * math.sqrt(1 + count)
         assert modelled / 20 < error < modelled * LIMIT_OF_RUNS / 2
-    found = contrast(exact, rounded)
-    assert found.row < SPREAD * found.error
-    assert found.column < SPREAD * found.error
+    found = compare_tensors(exact, rounded)
+    assert found.row_error < SPREAD * found.error
+    assert found.column_error < SPREAD * found.error
 
 
 def test_what_is_less_certain_needs_a_larger_ratio():
@@ -57,11 +57,11 @@ def test_what_is_less_certain_needs_a_larger_ratio():
 
 def test_a_coherent_error_shows_where_the_norm_does_not():
     reference = torch.randn(64, 256, generator=torch.Generator().manual_seed(1))
-    floor = contrast(reference, reference.bfloat16().float())
+    floor = compare_tensors(reference, reference.bfloat16().float())
     noisy = reference.bfloat16().float()
-    ratio, _ = ratio_of(contrast(reference, noisy), floor, least_of("bfloat16"))
+    ratio, _ = ratio_of(compare_tensors(reference, noisy), floor, least_of("bfloat16"))
     assert ratio <= 1.0
-    ratio, sign = ratio_of(contrast(reference, noisy * 1.003), floor, least_of("bfloat16"))
+    ratio, sign = ratio_of(compare_tensors(reference, noisy * 1.003), floor, least_of("bfloat16"))
     assert ratio > LIMIT_OF_MODULES
     assert sign == "slope"
 
@@ -69,14 +69,14 @@ def test_a_coherent_error_shows_where_the_norm_does_not():
 @pytest.mark.parametrize(
     ("found", "floor", "ratio", "sign"),
     [
-        (Contrast(exact=True), Contrast(), 0.0, "exact"),
-        (Contrast(absent=True), Contrast(), math.inf, "absent"),
-        (Contrast(shape=True), Contrast(), math.inf, "shape"),
-        (Contrast(shape=True), Contrast(shape=True), 0.0, "shape"),
-        (Contrast(nonfinite=1, error=0.1, count=9), Contrast(error=1.0), math.inf, "nonfinite"),
-        (Contrast(mismatched=0.05, count=100), Contrast(), 1.0, "mismatched"),
-        (Contrast(error=4.0, count=1), Contrast(error=2.0), 2.0, "error"),
-        (Contrast(error=2.0, grid=True, count=1), Contrast(error=2.0), 4.0, "grid"),
+        (Difference(equal=True), Difference(), 0.0, "exact"),
+        (Difference(absent=True), Difference(), math.inf, "absent"),
+        (Difference(shape=True), Difference(), math.inf, "shape"),
+        (Difference(shape=True), Difference(shape=True), 0.0, "shape"),
+        (Difference(inf_mismatch=1, relative_l2=0.1, count=9), Difference(relative_l2=1.0), math.inf, "nonfinite"),
+        (Difference(mismatched=0.05, count=100), Difference(), 1.0, "mismatched"),
+        (Difference(relative_l2=4.0, count=1), Difference(relative_l2=2.0), 2.0, "error"),
+        (Difference(relative_l2=2.0, grid=True, count=1), Difference(relative_l2=2.0), 4.0, "grid"),
     ],
 )
 def test_signs_of_one_measurement(found, floor, ratio, sign):
@@ -84,4 +84,4 @@ def test_signs_of_one_measurement(found, floor, ratio, sign):
 
 
 def test_one_mask_place_that_differs_is_no_tie():
-    assert ratio_of(Contrast(mismatched=0.05, truth=True, count=100), Contrast(), 1e-7)[0] > 1e100
+    assert ratio_of(Difference(mismatched=0.05, truth=True, count=100), Difference(), 1e-7)[0] > 1e100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from layertap.measure.pair import Array, compare
 from layertap.measure.pair import lines as pair_lines
 from layertap.measure.pair import native as pair_native
 from layertap.measure.pair import plain as pair_plain
+from layertap.measure.pair.deferred import compare_tensors
 from layertap.measure.pair.difference import Difference
+from layertap.result import as_dict, equal
 from measure.dtypes import COMPLEX, REAL, every_bit, some
 
 WAYS = ["native", "plain"] if pair_native.available() else ["plain"]
@@ -497,3 +500,27 @@ def test_the_pass_gives_the_fingerprint_of_both_sides(way, dtype, shape):
         "reference": fingerprint(pair[0].raw, name(dtype)),
         "candidate": fingerprint(pair[1].raw, name(dtype)),
     }
+
+
+def test_of_recorded_and_of_live_values_the_same_is_said_in_the_same_words() -> None:
+    right = torch.randn(50, 70, generator=torch.Generator().manual_seed(5)).double() + 0.3
+    wrong = 1.25 * right + 0.01
+    read = compare(Array.of(right.numpy()), Array.of(wrong.numpy()))
+    live = compare_tensors(right, wrong)
+    for name in ("count", "relative_l2", "slope", "offset", "row_error", "column_error", "equal", "nonfinite_mismatch"):
+        assert getattr(read, name) == pytest.approx(getattr(live, name), rel=1e-9), name
+    assert (read.row.index, read.column.index) == (live.row.index, live.column.index)
+    assert live.slope == pytest.approx(0.25 + 0.01 * right.mean() / right.square().mean())
+    assert compare(Array.of(right.numpy()), Array.of(right.numpy())).equal
+    assert compare_tensors(right, right.clone()).equal
+    wrong[3, 4], wrong[4, 5], right[5, 6] = math.nan, math.inf, math.nan
+    read, live = compare(Array.of(right.numpy()), Array.of(wrong.numpy())), compare_tensors(right, wrong)
+    assert (read.nan_mismatch, read.inf_mismatch) == (live.nan_mismatch, live.inf_mismatch) == (2, 1)
+
+
+def test_a_difference_survives_the_forms_in_which_it_is_written_down() -> None:
+    right = torch.randn(4, 6, generator=torch.Generator().manual_seed(6))
+    live = compare_tensors(right, right * 1.5)
+    assert equal(Difference.from_dict(json.loads(json.dumps(live.live_dict()))), live)
+    read = compare(Array.of(right.numpy()), Array.of((right * 1.5).numpy()))
+    assert equal(Difference.from_dict(as_dict(read)), read)

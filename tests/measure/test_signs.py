@@ -1,4 +1,4 @@
-"""contrast.c against the same in torch's operations."""
+"""signs.c against the same in torch's operations."""
 
 import math
 
@@ -14,15 +14,17 @@ pytestmark = pytest.mark.skipif(not signs_native.available(), reason="no compile
 @pytest.fixture
 def both(monkeypatch):
     def measure(reference, candidate):
-        fast = deferred.contrast(reference, candidate)
+        fast = deferred.compare_tensors(reference, candidate)
         with monkeypatch.context() as patched:
             patched.setattr(signs_native, "available", lambda: False)
-            slow = deferred.contrast(reference, candidate)
-        for name in ("error", "slope", "offset", "row", "column", "calm"):
+            slow = deferred.compare_tensors(reference, candidate)
+        for name in ("error", "slope", "offset", "row_error", "column_error", "calm"):
             ours, theirs = getattr(fast, name), getattr(slow, name)
             assert math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-12), (name, fast, slow)
-        for name in ("row_index", "column_index", "nonfinite", "count", "exact", "grid", "shape", "mismatched"):
+        for name in ("nan_mismatch", "inf_mismatch", "count", "equal", "grid", "shape", "mismatched"):
             assert getattr(fast, name) == getattr(slow, name), (name, fast, slow)
+        assert (fast.row and fast.row.index) == (slow.row and slow.row.index)
+        assert (fast.column and fast.column.index) == (slow.column and slow.column.index)
         return fast
 
     return measure
@@ -36,8 +38,8 @@ def test_it_says_what_torch_says(shape, here, there, both):
     right = torch.randn(shape, generator=generator)
     found = right * 1.1 + 0.05 * torch.randn(shape, generator=generator)
     assert both(right.to(here), found.to(there)).error > 0.01
-    assert both(right.to(here), right.to(here)).exact
-    assert both(right.to(here), right.to(here).double()).exact
+    assert both(right.to(here), right.to(here)).equal
+    assert both(right.to(here), right.to(here).double()).equal
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -47,9 +49,11 @@ def test_what_is_not_finite_or_closed_is_counted_and_left_out(dtype, both):
     right[0, 3] = found[0, 3] = math.nan
     right[1, 5], found[1, 5] = torch.finfo(dtype).min, -math.inf  # both close a place
     found[2, 600] = math.inf
+    found[4, 2] = math.nan
     found[3, 1] += 5
     fast = both(right, found)
-    assert (fast.nonfinite, fast.exact, fast.row_index, fast.column_index) == (1, False, 3, 1)
+    assert (fast.nan_mismatch, fast.inf_mismatch, fast.equal) == (1, 1, False)
+    assert (fast.row.index, fast.column.index) == ((3,), (1,))
 
 
 def test_massive_lines_and_grids_are_seen(both):

@@ -18,7 +18,7 @@ from layertap.fault.outputs import size_of
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult, call_of, end_of
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
-from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.difference import Difference
 from layertap.result import Note
 from layertap.site import Site
 
@@ -59,7 +59,7 @@ class Free:
     """The free run of the candidate: what is right in it, as far as rounding lets one see."""
 
     def __init__(
-        self, trace: ReferenceTrace, free: ReplayResult, drifts: Mapping[Site, Contrast], least: float
+        self, trace: ReferenceTrace, free: ReplayResult, drifts: Mapping[Site, Difference], least: float
     ) -> None:
         self._drifts, self._least = drifts, least
         self.found = {event.site: event.found for event in free.events}
@@ -75,11 +75,11 @@ class Free:
         self._slots = trace.slots
 
     def floor(self, key: Site) -> float:
-        return max(self._drifts.get(key, Contrast()).error, self._least)
+        return max(self._drifts.get(key, Difference()).error, self._least)
 
-    def is_right(self, key: Site, found: Contrast) -> bool:
+    def is_right(self, key: Site, found: Difference) -> bool:
         """Whether rounding explains what is seen there."""
-        if found.shape or found.nonfinite or found.mismatched:
+        if found.shape or found.nonfinite_mismatch or found.mismatched:
             return False
         return found.error <= LIMIT_OF_MODULES * self.floor(key)
 

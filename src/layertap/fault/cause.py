@@ -77,14 +77,16 @@ _SENSES = ("nonfinite", "slope", "offset")
 def _line(row: ModuleRow, trace: ReferenceTrace) -> str:
     """The token or channel that gave it away, as an index."""
     slot = trace.slots.get(row.site)
-    if slot is None or row.sign not in ("row", "column"):
+    lines = {"row": row.found.row, "column": row.found.column}
+    line = lines.get(row.sign)
+    if slot is None or line is None:
         return ""
     if row.sign == "column":
-        return Note("cause.most_in_column", column_index=row.found.column_index)
+        return Note("cause.most_in_column", column_index=line.index[-1])
     values = _numbers(slot.get())
     if values is None:
         return ""
-    place = np.unravel_index(row.found.row_index, values.shape[:-1])
+    place = np.unravel_index(line.index[0], values.shape[:-1])
     return Note("cause.most_in_row", place=", ".join(str(int(index)) for index in place)) if place else ""
 
 

@@ -24,8 +24,8 @@ from layertap.fault.reference_trace import ModuleCall
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.judge.signs import ratio_of
-from layertap.measure.pair.contrast import Contrast
-from layertap.measure.pair.deferred import contrast
+from layertap.measure.pair.deferred import compare_tensors
+from layertap.measure.pair.difference import Difference
 from layertap.messages import tr
 
 _PACKAGE, _TORCH = str(Path(__file__).parents[1]), str(Path(torch.__file__).parent)
@@ -97,7 +97,7 @@ def depart(reference: Sequence[Op], candidate: Sequence[Op], floor: Sequence[Op]
     for i, j, op in _matched(right, ours):
         wanted = right[i]
         found, under = _compare(wanted, op), _compare(wanted, floors[i]) if i in floors else None
-        if found is not None and ratio_of(found, under or Contrast(), least)[0] > LIMIT_OF_MODULES:
+        if found is not None and ratio_of(found, under or Difference(), least)[0] > LIMIT_OF_MODULES:
             departure = _between(right, ours, last, (i, j))
             if departure is None or departure.kind != "differs" or departure.settings or not op.name.startswith(_MOVES):
                 return departure
@@ -129,10 +129,10 @@ def _matched(ours: Sequence[Op], theirs: Sequence[Op]) -> Iterator[tuple[int, in
             yield block.a + k, block.b + k, theirs[block.b + k]
 
 
-def _compare(right: Op, found: Op) -> Contrast | None:
+def _compare(right: Op, found: Op) -> Difference | None:
     if right.result is None or found.result is None:
         return None
-    return contrast(right.result.get(), found.result.get())
+    return compare_tensors(right.result.get(), found.result.get())
 
 
 _FORM = ("aten.view", "aten.detach", "aten.alias", "aten.lift_fresh", "aten._unsafe_view", "aten.clone", "aten.empty")

@@ -20,8 +20,8 @@ from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import Event, ReplayResult
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
-from layertap.measure.pair.contrast import Contrast
-from layertap.measure.pair.deferred import contrast, on_one_device
+from layertap.measure.pair.deferred import compare_tensors, on_one_device
+from layertap.measure.pair.difference import Difference
 from layertap.result import Note
 from layertap.site import Site
 
@@ -44,7 +44,7 @@ class TriedDifference:
     """The candidate's module, the name, and the reference's value."""
     site: Site
     """Where its effect is largest."""
-    effect: Contrast
+    effect: Difference
 
 
 def is_rounded(wanted: torch.Tensor, values: torch.Tensor) -> bool:
@@ -78,7 +78,7 @@ def _truncated(values: torch.Tensor) -> torch.Tensor:
 def suspected(
     pairing: Pairing,
     replayed: ReplayResult,
-    floors: Mapping[Site, Contrast],
+    floors: Mapping[Site, Difference],
     least: float,
     called: Collection[str],
     rows: Iterable[ModuleRow],
@@ -150,25 +150,25 @@ def _one_class(ours: nn.Module, theirs: nn.Module) -> bool:
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
-def _effect(event: Event, floors: Mapping[Site, Contrast], least: float) -> float:
+def _effect(event: Event, floors: Mapping[Site, Difference], least: float) -> float:
     """How many times the floor a value is away from what the reference makes in the same dtype."""
-    found, floor = event.beside or event.found, floors.get(event.site, Contrast())
-    if found.exact or found.shape or found.mismatched or found.nonfinite or found.absent:
+    found, floor = event.beside or event.found, floors.get(event.site, Difference())
+    if found.equal or found.shape or found.mismatched or found.nonfinite_mismatch or found.absent:
         return 0.0
     return max(
         found.error / max(floor.error, least),
-        found.row / max(floor.row, 2 * least),
-        found.column / max(floor.column, 2 * least),
+        found.row_error / max(floor.row_error, 2 * least),
+        found.column_error / max(floor.column_error, 2 * least),
     )
 
 
 def _error(mine: torch.Tensor, right: torch.Tensor) -> float:
-    found = contrast(right.detach().to(mine.dtype), mine.detach())
+    found = compare_tensors(right.detach().to(mine.dtype), mine.detach())
     return 0.0 if found is None else found.error
 
 
-def _size(found: Contrast) -> float:
-    return max(found.error, found.row, found.column)
+def _size(found: Difference) -> float:
+    return max(found.error, found.row_error, found.column_error)
 
 
 def _tensors(

@@ -32,8 +32,8 @@ from layertap.fault.search import APART, FaultSearch
 from layertap.judge.calibration import LIMIT_OF_MODULES, PER_LAYER
 from layertap.judge.roundoff import ROUNDOFF
 from layertap.judge.signs import least_of, ratio_of
-from layertap.measure.pair.contrast import Contrast
-from layertap.measure.pair.deferred import contrast
+from layertap.measure.pair.deferred import compare_tensors
+from layertap.measure.pair.difference import Concentration, Difference
 from layertap.result import Note, Verdict
 from layertap.site import Site
 
@@ -68,7 +68,7 @@ class FreeRunSearch(FaultSearch):
         if self.doubts:
             return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         if total <= LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)) and not faulty:
-            exact = total == 0 and all(event.found.exact for event in seen.events)
+            exact = total == 0 and all(event.found.equal for event in seen.events)
             return self._told("identical" if exact else "noise", table, total, rounding)
         site = faulty[0].path if faulty else ""
         said = self._said()
@@ -80,7 +80,7 @@ class FreeRunSearch(FaultSearch):
             else:
                 reach = PER_LAYER * ROUNDOFF[said] * math.sqrt(1 + len(table))
                 # What is cut off at the ends of a range has a direction, which rounding of floats has not.
-                line = Contrast(error=reach / 4, row=2 * reach, column=2 * reach, slope=reach / 4, offset=reach / 4)
+                line = _within(reach)
                 beyond = judge_totals(seen, {event.site: line for event in seen.events}, self.pairing, said, reach)
             faulty = [row for row in beyond if row.ratio > LIMIT_OF_MODULES]
             if not faulty and total <= LIMIT_OF_MODULES * max(reach, least_of(said)):
@@ -99,7 +99,7 @@ class FreeRunSearch(FaultSearch):
             self.doubts.append(APART if math.isnan(total) else further)
             return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         row = faulty[0]
-        cause = "nonfinite" if row.found.nonfinite else "structure" if row.found.shape else "unknown"
+        cause = "nonfinite" if row.found.nonfinite_mismatch else "structure" if row.found.shape else "unknown"
         first = Note("fault.first_above", total=row.total)
         ours, theirs = self.pairing.reference[row.page], self.pairing.candidate[row.page]
         differs = weights_apart(ours, theirs, row.page, set(trace.calls))
@@ -126,7 +126,7 @@ class FreeRunSearch(FaultSearch):
             for site in run.sites:
                 page = pages.get(site.path)
                 slot = trace.slots.get(replace(site, path=page, role="output")) if page is not None else None
-                found = contrast(slot.get(), run[site].tensor()) if slot is not None else None
+                found = compare_tensors(slot.get(), run[site].tensor()) if slot is not None else None
                 if page is not None and found is not None:
                     key = replace(site, path=page, role="output")
                     replayed.events.append(Event(site=key, caller=None, found=found))
@@ -167,7 +167,7 @@ class FreeRunSearch(FaultSearch):
 
 
 def judge_totals(
-    replayed: ReplayResult, floors: Mapping[Site, Contrast], pairing: Pairing, dtype: str, reach: float
+    replayed: ReplayResult, floors: Mapping[Site, Difference], pairing: Pairing, dtype: str, reach: float
 ) -> list[ModuleRow]:
     """Each module's total error against what rounding, carried through the same model, does there.
 
@@ -176,7 +176,7 @@ def judge_totals(
     rows: dict[str, ModuleRow] = {}
     for order, event in enumerate(replayed.events):
         page, leaf = event.site.path, event.site.leaf
-        floor = floors.get(event.site, Contrast())
+        floor = floors.get(event.site, Difference())
         ratio, sign = ratio_of(event.found, floor, max(least_of(dtype), reach / 4))
         row = ModuleRow(
             path=pairing.name(page),
@@ -198,3 +198,9 @@ def judge_totals(
         if page not in rows or (ratio > LIMIT_OF_MODULES >= rows[page].ratio):
             rows[page] = row
     return list(rows.values())
+
+
+def _within(reach: float) -> Difference:
+    """The floor under values of a type whose roundings add up to `reach`."""
+    line = Concentration(index=(), share=math.nan, relative=2 * reach)
+    return Difference(relative_l2=reach / 4, slope=reach / 4, offset=reach / 4, row=line, column=line)

@@ -11,7 +11,7 @@ from torch import nn
 from layertap.capture.sharding import same_part
 from layertap.fault.quantised import quantisation_error, weights_in_effect
 from layertap.judge.roundoff import ROUNDOFF
-from layertap.measure.pair.deferred import contrast, on_one_device
+from layertap.measure.pair.deferred import compare_tensors, on_one_device
 from layertap.result import Note, code_of
 
 Explanation = tuple[str, tuple[str, ...]]
@@ -49,8 +49,8 @@ def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called:
         if here is None or values is None:
             continue
         wanted, values = on_one_device(here[0].detach(), values)
-        found = contrast(wanted.to(values.dtype), values)
-        if found is None or found.exact or (quantised and found.error < QUANTISED):
+        found = compare_tensors(wanted.to(values.dtype), values)
+        if found is None or found.equal or (quantised and found.error < QUANTISED):
             continue
         grid = quantisation_error(wanted, values)
         if grid is not None and grid > 2 * ROUNDOFF["bfloat16"]:
@@ -69,7 +69,7 @@ def _effects_apart(reference: nn.Module, candidate: nn.Module) -> tuple[bool, Ex
     if wanted is None or values is None:
         return False, None
     wanted, values = on_one_device(wanted.detach(), values.detach())
-    found = contrast(wanted.to(values.dtype), values)
+    found = compare_tensors(wanted.to(values.dtype), values)
     if found is None or found.error <= ROUNDOFF["bfloat16"] or quantisation_error(wanted, values) is not None:
         return True, None
     how = how_apart(wanted, values, found.error)

@@ -12,7 +12,7 @@ from layertap.fault.reference_trace import Event, ReplayResult, end_of
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_AMONG_EQUALS, LIMIT_OF_MODULES, SEVERAL_MODULES, SHARE_OF_EQUALS
 from layertap.judge.signs import least_of, ratio_of
-from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.difference import Difference
 from layertap.result import Note
 from layertap.site import Site
 
@@ -27,34 +27,34 @@ class Judged:
     floor: float
 
 
-def floors_of(runs: Iterable[ReplayResult]) -> dict[Site, Contrast]:
+def floors_of(runs: Iterable[ReplayResult]) -> dict[Site, Difference]:
     """The largest of what clean runs showed at each place."""
-    floors: dict[Site, Contrast] = {}
+    floors: dict[Site, Difference] = {}
     for replayed in runs:
         for event in replayed.events:
-            floors[event.site] = event.found.worst(floors.get(event.site, Contrast()))
+            floors[event.site] = event.found.worst(floors.get(event.site, Difference()))
     return floors
 
 
-def judge_events(replayed: ReplayResult, floors: Mapping[Site, Contrast], dtype: str) -> list[Judged]:
+def judge_events(replayed: ReplayResult, floors: Mapping[Site, Difference], dtype: str) -> list[Judged]:
     """The ratio of every measurement to its floor."""
     least = least_of(dtype)
     judged = []
     for event in replayed.events:
-        floor = floors.get(event.site, Contrast())
+        floor = floors.get(event.site, Difference())
         ratio, sign = ratio_of(event.found, floor, least)
         judged.append(Judged(event=event, ratio=ratio, sign=sign, floor=max(floor.error, least)))
     return judged
 
 
-def judge_beside(replayed: ReplayResult, floors: Mapping[Site, Contrast], dtype: str) -> dict[str, Judged]:
+def judge_beside(replayed: ReplayResult, floors: Mapping[Site, Difference], dtype: str) -> dict[str, Judged]:
     """By page, where a module is furthest from the lowered reference, against what moved inputs do to that."""
     least = least_of(dtype)
     found: dict[str, Judged] = {}
     for event in replayed.events:
         if event.owner is None or event.beside is None:
             continue
-        floor = floors.get(event.site, Contrast())
+        floor = floors.get(event.site, Difference())
         ratio, sign = ratio_of(event.beside, floor, least)
         page = event.owner[0]
         if page not in found or ratio > found[page].ratio:
@@ -69,7 +69,7 @@ def unlike_others(table: Sequence[ModuleRow], beside: Mapping[str, ModuleRow]) -
 
     Then both sides run the same arithmetic, and `LIMIT_OF_MODULES`, which leaves room for other kernels, is too wide.
     """
-    equal = sum(row.found.exact for row in beside.values())
+    equal = sum(row.found.equal for row in beside.values())
     if len(beside) < SEVERAL_MODULES or equal < SHARE_OF_EQUALS * len(beside):
         return {}
     text = Note("fault.among_equals", equal=equal, total=len(beside))
@@ -97,7 +97,7 @@ def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) ->
     totals: dict[str, float] = {}
     for event in free.events:
         if event.site.role == "output":
-            seen = math.inf if event.found.nonfinite else max(event.found.error, event.found.mismatched)
+            seen = math.inf if event.found.nonfinite_mismatch else max(event.found.error, event.found.mismatched)
             totals[event.site.path] = max(totals.get(event.site.path, 0.0), seen)
     leaves_at = Counter(end_of(one.event.site) for one in judged)
     rows = []

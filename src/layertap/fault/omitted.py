@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from layertap.fault.cancelling import Ends, Probe, role_of
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
-from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.difference import Difference
 from layertap.site import Site
 
 
@@ -33,7 +33,7 @@ def omitted(
     first: ModuleRow,
     out: Sequence[ModuleRow],
     table: Iterable[ModuleRow],
-    floors: Mapping[Site, Contrast],
+    floors: Mapping[Site, Difference],
     least: float,
     probe: Callable[[Ends], Probe],
 ) -> Omitted | None:
@@ -50,7 +50,7 @@ def omitted(
         return None
     (role,) = further[0]
     rows = {row.page: row for row in table if _above(row.page) == parent}
-    left = next((row for page, row in rows.items() if role_of(page) == role and row.found.exact), None)
+    left = next((row for page, row in rows.items() if role_of(page) == role and row.found.equal), None)
     whole = [above for above, roles in twins.items() if beside < roles]
     if left is None:
         return None
@@ -61,7 +61,7 @@ def omitted(
     for event in replayed.events:
         page, end = event.site.path, event.site.role
         if end == "output" and page in (parent, *whole):
-            within = event.found.error <= LIMIT_OF_MODULES * max(floors.get(event.site, Contrast()).error, least)
+            within = event.found.error <= LIMIT_OF_MODULES * max(floors.get(event.site, Difference()).error, least)
             right[page] = right.get(page, True) and within and not event.found.mismatched
     if right.get(parent, True) or not all(right.get(page, False) for page in whole):
         return None

@@ -10,8 +10,8 @@ import torch
 from layertap.capture.leaves import leaves, map_tensors
 from layertap.fault.reference_trace import ReferenceTrace
 from layertap.measure.dense import dense
-from layertap.measure.pair.contrast import Contrast
-from layertap.measure.pair.deferred import contrast
+from layertap.measure.pair.deferred import compare_tensors
+from layertap.measure.pair.difference import Difference
 
 
 @torch.no_grad()
@@ -46,7 +46,7 @@ def output_error(right: Any, found: Any, trace: ReferenceTrace | None = None) ->
         void = trace.void_in(other) if trace is not None else None
         if void is not None and not one.is_nested and one.shape == other.shape and other.is_floating_point():
             other = torch.where(void & torch.isfinite(other), one.to(other), other)
-        measured.append(contrast(one, other))
+        measured.append(compare_tensors(one, other))
     return max((size_of(one) for one in measured if one is not None), default=math.nan)
 
 
@@ -75,5 +75,5 @@ def results_of(output: Any) -> dict[str, torch.Tensor]:
     return {path: tensor for path, tensor in found.items() if id(tensor) in plain} if plain else found
 
 
-def size_of(found: Contrast) -> float:
-    return math.inf if found.nonfinite else max(found.error, found.mismatched)
+def size_of(found: Difference) -> float:
+    return math.inf if found.nonfinite_mismatch else max(found.error, found.mismatched)

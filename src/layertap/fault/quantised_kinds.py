@@ -19,7 +19,7 @@ from layertap.fault.quantised import moved_on_grid, quantisation_error, weights_
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import FINER
 from layertap.judge.roundoff import ROUNDOFF
-from layertap.measure.pair.deferred import contrast, on_one_device
+from layertap.measure.pair.deferred import compare_tensors, on_one_device
 from layertap.result import Note
 
 MANY = 4
@@ -136,7 +136,7 @@ def quantised(reference: nn.Module, candidate: nn.Module) -> Coarse | None:
                 return None
             continue
         wanted, values = on_one_device(wanted.detach(), values)
-        found = contrast(wanted, values)
+        found = compare_tensors(wanted, values)
         if found is None:
             return None
         if wanted.ndim < 2 and found.error <= 2 * ROUNDOFF["bfloat16"]:

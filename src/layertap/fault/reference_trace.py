@@ -11,7 +11,7 @@ import torch
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.value_layouts import ValueLayouts, masklike
 from layertap.measure.dense import closed
-from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.difference import Difference
 from layertap.site import Site
 
 ModuleCall = tuple[str, int]
@@ -84,10 +84,10 @@ class Event:
     site: Site
     caller: ModuleCall | None
     """The call of a module that this one was made from; None for the user's own."""
-    found: Contrast
+    found: Difference
     by_rank: tuple[tuple[int, float], ...] = ()
     """The error of each rank's part, where the candidate runs on several."""
-    beside: Contrast | None = None
+    beside: Difference | None = None
     """The same value against the reference's in the candidate's dtype, where that was kept: what is no rounding of
     that dtype. Equal arithmetic on equal weights gives equal bits."""
 

@@ -17,8 +17,8 @@ from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.tensor_swap import Nudge, as_given
 from layertap.fault.value_layouts import masklike
 from layertap.measure.dense import dense
-from layertap.measure.pair.contrast import Contrast
 from layertap.measure.pair.deferred import PendingPair, begin, form_of, settle
+from layertap.measure.pair.difference import Difference
 from layertap.site import Site
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Begun(NamedTuple):
 
     site: Site
     caller: ModuleCall | None
-    found: PendingPair | Contrast
+    found: PendingPair | Difference
     rank: int
 
 
@@ -59,7 +59,7 @@ class Replay:
     """In a free run, the pages and ends whose values are exchanged for the reference's all the same."""
     lowered: Lowered | None = None
     begun: list[Begun] = field(default_factory=list)
-    beside: dict[int, PendingPair | Contrast] = field(default_factory=dict)
+    beside: dict[int, PendingPair | Difference] = field(default_factory=dict)
     """By the number of the measurement, the same value against the lowered reference's."""
     masks: Masks = field(default_factory=Masks)
     writes: InplaceWrites = field(default_factory=InplaceWrites)
@@ -90,8 +90,8 @@ class Replay:
             self.replayed.unforced.append(key)
             return None
         if self.force and self.trace.cache.slot_of(found) is slot:
-            exact = Contrast(exact=True, count=found.numel())  # it was put there by us
-            self.begun += [Begun(key, caller, exact, rank) for rank in self.ranks]
+            equal = Difference(equal=True, count=found.numel())  # it was put there by us
+            self.begun += [Begun(key, caller, equal, rank) for rank in self.ranks]
             return found
         if key.role == "output" and call_of(key) in self.misgiven:
             self.replayed.unforced.append(key)  # what it makes of other values is neither right nor wrong
@@ -162,7 +162,7 @@ class Replay:
             self.misgiven.add(call_of(key))  # of a cache, or a mask that fits one, the size says nothing
         return key.role == "output" and right.numel() != found.numel() and call_of(key) not in self.misgiven
 
-    def _begin(self, wanted: torch.Tensor, found: torch.Tensor) -> PendingPair | Contrast | None:
+    def _begin(self, wanted: torch.Tensor, found: torch.Tensor) -> PendingPair | Difference | None:
         if not self.judge:
             return form_of(wanted, found)
         void = self.trace.void_in(found)
@@ -187,7 +187,7 @@ class Replay:
         cut = [key for key, own in owned if call_of(key) in reached and (own is not None or key in self.flowing)]
         found = {key: call_of(key) for key in [*(frozen or cut), *extra]}
         for key, owner in (found | ({} if frozen else self._not_reached(seen, reached))).items():
-            absent = Contrast(error=1.0, absent=True, count=1)
+            absent = Difference(relative_l2=1.0, absent=True, count=1)
             self.begun += [Begun(key, owner, absent, rank) for rank in self.ranks]
 
     def _not_reached(self, seen: set[Site], reached: set[ModuleCall]) -> dict[Site, ModuleCall]:
@@ -230,7 +230,7 @@ class Replay:
         later = [number for number, one in self.beside.items() if isinstance(one, PendingPair)]
         read = iter(settle([*waiting, *(one for one in self.beside.values() if isinstance(one, PendingPair))]))
         found = [next(read) if isinstance(one.found, PendingPair) else one.found for one in self.begun]
-        beside = {number: one for number, one in self.beside.items() if isinstance(one, Contrast)}
+        beside = {number: one for number, one in self.beside.items() if isinstance(one, Difference)}
         beside |= {number: next(read) for number in later}
         events = [
             (one.rank, Event(site=one.site, caller=one.caller, found=found[number], beside=beside.get(number)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from layertap.errors import LayertapError
-from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.difference import Difference
 from layertap.messages import tr
 from layertap.result import EXIT_CODES, Result, Verdict
 from layertap.site import Site
@@ -51,7 +51,7 @@ class ModuleRow:
     """The measurement behind it, by the reference's names."""
     call: int
     """Which of the module's own calls it was in."""
-    found: Contrast
+    found: Difference
     """All numbers of that measurement."""
     by_rank: tuple[tuple[int, float], ...] = ()
     """The error there of each rank's part, where the candidate runs on several."""

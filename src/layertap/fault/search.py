@@ -94,7 +94,7 @@ class FaultSearch:
         else:
             return trace, []
         again = [self.play(self.ours, self.pairing.reference, trace, force=True) for _ in range(2)]
-        if self.seeded and any(not event.found.exact for event in again[0].events):
+        if self.seeded and any(not event.found.equal for event in again[0].events):
             self.notes.append(Note("fault.not_repeatable_seeded"))
         return trace, again
 

@@ -20,7 +20,7 @@ from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.result import ModuleRow
 from layertap.fault.sharded_replay import RankParts
 from layertap.fault.world import World
-from layertap.measure.pair.deferred import contrast
+from layertap.measure.pair.deferred import compare_tensors
 from layertap.result import Note
 from layertap.site import Site
 
@@ -151,8 +151,8 @@ def _tensor_apart(
     if right.shape != mine.shape:
         note = Note("cause.weight_shape", name=name, shape=tuple(mine.shape), shape2=tuple(right.shape))
         return name, "weights", note
-    found = contrast(right.to(mine.dtype), mine)
-    if found is None or found.exact:
+    found = compare_tensors(right.to(mine.dtype), mine)
+    if found is None or found.equal:
         return None
     for other, its in places.items():
         if other != rank and place is not None and its.spans != place.spans and not its.reduction:
@@ -269,7 +269,7 @@ def _form(row: ModuleRow, clues: Clues, parts: RankParts, kept: ReplayResult) ->
 
 
 def _error(right: torch.Tensor, found: torch.Tensor) -> float:
-    measured = contrast(right.to(found.dtype), found)
+    measured = compare_tensors(right.to(found.dtype), found)
     return 1.0 if measured is None else max(measured.error, measured.mismatched)
 
 

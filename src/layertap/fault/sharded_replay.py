@@ -18,8 +18,8 @@ from layertap.fault.places import Choice, Place, RankLayout, choices, chosen, la
 from layertap.fault.reference_trace import Event, ModuleCall, ReferenceTrace, ReplayResult, end_of
 from layertap.fault.tensor_cache import CachedTensor
 from layertap.fault.world import World
-from layertap.measure.pair.contrast import Contrast
-from layertap.measure.pair.deferred import contrast
+from layertap.measure.pair.deferred import compare_tensors
+from layertap.measure.pair.difference import Difference
 from layertap.site import Site
 
 if TYPE_CHECKING:
@@ -340,24 +340,24 @@ def _one(found: Mapping[int, Event]) -> Event:
     )
 
 
-def _worst_of(found: list[Contrast]) -> Contrast:
-    worst = max(found, key=lambda one: (one.absent, one.shape, one.nonfinite, one.mismatched, one.error))
+def _worst_of(found: list[Difference]) -> Difference:
+    worst = max(found, key=lambda one: (one.absent, one.shape, one.nonfinite_mismatch, one.mismatched, one.error))
     for one in found:
         worst = worst.worst(one)
     counts = [one.count for one in found if one.count]
     return replace(
         worst,
-        exact=all(one.exact for one in found),
+        equal=all(one.equal for one in found),
         absent=any(one.absent for one in found),
         truth=any(one.truth for one in found),
         count=min(counts, default=0),
     )
 
 
-def _size(found: Contrast) -> float:
-    return max(found.error, found.mismatched, float(found.nonfinite > 0), float(found.absent))
+def _size(found: Difference) -> float:
+    return max(found.error, found.mismatched, float(found.nonfinite_mismatch > 0), float(found.absent))
 
 
 def _apart(right: torch.Tensor, found: torch.Tensor) -> float:
-    measured = contrast(right.to(found.device), found.to(right.dtype))
+    measured = compare_tensors(right.to(found.device), found.to(right.dtype))
     return 1.0 if measured is None else _size(measured)

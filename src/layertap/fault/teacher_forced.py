@@ -25,7 +25,7 @@ from layertap.fault.search import APART, MOST_FORWARDS, FaultSearch
 from layertap.fault.unjudged import judged_pages, suspects
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.judge.signs import least_of
-from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.difference import Difference
 from layertap.result import Note
 from layertap.site import Site
 
@@ -98,7 +98,7 @@ class TeacherForcedSearch(FaultSearch):
         if self.parts is not None:
             self.doubts = list(dict.fromkeys(doubt for one in self.parts.world.of_all(self.doubts) for doubt in one))
         if self.doubts or not faulty:
-            exact = total == 0 and all(one.event.found.exact for one in judged)
+            exact = total == 0 and all(one.event.found.equal for one in judged)
             return self._without_fault(table, shared, total, rounding, exact)
         self.progress(Note("fault.looking_closer"))
         standard = lowered.slots if lowered is not None and coarse else {}
@@ -124,7 +124,7 @@ class TeacherForcedSearch(FaultSearch):
         self,
         table: list[ModuleRow],
         forced: ReplayResult,
-        floors: dict[Site, Contrast],
+        floors: dict[Site, Difference],
         trace: ReferenceTrace,
         lowered: Lowered | None,
     ) -> dict[str, Note]:
@@ -186,8 +186,8 @@ class TeacherForcedSearch(FaultSearch):
         table: list[ModuleRow],
         trace: ReferenceTrace,
         free: ReplayResult,
-        floors: dict[Site, Contrast],
-        drifts: dict[Site, Contrast],
+        floors: dict[Site, Difference],
+        drifts: dict[Site, Difference],
         total: float,
         floor: float,
     ) -> Sorted:
@@ -218,7 +218,7 @@ class TeacherForcedSearch(FaultSearch):
         told: Sorted,
         faulty: list[ModuleRow],
         table: list[ModuleRow],
-        floors: dict[Site, Contrast],
+        floors: dict[Site, Difference],
         probe: Callable[[Ends], Probe],
     ) -> None:
         """Accuses the module that was left out of a rearrangement in the place of those that were not."""
@@ -262,16 +262,16 @@ class TeacherForcedSearch(FaultSearch):
                 return
             yield self.total(trace, self.play(low, modules, trace, force=False, nudge=nudge))
 
-    def _doubt_inputs(self, forced: ReplayResult, floors: dict[Site, Contrast]) -> None:
+    def _doubt_inputs(self, forced: ReplayResult, floors: dict[Site, Difference]) -> None:
         for event in forced.events:
             page, call, end, leaf = event.site.path, event.site.call, event.site.role, event.site.leaf
             if event.caller is None and end == "input" and call == 0:
-                floor = floors.get(event.site, Contrast())
-                apart = event.found.mismatched > floor.mismatched or event.found.nonfinite
+                floor = floors.get(event.site, Difference())
+                apart = event.found.mismatched > floor.mismatched or event.found.nonfinite_mismatch
                 if apart or event.found.error > max(floor.error, 4 * least_of(self.dtype)):
                     self.doubts.append(Note("fault.other_inputs", leaf=leaf or page or Note("where.the_input")))
 
-    def _doubt_draws(self, floors: dict[Site, Contrast]) -> None:
+    def _doubt_draws(self, floors: dict[Site, Difference]) -> None:
         if not self.seeded:
             return
         apart = [key for key, floor in floors.items() if floor.error > 0.3 and key.role == "output"]
@@ -334,12 +334,12 @@ def _sees_loss(row: ModuleRow, lost: list[ModuleRow]) -> bool:
     return again or (within and row.site.role.startswith("grad"))
 
 
-def _counted_otherwise(row: ModuleRow, floors: dict[Site, Contrast]) -> bool:
+def _counted_otherwise(row: ModuleRow, floors: dict[Site, Difference]) -> bool:
     """Whether it hands on other whole numbers, positions or ids, that no rounding changes.
 
     Few of them might be a router's tie; but where the output is wrong and nothing else is, they are to blame.
     """
-    floor = floors.get(row.site, Contrast())
+    floor = floors.get(row.site, Difference())
     return row.sign == "mismatched" and row.site.role == "input" and row.ratio > 0 and not floor.mismatched
 
 

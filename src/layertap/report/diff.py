@@ -56,6 +56,7 @@ METRICS = (
 """The metrics by which people compare tensors, by their names in `Difference`."""
 _COUNTS = (
     *("count", "finite", "nonfinite", "reference_square", "reference_abs", "row_typical", "column_typical", "exact"),
+    *("slope", "offset", "equal"),
 )
 """What a `Difference` has besides."""
 

@@ -55,7 +55,8 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
 
 
 def _row_dict(row: ModuleRow) -> dict[str, Any]:
-    plain = {field.name: jsonable(getattr(row, field.name)) for field in fields(row)}
+    plain = {field.name: jsonable(getattr(row, field.name)) for field in fields(row) if field.name != "found"}
+    plain["found"] = jsonable(row.found.live_dict())
     return with_codes(plain, row, "where")
 
 

@@ -2,8 +2,8 @@
 
 arrays      `compare`: two arrays of bytes, on the host, without torch (`native` or `plain`; `lines` reads their sums)
 difference  what that gives: `Difference`
-signs_native of tensors in memory, by contrast.c
-deferred    pairs of tensors of any device, measured now and read later; `contrast` is what that gives
+signs_native of tensors in memory, by signs.c
+deferred    pairs of tensors of any device, measured now and read later; `compare_tensors` is one pair at once
 many        pairs on a CUDA device by our own kernel (`kernel` launches `fused`, with `words`, `exact` and `fold`)
 """
 

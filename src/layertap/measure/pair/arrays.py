@@ -19,7 +19,7 @@ import numpy.typing as npt
 from layertap.errors import BadArgument
 from layertap.measure.floats import FORMATS
 from layertap.measure.pair import native, plain
-from layertap.measure.pair.difference import Agreement, Difference
+from layertap.measure.pair.difference import Agreement, Difference, ratio
 from layertap.measure.pair.lines import LINES, agreement, worst_column, worst_row
 from layertap.measure.pair.plain import BINS, Task, Totals
 from layertap.messages import tr
@@ -170,18 +170,24 @@ def _difference(reference: Array, task: Task, totals: Totals, choices: Agreement
     n, unit = max(1, totals.finite), 1 / task.scale
     sum_b = totals.bb + n * totals.mean_b * totals.mean_b
     dot = totals.ab + n * totals.mean_a * totals.mean_b
+    product = totals.ab - totals.aa + n * totals.mean_a * (totals.mean_b - totals.mean_a)
+    mse, square = totals.error / n * unit * unit, totals.reference / n * unit * unit
     p50, p90, p95, p99 = _quantiles(task.histogram[0], (0.5, 0.9, 0.95, 0.99), totals.max_abs)
     row, row_typical = worst_row(task, reference.shape)
     column, column_typical = worst_column(task, reference.shape)
     return Difference(
         count=task.rows * task.columns,
+        relative_l2=math.sqrt(ratio(mse, square)),
+        slope=product / totals.reference if totals.max_abs and totals.reference else 0.0,
+        offset=_offset(totals.mean_b - totals.mean_a, totals.reference / n) if totals.max_abs else 0.0,
+        equal=totals.max_abs == 0 and not (totals.nan_mismatch or totals.inf_mismatch),
         finite=totals.finite,
         max_abs=totals.max_abs * unit,
         mean_abs=totals.sum_abs / n * unit,
         max_relative=totals.max_relative,
         mean_relative=totals.sum_relative / n,
-        mse=totals.error / n * unit * unit,
-        reference_square=totals.reference / n * unit * unit,
+        mse=mse,
+        reference_square=square,
         reference_abs=totals.reference_abs / n * unit,
         cosine=_cosine(dot, totals.reference, sum_b),
         pearson=_cosine(totals.ab, totals.aa, totals.bb),
@@ -202,29 +208,22 @@ def _difference(reference: Array, task: Task, totals: Totals, choices: Agreement
 
 def _nothing(task: Task, totals: Totals) -> Difference:
     """Where no pair is finite on both sides, nothing is known of how far they are apart."""
-    nan = math.nan
+    unknown = math.nan
     return Difference(
         count=task.rows * task.columns,
-        finite=0,
-        max_abs=nan,
-        mean_abs=nan,
-        max_relative=nan,
-        mean_relative=nan,
-        mse=nan,
-        reference_square=nan,
-        reference_abs=nan,
-        cosine=nan,
-        pearson=nan,
-        max_ulp=nan,
+        relative_l2=unknown,
+        slope=unknown,
+        offset=unknown,
+        equal=not (totals.nan_mismatch or totals.inf_mismatch),
         close=1.0,
-        percentiles=(nan, nan, nan, nan),
-        median_relative=nan,
         nan_mismatch=totals.nan_mismatch,
         inf_mismatch=totals.inf_mismatch,
         nonfinite=totals.nonfinite,
-        row=None,
-        column=None,
     )
+
+
+def _offset(apart: float, square: float) -> float:
+    return apart / math.sqrt(square) if square else math.copysign(math.inf, apart) if apart else 0.0
 
 
 def _cosine(dot: float, one: float, two: float) -> float:

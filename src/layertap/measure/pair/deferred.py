@@ -14,7 +14,7 @@ import torch
 
 from layertap.measure.dense import closed, closing, dense
 from layertap.measure.pair import many, signs_native
-from layertap.measure.pair.contrast import Contrast
+from layertap.measure.pair.difference import Concentration, Difference
 
 BLOCK = 1 << 22
 """Elements at a time, in float64."""
@@ -33,14 +33,14 @@ class PendingPair:
     """The error apart from what is massive, and whether the values lie on a grid."""
 
 
-def contrast(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
+def compare_tensors(reference: torch.Tensor, candidate: torch.Tensor) -> Difference | None:
     """None where the two differ in form: then there is nothing to measure."""
     begun = begin(reference, candidate)
     return settle([begun])[0] if isinstance(begun, PendingPair) else begun
 
 
 @torch.no_grad()
-def begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Contrast | None:
+def begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Difference | None:
     """Starts a measurement on the candidate's device; what needs no measuring is returned at once."""
     form = form_of(reference, candidate)
     if form is None or form.shape or not reference.numel():
@@ -63,8 +63,10 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Con
             return PendingPair(slab, reference.numel(), tuple(reference.shape), calm=calm)
     if signs_native.available() and signs_native.fits(reference) and signs_native.fits(candidate):
         closed_at = closing(reference.dtype), closing(candidate.dtype)
-        found = signs_native.signs(reference, candidate, closed_at, MASSIVE, SEVERAL)
-        return replace(_read(found[:-2], reference.numel()), calm=found[-2], grid=bool(found[-1]))
+        *sums, nonfinite, without_massive, grid = signs_native.signs(reference, candidate, closed_at, MASSIVE, SEVERAL)
+        only_nan = float((reference.isnan() != candidate.isnan()).sum()) if nonfinite else 0.0
+        read = _read([*sums, only_nan, nonfinite - only_nan], reference.numel())
+        return replace(read, calm=without_massive, grid=bool(grid))
     numbers, calm = _measure_lines(reference, candidate)
     return PendingPair(numbers, reference.numel(), calm=torch.stack([calm, _on_grid(candidate)]))
 
@@ -80,23 +82,23 @@ def on_one_device(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[tor
     return reference.to(device), candidate.to(device)
 
 
-def form_of(reference: torch.Tensor, candidate: torch.Tensor) -> Contrast | None:
+def form_of(reference: torch.Tensor, candidate: torch.Tensor) -> Difference | None:
     """What can be said without looking at the values: None where the two differ in form, and whether shapes differ."""
     if reference.is_complex() != candidate.is_complex() or reference.ndim != candidate.ndim:
         return None
     if reference.is_nested or candidate.is_nested:  # torch's nested tensors have no shape to be asked for
         same = reference.is_nested == candidate.is_nested and reference.numel() == candidate.numel()
-        return Contrast(exact=True, count=reference.numel()) if same else None
+        return Difference(equal=True, count=reference.numel()) if same else None
     if reference.shape != candidate.shape:
-        return Contrast(error=math.inf, shape=True, count=reference.numel())
+        return Difference(relative_l2=math.inf, shape=True, count=reference.numel())
     if reference.is_floating_point() != candidate.is_floating_point():
         return None
-    return Contrast(exact=True, count=reference.numel())
+    return Difference(equal=True, count=reference.numel())
 
 
-def settle(begun: Sequence[PendingPair]) -> list[Contrast]:
+def settle(begun: Sequence[PendingPair]) -> list[Difference]:
     """Reads the numbers of many measurements, one transfer for each device."""
-    found: list[Contrast | None] = [None] * len(begun)
+    found: list[Difference | None] = [None] * len(begun)
     kernel = [i for i, one in enumerate(begun) if one.shape is not None]
     slabs, shapes = [begun[i].numbers for i in kernel], [begun[i].shape or () for i in kernel]
     for i, numbers in zip(kernel, many.read_pairs(slabs, shapes), strict=True):
@@ -111,7 +113,7 @@ def settle(begun: Sequence[PendingPair]) -> list[Contrast]:
     for device in {one.calm.device for one in begun if one.calm is not None}:
         calm = [(i, one.calm) for i, one in enumerate(begun) if one.calm is not None and one.calm.device == device]
         for (i, _), (value, grid) in zip(calm, torch.stack([value for _, value in calm]).tolist(), strict=True):
-            found[i] = replace(found[i] or Contrast(), calm=value, grid=bool(grid))
+            found[i] = replace(found[i] or Difference(), calm=value, grid=bool(grid))
     return [one for one in found if one is not None]
 
 
@@ -120,7 +122,7 @@ def _measure(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
 
 
 def _measure_lines(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The numbers that a contrast is read from, and the error apart from what holds nearly all of the energy."""
+    """The numbers that a difference is read from, and the error apart from what holds nearly all of the energy."""
     width = reference.shape[-1] if reference.ndim else 1
     left, right = reference.reshape(-1, width), candidate.reshape(-1, width)
     rows, columns, sums = [], torch.zeros(2, width, dtype=torch.float64, device=left.device), []
@@ -130,14 +132,17 @@ def _measure_lines(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[to
         d = c - r
         # Equal infinities (masks) are no error; a value that is finite on one side only is the worst there is.
         finite = torch.isfinite(d)
-        nonfinite = (~finite & ~((r == c) | (torch.isnan(r) & torch.isnan(c)))).sum()
+        only_nan = (torch.isnan(r) != torch.isnan(c)).sum()
+        other = (~finite & ~((r == c) | torch.isnan(r) | torch.isnan(c))).sum()
         r, d = torch.where(finite, r, 0.0), torch.where(finite, d, 0.0)
         squares = torch.stack([d.square(), r.square()])
         rows.append(squares.sum(2))
         columns += squares.sum(1)
-        sums.append(torch.stack([(r * d).sum(), d.sum(), nonfinite]))
+        sums.append(torch.stack([(r * d).sum(), d.sum(), only_nan, other]))
     by_row = torch.cat(rows, dim=1)
-    numbers = torch.cat([by_row.sum(1), torch.stack(sums).sum(0), *map(_worst_line, (by_row, columns))])
+    product, total, *nonfinite = torch.stack(sums).sum(0).unbind()
+    lines = map(_worst_line, (by_row, columns))
+    numbers = torch.cat([by_row.sum(1), torch.stack([product, total]), *lines, torch.stack(nonfinite)])
     return numbers, _calm(by_row, columns)
 
 
@@ -184,22 +189,25 @@ def _worst_line(sums: torch.Tensor) -> torch.Tensor:
     return torch.stack([value.sqrt(), index.double()])
 
 
-def _read(numbers: list[float], count: int) -> Contrast:
+def _read(numbers: list[float], count: int) -> Difference:
     if len(numbers) == 1:
-        return Contrast(mismatched=numbers[0] / count, count=count, exact=numbers[0] == 0)
-    wrong, square, product, total, nonfinite, row, row_index, column, column_index = numbers
-    return Contrast(
-        error=_over(math.sqrt(wrong), math.sqrt(square)),
+        return Difference(mismatched=numbers[0] / count, count=count, equal=numbers[0] == 0)
+    wrong, square, product, total, row, row_index, column, column_index, only_nan, other = numbers
+    return Difference(
+        relative_l2=_over(math.sqrt(wrong), math.sqrt(square)),
         slope=product / square if square else 0.0,
         offset=_over(total / count, math.sqrt(square / count)) if wrong else 0.0,
-        row=row,
-        row_index=int(row_index),
-        column=column,
-        column_index=int(column_index),
-        nonfinite=int(nonfinite),
+        row=_line(row, row_index),
+        column=_line(column, column_index),
+        nan_mismatch=int(only_nan),
+        inf_mismatch=int(other),
         count=count,
-        exact=wrong == 0 and nonfinite == 0,
+        equal=wrong == 0 and not (only_nan or other),
     )
+
+
+def _line(relative: float, index: float) -> Concentration:
+    return Concentration(index=(int(index),), share=math.nan, relative=relative)
 
 
 def _over(a: float, b: float) -> float:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from layertap.measure.bits import FOUND, jit, value_of
-from layertap.measure.pair.fused import MOST, add_to, items_of, place_of, top, whole
+from layertap.measure.pair.fused import MOST, add_to, items_of, place_of, whole
 
 if FOUND:
     import triton.language as tl
 
     _N, _BIG = tl.constexpr(MOST), tl.constexpr(float("inf"))
-    _EXPONENT = tl.constexpr(0x7FF0000000000000)
-    _TURNED = tl.constexpr(2046 << 52)
 
 
 @jit
@@ -35,7 +33,7 @@ def _gather(x):  # type: ignore[no-untyped-def]
 
 @jit
 def mend_pair(  # type: ignore[no-untyped-def]
-    pa, pb, slab, row_norms, column_norms, flags, count, width, rows, tiles, segments, eps, rtol, atol, least,
+    pa, pb, slab, row_norms, column_norms, flags, count, width, rows, tiles, segments,
     KIND_A: tl.constexpr, KIND_B: tl.constexpr, UNIT: tl.constexpr, ROWED: tl.constexpr, COLUMNS: tl.constexpr,
     BLOCKS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -49,11 +47,9 @@ def mend_pair(  # type: ignore[no-untyped-def]
         spoiled += tl.sum(tl.load(flags + ahead * programs + pid, mask=ahead < chunks, other=0), axis=0)
     if spoiled > 0:
         field, line = slab + pid, tl.arange(0, ROWS)
-        shift_a, shift_b = tl.load(field + 18 * _N), tl.load(field + 19 * _N)
+        shift_a, shift_b = tl.load(field + 8 * _N), tl.load(field + 9 * _N)
         z, i = tl.zeros([ROWS, 8], tl.float64), tl.zeros([ROWS, 8], tl.int32)
-        n_good, n_close, n_nan, n_inf, n_same = i, i, i, i, i
-        m_abs, m_rel, m_ulp, f_abs, f_rel, f_size, f_a, f_b, f_aa, f_bb, f_ab = z, z, z, z, z, z, z, z, z, z, z
-        f_error, f_reference = z, z
+        n_good, n_nan, n_inf, f_a, f_b, f_bb, f_error, f_reference = i, i, i, z, z, z, z, z
         for chunk in range(chunks):
             if tl.load(flags + chunk * programs + pid) != 0:
                 begin = first + chunk * (step * CHUNK)
@@ -66,32 +62,18 @@ def mend_pair(  # type: ignore[no-untyped-def]
                             pa, pb, tile, start, count, width, KIND_A, KIND_B, ROWS, 4 * UNIT
                         )
                         a, b = tl.where(good, raw_a, 0.0), tl.where(good, raw_b, 0.0)
-                        d, size = tl.abs(a - b), tl.abs(a)
-                        relative = d / (size + tl.cast(eps, tl.float64))
-                        near = d <= size * tl.cast(rtol, tl.float64) + tl.cast(atol, tl.float64)
+                        d = a - b
                         lone = bad & ((raw_a != raw_a) != (raw_b != raw_b))
                         alike = bad & ((raw_a == raw_b) | ((raw_a != raw_a) & (raw_b != raw_b)))
                         n_good += _gather(good)
-                        n_close += _gather(good & near)
                         n_nan += _gather(lone)
                         n_inf += _gather(bad & ~lone & ~alike)
-                        n_same += _gather(alike)
-                        exponent = tl.maximum(size, tl.cast(least, tl.float64)).to(tl.int64, bitcast=True) & _EXPONENT
-                        turned = (-exponent + _TURNED).to(tl.float64, bitcast=True)
-                        m_abs = tl.maximum(m_abs, tl.max(d, axis=2))
-                        m_rel = tl.maximum(m_rel, tl.max(relative, axis=2))
-                        m_ulp = tl.maximum(m_ulp, tl.max(d * turned, axis=2))
-                        f_abs += tl.sum(d, axis=2)
-                        f_rel += tl.sum(relative, axis=2)
-                        f_size += tl.sum(size, axis=2)
                         r_error += tl.sum(d * d, axis=2)
                         r_reference += tl.sum(a * a, axis=2)
                         off_a, off_b = tl.where(good, a - shift_a, 0.0), tl.where(good, b - shift_b, 0.0)
                         f_a += tl.sum(off_a, axis=2)
                         f_b += tl.sum(off_b, axis=2)
-                        f_aa += tl.sum(off_a * off_a, axis=2)
                         f_bb += tl.sum(off_b * off_b, axis=2)
-                        f_ab += tl.sum(off_a * off_b, axis=2)
                     f_error += r_error
                     f_reference += r_reference
                     if ROWED:
@@ -99,23 +81,13 @@ def mend_pair(  # type: ignore[no-untyped-def]
                         tl.store(row_norms + at, tl.sqrt(tl.sum(r_error, axis=1)).to(tl.float32))
                         tl.store(row_norms + at + 1, tl.sqrt(tl.sum(r_reference, axis=1)).to(tl.float32))
         add_to(field, whole(n_good.to(tl.float64)))
-        add_to(field + _N, whole(n_close.to(tl.float64)))
-        add_to(field + 2 * _N, whole(n_nan.to(tl.float64)))
-        add_to(field + 3 * _N, whole(n_inf.to(tl.float64)))
-        add_to(field + 4 * _N, whole(n_same.to(tl.float64)))
-        tl.store(field + 5 * _N, tl.maximum(tl.load(field + 5 * _N), top(m_abs)))
-        tl.store(field + 6 * _N, tl.maximum(tl.load(field + 6 * _N), top(m_rel)))
-        tl.store(field + 7 * _N, tl.maximum(tl.load(field + 7 * _N), top(m_ulp)))
-        add_to(field + 8 * _N, whole(f_abs))
-        add_to(field + 9 * _N, whole(f_rel))
-        add_to(field + 10 * _N, whole(f_error))
-        add_to(field + 11 * _N, whole(f_reference))
-        add_to(field + 12 * _N, whole(f_size))
-        add_to(field + 13 * _N, whole(f_a))
-        add_to(field + 14 * _N, whole(f_b))
-        add_to(field + 15 * _N, whole(f_aa))
-        add_to(field + 16 * _N, whole(f_bb))
-        add_to(field + 17 * _N, whole(f_ab))
+        add_to(field + _N, whole(n_nan.to(tl.float64)))
+        add_to(field + 2 * _N, whole(n_inf.to(tl.float64)))
+        add_to(field + 3 * _N, whole(f_error))
+        add_to(field + 4 * _N, whole(f_reference))
+        add_to(field + 5 * _N, whole(f_a))
+        add_to(field + 6 * _N, whole(f_b))
+        add_to(field + 7 * _N, whole(f_bb))
 
         if COLUMNS:  # what spoiled the sums is in the program's columns too: all its tiles again, for them alone
             across = segments * SPAN

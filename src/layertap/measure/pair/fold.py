@@ -12,17 +12,12 @@ FOLDS = 256
 """Programs for the rows at most, and as many for the columns: each leaves the worst that it saw."""
 LINE = 128
 """Lines that a program looks at at a time."""
-SAMPLE = 4096
-"""Lines whose relative errors go to the host, for the typical one: all of them up to here, then every n-th."""
 BEST = len(FIELDS) * MOST
 """Where the slab's f64 go on after the fields: relative error, squared error and index of FOLDS rows and columns."""
-SAMPLES = BEST + 2 * 3 * FOLDS
-"""Where its f32 begin, counted in f64: SAMPLE relative errors of rows, then of columns."""
-PAIR_SLAB_BYTES = 8 * SAMPLES + 2 * 4 * SAMPLE
+PAIR_SLAB_BYTES = 8 * (BEST + 2 * 3 * FOLDS)
 
 if FOUND:
     _N, _FOLDS, _BEST = tl.constexpr(MOST), tl.constexpr(FOLDS), tl.constexpr(BEST)
-    _SAMPLE, _SAMPLES = tl.constexpr(SAMPLE), tl.constexpr(SAMPLES)
     _LINE = tl.constexpr(LINE)
     _REFERENCE = tl.constexpr(FIELDS.index("reference"))
 
@@ -45,7 +40,6 @@ def _fold(slab, norms, lines, parts, stride, apart, programs, pid, folds, SIDE: 
     """The parts of a line lie `stride` apart, its references' norms `apart` from the errors': beside them for rows."""
     LINE: tl.constexpr = _LINE
     PART: tl.constexpr = 32
-    every = (lines + (_SAMPLE - 1)) // _SAMPLE
     fields = tl.arange(0, _N)
     whole = tl.sum(tl.load(slab + _REFERENCE * _N + fields, mask=fields < programs, other=0.0), axis=0)
     best = tl.full([LINE], -1.0, tl.float64)
@@ -66,8 +60,6 @@ def _fold(slab, norms, lines, parts, stride, apart, programs, pid, folds, SIDE: 
         floor = tl.maximum(reference, whole / lines)
         ratio = tl.where(floor > 0, error / tl.where(floor > 0, floor, 1.0), float("inf"))
         relative = tl.sqrt(tl.where(error == 0, 0.0, ratio))
-        sample = (slab + _SAMPLES).to(tl.pointer_type(tl.float32)) + SIDE * _SAMPLE
-        tl.store(sample + line // every, relative.to(tl.float32), mask=(line < lines) & (line % every == 0))
         better = (line < lines) & ((relative > best) | ((relative == best) & (error > best_error)))
         best = tl.where(better, relative, best)
         best_error = tl.where(better, error, best_error)

@@ -6,13 +6,13 @@ are fetched through shared memory meanwhile. After a chunk of tiles one flag rep
 ordinary size; if not, exact.py reads it again.
 
 Instructions are what bfloat16 is short of: memory brings a pair in the time of some twenty. So the matrix unit, else
-idle, takes words apart and adds them up (pair_words.py), and two ulps are counted at a time.
+idle, takes words apart and adds them up (words.py).
 """
 
 from __future__ import annotations
 
 from layertap.measure.bits import FOUND, half, jit, value_of
-from layertap.measure.pair.words import added, diagonal, four, on_diagonal, spread, squared, ulps
+from layertap.measure.pair.words import added, diagonal, on_diagonal, spread, squared
 
 if FOUND:
     import triton.language as tl
@@ -20,51 +20,19 @@ if FOUND:
 MOST = 1024
 """Programs at most, and the stride of a field."""
 FIELDS = (
-    *("finite", "close", "nan_mismatch", "inf_mismatch", "nonfinite", "max_abs", "max_relative", "max_ulp", "sum_abs"),
-    *("sum_relative", "error", "reference", "reference_abs", "a", "b", "aa", "bb", "ab", "shift_a", "shift_b"),
+    *("finite", "nan_mismatch", "inf_mismatch", "error", "reference", "a", "b", "bb", "shift_a", "shift_b"),
     "programs",
 )
-"""What each program leaves, as f64; the last says how many there were. Sums of a, b and their products are about the
-shifts; max_ulp is in units of 2^exponent of the reference."""
+"""What each program leaves, as f64; the last says how many there were. Sums of a, b and b² are about the shifts."""
 
 if FOUND:
     _N = tl.constexpr(MOST)
     _SMALL = tl.constexpr(1e-15)  # squares of less lose digits, or vanish
-    _UNIT = tl.constexpr(2.0**62)  # what fast ulps are short by, lest they overflow
-
-
-@jit
-def _inverse(x, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One instruction, good to one ulp; a division takes ten."""
-    if ASM:
-        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
-    return 1.0 / x
-
-
-@jit
-def _above(x, y, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """1.0 where x > y, else 0.0."""
-    if ASM:
-        return tl.inline_asm_elementwise(
-            "set.gt.f32.f32 $0, $1, $2;", "=f,f,f", [x, y], tl.float32, is_pure=True, pack=1
-        )
-    return tl.where(x > y, 1.0, 0.0)
-
-
-@jit
-def _bits(x):  # type: ignore[no-untyped-def]
-    """Of numbers that aren't negative: their order is the same, and one instruction finds the largest of three."""
-    return x.to(tl.int32, bitcast=True)
 
 
 @jit
 def whole(x):  # type: ignore[no-untyped-def]
     return tl.sum(tl.sum(x, axis=1), axis=0)
-
-
-@jit
-def top(x):  # type: ignore[no-untyped-def]
-    return tl.max(tl.max(x, axis=1), axis=0)
 
 
 @jit
@@ -78,8 +46,8 @@ def _either(x, y):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _plus(a, b, c, d, e, f, g, h, i, a2, b2, c2, d2, e2, f2, g2, h2, i2):  # type: ignore[no-untyped-def]
-    return a + a2, b + b2, c + c2, d + d2, e + e2, f + f2, g + g2, h + h2, i + i2
+def _plus(a, b, c, d, e, a2, b2, c2, d2, e2):  # type: ignore[no-untyped-def]
+    return a + a2, b + b2, c + c2, d + d2, e + e2
 
 
 @jit
@@ -133,65 +101,56 @@ def _inside(  # type: ignore[no-untyped-def]
 
 @jit
 def _add(  # type: ignore[no-untyped-def]
-    a, b, off, scale, rtol, room, step, shift_a, shift_b, sums, tops, lines, far, col_error, col_reference,
-    SHIFT: tl.constexpr, PACKED: tl.constexpr, ASM: tl.constexpr,
-):  # fmt: skip
+    a,
+    b,
+    off,
+    shift_a,
+    shift_b,
+    sums,
+    largest,
+    lines,
+    col_error,
+    col_reference,
+    SHIFT: tl.constexpr,
+    PACKED: tl.constexpr,
+):
     """Adds the elements a, b of a block to a tile's sums: nothing here checks for NaN, all of it lets NaN through."""
-    s_abs, s_rel, s_size, s_a, s_b, s_aa, s_bb, s_ab = sums
-    t_abs, t_rel, t_ulp = tops
+    s_size, s_a, s_b, s_bb = sums
     error, reference = lines
-    d = tl.abs(off)
-    relative = d * _inverse(scale, ASM)
-    beyond = _above(d, scale * rtol + room, ASM)
-    s_abs += tl.sum(d, axis=2)
-    s_rel += tl.sum(relative, axis=2)
-    t_abs = tl.maximum(t_abs, tl.max(d, axis=2))
-    t_rel = tl.maximum(t_rel, tl.max(_bits(relative), axis=2))
+    largest = tl.maximum(largest, tl.max(tl.abs(off), axis=2))
     error += off * off
     reference += a * a
     col_error += off * off
     col_reference += a * a
-    if PACKED:
-        far = added(beyond.to(tl.uint32, bitcast=True), far)  # 1.0 is 1.0 and 0.0 in bfloat16
-    else:
-        far += tl.sum(beyond, axis=2)
+    if not PACKED:
         s_size += tl.sum(tl.abs(a), axis=2)
-        # Times the inverse of the step at a: its exponent turned round, up to that of the smallest step.
-        turned = tl.minimum(((a.to(tl.int32, bitcast=True) ^ -1) & 0x7F800000) - 0x1F800000, step)
-        t_ulp = tl.maximum(t_ulp, tl.max(_bits(d * turned.to(tl.float32, bitcast=True)), axis=2))
         if SHIFT:
             a -= shift_a
             b -= shift_b
-            s_aa += tl.sum(a * a, axis=2)
-            s_ab += tl.sum(a * b, axis=2)
         s_a += tl.sum(a, axis=2)
         s_b += tl.sum(b, axis=2)
         s_bb += tl.sum(b * b, axis=2)
-    sums = (s_abs, s_rel, s_size, s_a, s_b, s_aa, s_bb, s_ab)
-    return sums, (t_abs, t_rel, t_ulp), (error, reference), far, col_error, col_reference
+    return (s_size, s_a, s_b, s_bb), largest, (error, reference), col_error, col_reference
 
 
 @jit
 def _tile(  # type: ignore[no-untyped-def]
-    raw_a, raw_b, o, every, one, epsilons, eps, rtol, room, step, shift_a, shift_b,
-    sums, tops, far, squares, packed, columns,
-    KIND_A: tl.constexpr, KIND_B: tl.constexpr, WORDS: tl.constexpr, PACKED: tl.constexpr, ASM: tl.constexpr,
-    BLOCKS: tl.constexpr,
+    raw_a, raw_b, o, every, one, shift_a, shift_b, sums, largest, squares, columns,
+    KIND_A: tl.constexpr, KIND_B: tl.constexpr, WORDS: tl.constexpr, PACKED: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """Adds a tile, block by block, to the chunk's sums; hands back those of its rows, too."""
     SHIFT: tl.constexpr = not WORDS
     UNIT: tl.constexpr = 2 if WORDS else 1
-    own, lines, later = (o, o, o, o, o, o, o, o), (every, every), ()
+    own, lines, later = (o, o, o, o), (every, every), ()
     sum_a, sum_b, sum_size, even, odd = every, every, every, every, every
     for block in tl.static_range(BLOCKS):
         a, b = tl.reshape(raw_a[block], every.shape), tl.reshape(raw_b[block], every.shape)
         if PACKED:
             size = a & 0x7FFF7FFF
             xs, ys = spread(a, one, every, every), spread(b, one ^ 0x80008000, every, every)  # a and -b
-            offs, scales = spread(a, one, ys[0], ys[1]), spread(size, one, epsilons[0], epsilons[1])
+            offs = spread(a, one, ys[0], ys[1])
             sum_a, sum_b, sum_size = added(a, sum_a), added(b, sum_b), added(size, sum_size)
             even, odd = squared(b, even, odd)
-            packed = ulps(a, b, packed, (step >> 16) * 0x10001)
         else:
             if WORDS:
                 xs = (half(a, False, KIND_A)[0], half(a, True, KIND_A)[0])
@@ -199,26 +158,24 @@ def _tile(  # type: ignore[no-untyped-def]
             else:
                 xs, ys = (value_of(a, KIND_A),), (value_of(b, KIND_B),)
             offs = (xs[0] - ys[0], xs[UNIT - 1] - ys[UNIT - 1])
-            scales = (tl.abs(xs[0]) + eps, tl.abs(xs[UNIT - 1]) + eps)
         for i in tl.static_range(UNIT):
-            own, tops, lines, far, col_error, col_reference = _add(
-                xs[i], ys[i], offs[i], scales[i], rtol, room, step, shift_a, shift_b, own, tops, lines, far,
-                columns[2 * (block * UNIT + i)], columns[2 * (block * UNIT + i) + 1], SHIFT, PACKED, ASM,
+            own, largest, lines, col_error, col_reference = _add(
+                xs[i], ys[i], offs[i], shift_a, shift_b, own, largest, lines,
+                columns[2 * (block * UNIT + i)], columns[2 * (block * UNIT + i) + 1], SHIFT, PACKED,
             )  # fmt: skip
             later += (col_error, col_reference)  # type: ignore[assignment]
     if PACKED:  # the matrix unit rounds towards zero: no sum of it goes beyond a tile
-        totals = (tl.sum(sum_size, axis=2), tl.sum(sum_a, axis=2), tl.sum(sum_b, axis=2))
-        own = (own[0], own[1], totals[0], totals[1], totals[2], own[5], own[6], own[7])
+        own = (tl.sum(sum_size, axis=2), tl.sum(sum_a, axis=2), tl.sum(sum_b, axis=2), own[3])
         squares += tl.where(tl.arange(0, 4)[None, None, :] < 2, even, odd)
     summed = ()
-    for i in tl.static_range(8):
+    for i in tl.static_range(4):
         summed += (sums[i] + own[i],)  # type: ignore[assignment]
-    return summed, tops, far, squares, packed, later, tl.sum(lines[0], axis=2), tl.sum(lines[1], axis=2)
+    return summed, largest, squares, later, tl.sum(lines[0], axis=2), tl.sum(lines[1], axis=2)
 
 
 @jit
 def compare_pair(  # type: ignore[no-untyped-def]
-    pa, pb, slab, row_norms, column_norms, flags, count, width, rows, tiles, segments, eps, rtol, atol, least,
+    pa, pb, slab, row_norms, column_norms, flags, count, width, rows, tiles, segments,
     KIND_A: tl.constexpr, KIND_B: tl.constexpr, ALIGNED: tl.constexpr, WORDS: tl.constexpr, ASM: tl.constexpr,
     ROWED: tl.constexpr, COLUMNS: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr, FULL: tl.constexpr,
@@ -232,10 +189,8 @@ def compare_pair(  # type: ignore[no-untyped-def]
     pid, programs = tl.program_id(0), tl.num_programs(0)
     first, step, total = items_of(tiles, segments, COLUMNS)
     line, eight = tl.arange(0, ROWS)[:, None], tl.arange(0, 8)[None, :]
-    room = atol - eps * rtol
-    least_step = 0x60000000 - tl.cast(least, tl.float32).to(tl.int32, bitcast=True)
 
-    # Sums of products cancel when the mean is large beside the spread. 16-bit numbers have too few digits to suffer.
+    # Sums of squares cancel when the mean is large beside the spread. 16-bit numbers have too few digits to suffer.
     shift_a, shift_b = 0.0, 0.0
     if SHIFT:
         tile, segment = place_of(first, segments, COLUMNS)
@@ -249,15 +204,13 @@ def compare_pair(  # type: ignore[no-untyped-def]
         shift_b = whole(tl.where(known, head_b / number, 0.0))
 
     field = slab + pid
-    for empty in tl.static_range(18):
+    for empty in tl.static_range(8):
         tl.store(field + empty * _N, 0.0)  # NaN and Inf are exact.py's to count
-    i = line * 0 + eight * 0
-    o = i.to(tl.float32)
-    m_abs, m_rel, m_ulp = o, i, i
+    o = (line * 0 + eight * 0).to(tl.float32)
     every, places = tl.zeros([ROWS, 8, 4], tl.float32), tl.zeros([ROWS, 8, 4], tl.int32)
-    one, epsilons, columns = every, (every, every), ()
+    one, columns = every, ()
     if PACKED:
-        one, epsilons = diagonal(places), four(eps, tl.arange(0, 4)[None, None, :] % 2 * 2 + places)
+        one = diagonal(places)
     for _empty in tl.static_range(2 * BLOCKS * UNIT):
         columns += (every,)  # type: ignore[assignment]
     pitch = tl.cast(width // VECTOR, tl.int64) * (VECTOR // UNIT)  # in words
@@ -269,8 +222,7 @@ def compare_pair(  # type: ignore[no-untyped-def]
         ends = _ends(pid % segments, count, width, rows, ALIGNED, ROWED, BLOCKS, UNIT)
     for chunk in range(first, total, step * CHUNK):
         stop = tl.minimum(chunk + step * CHUNK, total)
-        sums, tops, far = (o, o, o, o, o, o, o, o), (o, i, i), every if PACKED else o
-        squares, packed, c_error, c_reference = every, places.to(tl.uint32), o, o
+        sums, largest, squares, c_error, c_reference = (o, o, o, o), o, every, o, o
         for item in tl.range(chunk, stop, step, num_stages=STAGES):
             tile, segment = place_of(item, segments, COLUMNS)
             if not COLUMNS:
@@ -286,9 +238,9 @@ def compare_pair(  # type: ignore[no-untyped-def]
                     inside = line + tile * ROWS < ends[block]
                     a += (tl.load(from_a + spot, mask=inside, other=0),)  # type: ignore[assignment]
                     b += (tl.load(from_b + spot, mask=inside, other=0),)  # type: ignore[assignment]
-            sums, tops, far, squares, packed, columns, error, reference = _tile(
-                a, b, o, every, one, epsilons, eps, rtol, room, least_step, shift_a, shift_b,
-                sums, tops, far, squares, packed, columns, KIND_A, KIND_B, WORDS, PACKED, ASM, BLOCKS,
+            sums, largest, squares, columns, error, reference = _tile(
+                a, b, o, every, one, shift_a, shift_b, sums, largest, squares, columns,
+                KIND_A, KIND_B, WORDS, PACKED, BLOCKS,
             )  # fmt: skip
             c_error += error
             c_reference += reference
@@ -298,18 +250,14 @@ def compare_pair(  # type: ignore[no-untyped-def]
                 at = (segment * tl.cast(tiles, tl.int64) + tile) * (ROWS * 2)
                 norm = tl.sqrt(tl.where(eight == 0, error, reference))
                 tl.store(row_norms + at + (line * 2 + eight), norm, mask=eight + line * 0 < 2)
-        s_abs, s_rel, s_size, s_a, s_b, s_aa, s_bb, s_ab = sums
-        t_abs, t_rel, t_ulp = tops
-        n_far = far
+        s_size, s_a, s_b, s_bb = sums
         if PACKED:
-            low, high = half(packed, False, "bfloat16")[0], half(packed, True, "bfloat16")[0]
-            t_ulp = _bits(tl.max(tl.maximum(tl.abs(low), tl.abs(high)), axis=2))
-            s_size, s_a, s_b, n_far = s_size / 8, s_a / 8, s_b / 8, tl.sum(far, axis=2) / 8
+            s_size, s_a, s_b = s_size / 8, s_a / 8, s_b / 8
             s_bb = tl.sum(tl.where(on_diagonal(tl.arange(0, 4)[None, None, :] + places), squares, 0.0), axis=2)
-        # NaN, Inf and overflow leave a sum or a maximum that is not finite, numbers too small to square one near zero.
-        sound = (c_error < 3e38) & (c_reference < 3e38) & (s_bb < 3e38) & (s_rel < 3e38) & (t_ulp < 0x7F000000)
+        # NaN, Inf and overflow leave a sum that is not finite, numbers too small to square one near zero.
+        sound = (c_error < 3e38) & (c_reference < 3e38) & (s_bb < 3e38)
         signs = tl.where(sound, 0, 1)
-        signs |= tl.where(t_abs > 0, 2, 0) | tl.where(t_abs > _SMALL, 4, 0)
+        signs |= tl.where(largest > 0, 2, 0) | tl.where(largest > _SMALL, 4, 0)
         signs |= tl.where(s_size > 0, 8, 0) | tl.where(s_size > _SMALL, 16, 0)
         signs |= tl.where(s_b != 0, 32, 0) | tl.where(tl.abs(s_b) > _SMALL, 64, 0)
         seen = tl.reduce(tl.reduce(signs, 1, _either), 0, _either)
@@ -321,34 +269,19 @@ def compare_pair(  # type: ignore[no-untyped-def]
                 within = room_for
             else:
                 within = _inside(chunk, stop, step, count, width, rows, segments, ROWED, COLUMNS, ROWS, SPAN)
-            parts = (n_far, s_abs, s_rel, c_error, c_reference, s_size, s_a, s_b, s_bb)
-            far_, abs_, rel_, error_, reference_, size_, a_, b_, bb_ = tl.reduce(tl.reduce(parts, 1, _plus), 0, _plus)
+            parts = (c_error, c_reference, s_a, s_b, s_bb)
+            error_, reference_, a_, b_, bb_ = tl.reduce(tl.reduce(parts, 1, _plus), 0, _plus)
             x, y, yy = a_.to(tl.float64), b_.to(tl.float64), bb_.to(tl.float64)
             if SHIFT:  # places outside came as zeros, which are not zero when shifted
                 outside = (room_for - within).to(tl.float64)
                 sa, sb = shift_a.to(tl.float64), shift_b.to(tl.float64)  # type: ignore[attr-defined]
                 x, y, yy = x + outside * sa, y + outside * sb, yy - outside * sb * sb
-                xx = whole(s_aa).to(tl.float64) - outside * sa * sa
-                xy = whole(s_ab).to(tl.float64) - outside * sa * sb
-            else:
-                xx = reference_.to(tl.float64)
-                xy = (xx + yy - error_.to(tl.float64)) / 2
-            number_ = within.to(tl.float64)
-            add_to(field, number_)
-            add_to(field + _N, number_ - far_.to(tl.float64))
-            add_to(field + 8 * _N, abs_.to(tl.float64))
-            add_to(field + 9 * _N, rel_.to(tl.float64))
-            add_to(field + 10 * _N, error_.to(tl.float64))
-            add_to(field + 11 * _N, reference_.to(tl.float64))
-            add_to(field + 12 * _N, size_.to(tl.float64))
-            add_to(field + 13 * _N, x)
-            add_to(field + 14 * _N, y)
-            add_to(field + 15 * _N, xx)
-            add_to(field + 16 * _N, yy)
-            add_to(field + 17 * _N, xy)
-            m_abs = tl.maximum(m_abs, t_abs)
-            m_rel = tl.maximum(m_rel, t_rel)
-            m_ulp = tl.maximum(m_ulp, t_ulp)
+            add_to(field, within.to(tl.float64))
+            add_to(field + 3 * _N, error_.to(tl.float64))
+            add_to(field + 4 * _N, reference_.to(tl.float64))
+            add_to(field + 5 * _N, x)
+            add_to(field + 6 * _N, y)
+            add_to(field + 7 * _N, yy)
 
     if COLUMNS:
         across = segments * SPAN
@@ -359,9 +292,6 @@ def compare_pair(  # type: ignore[no-untyped-def]
             norm = norms + (place // UNIT) * (32 * UNIT) + place % UNIT
             tl.store(norm, tl.sqrt(tl.sum(columns[2 * place], axis=0)))
             tl.store(norm + both, tl.sqrt(tl.sum(columns[2 * place + 1], axis=0)))
-    tl.store(field + 5 * _N, top(m_abs).to(tl.float64))
-    tl.store(field + 6 * _N, top(m_rel).to(tl.float32, bitcast=True).to(tl.float64))
-    tl.store(field + 7 * _N, top(m_ulp).to(tl.float32, bitcast=True).to(tl.float64) * _UNIT)
-    tl.store(field + 18 * _N, tl.cast(shift_a, tl.float64))
-    tl.store(field + 19 * _N, tl.cast(shift_b, tl.float64))
-    tl.store(field + 20 * _N, programs.to(tl.float64))
+    tl.store(field + 8 * _N, tl.cast(shift_a, tl.float64))
+    tl.store(field + 9 * _N, tl.cast(shift_b, tl.float64))
+    tl.store(field + 10 * _N, programs.to(tl.float64))

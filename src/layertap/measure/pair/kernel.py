@@ -1,14 +1,12 @@
-"""Every metric of a pair of CUDA tensors in one read of both, without synchronising.
+"""What rounding is judged by, of a pair of CUDA tensors, in one read of both and without synchronising.
 
-    found = compare_cuda(reference, candidate)         # waits for the result
-    launch_pair(reference, candidate, slab)            # enqueues; `decode_pair` reads the slab once it is on the host
+    launch_pair(reference, candidate, slab)            # enqueues; `many.read_pairs` reads the slab
 
 Three kernels: fused.py reads the data, takes all values to be finite and of ordinary size, and adds up in float32,
 tile by tile, up to 2048 numbers; exact.py reads the chunks in which that did not hold again, in float64;
 fold.py looks for the row and the column that stand out, in the norms that these left of each.
 
-Percentiles and medians of single pairs are NaN: they would need a histogram. Ulps of bfloat16 are exact up to 256, then
-to 8 bits. Rows are separate from 64 columns on, columns up to 8192; typical errors are medians of up to 4096 of them.
+Rows are separate from 64 columns on, columns up to 8192.
 """
 
 from __future__ import annotations
@@ -18,17 +16,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from layertap.errors import BadArgument
 from layertap.measure.bits import FOUND
-from layertap.measure.floats import FORMATS
-from layertap.measure.pair.difference import Concentration, Difference
 from layertap.measure.pair.exact import mend_pair
-from layertap.measure.pair.fold import BEST, FOLDS, LINE, PAIR_SLAB_BYTES, SAMPLE, SAMPLES, fold_lines
-from layertap.measure.pair.fused import FIELDS, MOST, compare_pair
+from layertap.measure.pair.fold import FOLDS, LINE, PAIR_SLAB_BYTES, fold_lines
+from layertap.measure.pair.fused import MOST, compare_pair
 from layertap.messages import tr
 
 _KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -55,42 +49,24 @@ def supported_pair(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
     )
 
 
-def compare_cuda(
-    reference: torch.Tensor, candidate: torch.Tensor, *, rtol: float = 1e-3, atol: float = 1e-3, eps: float = 1e-8
-) -> Difference:
-    """Measures `candidate` against `reference` and waits for the numbers."""
-    slab = torch.empty(PAIR_SLAB_BYTES, dtype=torch.uint8, device=reference.device)
-    launch_pair(reference, candidate, slab, rtol=rtol, atol=atol, eps=eps)
-    return decode_pair(slab.cpu().numpy(), tuple(reference.shape), reference.dtype, candidate.dtype)
-
-
-def launch_pair(
-    reference: torch.Tensor,
-    candidate: torch.Tensor,
-    slab: torch.Tensor,
-    *,
-    rtol: float = 1e-3,
-    atol: float = 1e-3,
-    eps: float = 1e-8,
-) -> None:
+def launch_pair(reference: torch.Tensor, candidate: torch.Tensor, slab: torch.Tensor) -> None:
     """Enqueues on the current stream what measures a pair into `slab`: PAIR_SLAB_BYTES of uint8 on the same device."""
     device = reference.device
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):  # triton launches on the current device
-            launch_pair(reference, candidate, slab, rtol=rtol, atol=atol, eps=eps)
+            launch_pair(reference, candidate, slab)
         return
     if reference.shape != candidate.shape or not (reference.is_contiguous() and candidate.is_contiguous()):
         sides = " and ".join(
             tr("measure.with_strides", shape=tuple(side.shape), stride=side.stride()) for side in (reference, candidate)
         )
         raise BadArgument(tr("measure.two_tensors", sides=sides))
-    if slab.numel() != PAIR_SLAB_BYTES or slab.data_ptr() % 16 or not 1e-30 <= eps < 1e30:
-        raise BadArgument(tr("measure.pair_slab", PAIR_SLAB_BYTES=PAIR_SLAB_BYTES, numel=slab.numel(), eps=eps))
+    if slab.numel() != PAIR_SLAB_BYTES or slab.data_ptr() % 16:
+        raise BadArgument(tr("measure.pair_slab", PAIR_SLAB_BYTES=PAIR_SLAB_BYTES, numel=slab.numel()))
     if not reference.numel():
         slab.zero_()
         return
     plan = _plan(reference, candidate)
-    _, least = _step(*plan.kinds)
     norms = 2 * (plan.row_norms + plan.column_norms)
     scratch = torch.empty(norms + plan.flags, dtype=torch.float32, device=device)
     row_norms, column_norms = scratch[: 2 * plan.row_norms], scratch[2 * plan.row_norms : norms]
@@ -98,7 +74,7 @@ def launch_pair(
     a, b = (side.detach().reshape(-1).view(_RAW[side.element_size()]) for side in (reference, candidate))
     arguments = (
         *(a, b, out, row_norms, column_norms, flags),
-        *(reference.numel(), plan.width, plan.rows, plan.tiles, plan.segments, eps, rtol, atol, 2.0**least),
+        *(reference.numel(), plan.width, plan.rows, plan.tiles, plan.segments),
     )
     warps = _WARPS[plan.words]
     shape = {"ROWED": plan.rowed, "COLUMNS": plan.columned, "BLOCKS": plan.blocks, "ROWS": 4 * warps, "CHUNK": _CHUNK}
@@ -134,58 +110,6 @@ def _run(
     else:
         stream = torch.cuda.current_stream(tensors[0].device).cuda_stream
         ready[(programs, 1, 1)](*places, *numbers, *constants.values(), stream=stream)
-
-
-def decode_pair(
-    slab: npt.NDArray[np.uint8], shape: tuple[int, ...], reference: torch.dtype, candidate: torch.dtype
-) -> Difference:
-    """What `launch_pair` left in `slab`, copied to the host, for tensors of that shape and those dtypes."""
-    numbers = slab[: 8 * SAMPLES].view(np.float64)
-    samples = slab[8 * SAMPLES :].view(np.float32).reshape(2, SAMPLE)
-    table = numbers[:BEST].reshape(-1, MOST)
-    fields = dict(zip(FIELDS, table[:, : int(table[-1, 0])], strict=True))
-    total = {
-        name: float(field.max(initial=0) if name.startswith("max_") else field.sum()) for name, field in fields.items()
-    }
-    # Parts about shifts of their own make a whole about its means: Chan's formula.
-    finite, n = fields["finite"], max(1.0, total["finite"])
-    some, sum_a, sum_b = np.maximum(finite, 1), fields["a"], fields["b"]
-    means_a, means_b = fields["shift_a"] + sum_a / some, fields["shift_b"] + sum_b / some
-    mean_a, mean_b = float(finite @ means_a) / n, float(finite @ means_b) / n
-    off_a, off_b = means_a - mean_a, means_b - mean_b
-    aa = float((fields["aa"] - sum_a * sum_a / some + finite * off_a * off_a).sum())
-    bb = float((fields["bb"] - sum_b * sum_b / some + finite * off_b * off_b).sum())
-    ab = float((fields["ab"] - sum_a * sum_b / some + finite * off_a * off_b).sum())
-    error, size_a, size_b = total["error"], total["reference"], bb + n * mean_b * mean_b
-    # Rounding leaves a constant tensor some spread; sums without a shift, those of 16-bit numbers, leave more.
-    spread = 1e-6 if reference.itemsize == candidate.itemsize == 2 else 1e-12
-    apart = mean_a - mean_b
-    rows, rowed, columned = _lines(shape)
-    best, folds = numbers[BEST:].reshape(2, 3, FOLDS), folds_of(shape)
-    return Difference(
-        count=math.prod(shape),
-        finite=int(total["finite"]),
-        max_abs=total["max_abs"],
-        mean_abs=total["sum_abs"] / n,
-        max_relative=total["max_relative"],
-        mean_relative=total["sum_relative"] / n,
-        mse=error / n,
-        reference_square=size_a / n,
-        reference_abs=total["reference_abs"] / n,
-        cosine=_cosine(ab + n * mean_a * mean_b, size_a, size_b, error, 0.0),
-        pearson=_cosine(ab, aa, bb, max(0.0, error - n * apart * apart), spread * max(size_a, size_b)),
-        max_ulp=math.ldexp(total["max_ulp"], _step(_KINDS[reference], _KINDS[candidate])[0]),
-        close=total["close"] / n if total["finite"] else 1.0,
-        percentiles=(math.nan, math.nan, math.nan, math.nan),
-        median_relative=math.nan,
-        nan_mismatch=int(total["nan_mismatch"]),
-        inf_mismatch=int(total["inf_mismatch"]),
-        nonfinite=int(total["nonfinite"]),
-        row=_worst(best[0, :, : folds[0]], error, shape[:-1]) if rowed else None,
-        column=_worst(best[1, :, : folds[1]], error, shape[-1:]) if columned else None,
-        row_typical=_typical(samples[0], rows) if rowed else 0.0,
-        column_typical=_typical(samples[1], shape[-1]) if columned else 0.0,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,36 +189,6 @@ def folds_of(shape: tuple[int, ...]) -> tuple[int, int]:
     """Programs that look for the worst row and the worst column."""
     rows, rowed, columned = _lines(shape)
     return min(FOLDS, -(-rows // LINE)) if rowed else 0, min(FOLDS, -(-shape[-1] // LINE)) if columned else 0
-
-
-def _step(one: str, two: str) -> tuple[int, int]:
-    """The step of the coarser type at x is 2^(max(exponent of x, least) - mantissa)."""
-    forms = FORMATS[one], FORMATS[two]
-    mantissa = min(form.mantissa for form in forms)
-    return mantissa, max(form.least_exponent - form.mantissa for form in forms) + mantissa
-
-
-def _cosine(dot: float, one: float, two: float, error: float, least: float) -> float:
-    """From the error where the sides are near each other: then it is 1 less something, and that to all digits."""
-    if one <= least or two <= least:
-        return 1.0 if one <= least and two <= least else 0.0
-    if 2 * error < one + two:
-        dot = (one + two - error) / 2
-    return min(1.0, max(-1.0, dot / math.sqrt(one) / math.sqrt(two)))
-
-
-def _worst(best: npt.NDArray[np.float64], error: float, shape: tuple[int, ...]) -> Concentration:
-    relative, errors, index = best
-    fold = int(np.where(relative == relative.max(), errors, -1.0).argmax())
-    place = tuple(int(i) for i in np.unravel_index(int(index[fold]), shape))
-    return Concentration(
-        index=place, share=float(errors[fold]) / error if error else 0.0, relative=float(relative[fold])
-    )
-
-
-def _typical(sample: npt.NDArray[np.float32], lines: int) -> float:
-    """The median of up to SAMPLE lines: the kernel sampled every n-th."""
-    return float(np.median(sample[: -(-lines // -(-lines // SAMPLE))]))
 
 
 @lru_cache

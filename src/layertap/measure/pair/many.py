@@ -9,15 +9,13 @@ from collections.abc import Sequence
 
 import torch
 
-from layertap.measure.pair.fold import BEST, FOLDS, PAIR_SLAB_BYTES, SAMPLES
+from layertap.measure.pair.fold import BEST, FOLDS, PAIR_SLAB_BYTES
 from layertap.measure.pair.fused import FIELDS, MOST
 from layertap.measure.pair.kernel import folds_of, launch_pair, supported_pair
 
 Numbers = tuple[float, ...]
-"""Squared error, squared reference, error · reference, sum of errors, values finite on one side only, then the worst
-row's relative error and index, and the worst column's."""
-_USED = 8 * SAMPLES
-"""Bytes of a slab that are read: samples of typical lines are not."""
+"""Squared error, squared reference, error · reference, sum of errors; the worst row's relative error and index, and the
+worst column's; values that are NaN on one side only, and other values that are finite on one side only."""
 BATCH = 128
 """Pairs that are added up together."""
 
@@ -39,7 +37,7 @@ def read_pairs(slabs: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]])
     """What was measured: added up where it is, then fetched, which waits for the device."""
     found: list[Numbers] = []
     for start in range(0, len(slabs), BATCH):
-        some = torch.stack([slab[:_USED] for slab in slabs[start : start + BATCH]]).view(torch.float64)
+        some = torch.stack(list(slabs[start : start + BATCH])).view(torch.float64)
         found += map(tuple, _sums(some, shapes[start : start + BATCH]).tolist())
     return found
 
@@ -53,11 +51,11 @@ def _sums(numbers: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> torch.Ten
     error, size = fields["error"].sum(1), fields["reference"].sum(1)
     square_b = (fields["bb"] + 2 * shift_b * fields["b"] + n * shift_b * shift_b).sum(1)
     apart = (fields["b"] + n * shift_b - fields["a"] - n * shift_a).sum(1)
-    nonfinite = (fields["nan_mismatch"] + fields["inf_mismatch"]).sum(1)
-    off = (error > 0) | (nonfinite > 0)
+    nonfinite = fields["nan_mismatch"].sum(1), fields["inf_mismatch"].sum(1)
+    off = (error > 0) | (nonfinite[0] + nonfinite[1] > 0)
     product = (square_b - size - error) / 2  # b² = (a + d)² = a² + 2ad + d²
     lines = _worst(numbers[:, BEST:].view(len(numbers), 2, 3, FOLDS), shapes)
-    return torch.stack([error, size, product * off, apart * off, nonfinite, *lines], dim=1)
+    return torch.stack([error, size, product * off, apart * off, *lines, *nonfinite], dim=1)
 
 
 def _worst(best: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The signs of a pair in the CPU's memory by contrast.c, built by hatch_build.py and loaded with ctypes."""
+"""The signs of a pair in the CPU's memory by signs.c, built by hatch_build.py and loaded with ctypes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 
 from layertap.messages import tr
 
-LIBRARY = Path(__file__).parents[1] / ("_contrast.dylib" if sys.platform == "darwin" else "_contrast.so")
+LIBRARY = Path(__file__).parents[1] / ("_signs.dylib" if sys.platform == "darwin" else "_signs.so")
 _KINDS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 8}
 """The numbers of onepass.c."""
-_SUMS = ("wrong", "square", "product", "total", "nonfinite")
-_FOUND = (*_SUMS, "worst_row", "row_index", "worst_column", "column_index", "calm", "grid")
+_LINES = ("worst_row", "row_index", "worst_column", "column_index")
+_FOUND = ("wrong", "square", "product", "total", *_LINES, "nonfinite", "calm", "grid")
 
 
 class _Signs(ctypes.Structure):
@@ -36,15 +36,15 @@ def available() -> bool:
 
 
 def fits(tensor: torch.Tensor) -> bool:
-    """Whether contrast.c can read a tensor's numbers."""
+    """Whether signs.c can read a tensor's numbers."""
     return tensor.dtype in _KINDS and tensor.device.type == "cpu"
 
 
 def signs(
     reference: torch.Tensor, candidate: torch.Tensor, closed: tuple[float, float], massive: float, several: int
 ) -> list[float]:
-    """Squared error, squared reference, their product, the sum of the errors, how many are not finite on one side
-    only, the worst row and column with their indices, the error without massive lines, whether all lie on a grid.
+    """Squared error, squared reference, their product, the sum of the errors, the worst row and column with their
+    indices, how many are not finite on one side only, the error without massive lines, whether all lie on a grid.
 
     `closed` is what represents minus infinity on either side.
     """
@@ -82,5 +82,5 @@ def _library() -> ctypes.CDLL | None:
     library.layertap_signs.restype = ctypes.c_int
     library.layertap_signs_size.restype = ctypes.c_int64
     if library.layertap_signs_size() != ctypes.sizeof(_Signs):
-        raise ImportError(tr("measure.rebuild_contrast", LIBRARY=LIBRARY))
+        raise ImportError(tr("measure.rebuild_signs", LIBRARY=LIBRARY))
     return library

@@ -57,25 +57,6 @@ def squared(words, even, odd):  # type: ignore[no-untyped-def]
 
 
 @jit
-def ulps(a, b, most, step):  # type: ignore[no-untyped-def]
-    """The larger of `most` and the ulps of two pairs; beyond 256 steps they come out rounded to 8 bits.
-
-    The difference times the inverse of the step at a: its exponent turned round, up to that of the smallest step.
-    """
-    return tl.inline_asm_elementwise(
-        """{ .reg .b32 d, t, k;
-        sub.rn.bf16x2 d, $1, $2;
-        lop3.b32 t, $1, 0x7f807f80, 0, 0x0c;
-        mov.b32 k, 0xe080e080;
-        add.s16x2 t, t, k;
-        min.s16x2 t, t, $4;
-        mul.rn.bf16x2 d, d, t;
-        max.NaN.xorsign.abs.bf16x2 $0, $3, d; }""",
-        "=r,r,r,r,r", [a, b, most, step], dtype=tl.uint32, is_pure=True, pack=1,
-    )  # fmt: skip
-
-
-@jit
 def _lane(like):  # type: ignore[no-untyped-def]
     return tl.inline_asm_elementwise("mov.u32 $0, %laneid;", "=r,r", [like], dtype=tl.int32, is_pure=True, pack=1)
 
@@ -93,10 +74,3 @@ def on_diagonal(word):  # type: ignore[no-untyped-def]
     """Whether a thread's four sums are on the diagonal of their half of a product."""
     lane = _lane(word)
     return (lane % 4) * 2 + word % 2 == lane // 4
-
-
-@jit
-def four(x, place):  # type: ignore[no-untyped-def]
-    """x as four numbers that the compiler takes for different ones: one it would copy to four registers each time."""
-    least = _lane(place * 0).to(tl.float32) * 1e-45
-    return least * (place + 1).to(tl.float32) + x, least * (place + 2).to(tl.float32) + x

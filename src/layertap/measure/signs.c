@@ -1,4 +1,4 @@
-/* One tensor against its reference in the signs of pair/contrast.py, in one pass over both: the compiled half of
+/* One tensor against its reference in the signs by which rounding is judged, in one pass over both: the compiled half of
  * pair/deferred.py, loaded by pair/signs_native.py. Element types and their conversions are onepass.c's.
  *
  * A row goes piece by piece through two short buffers of doubles. What is at or below `closed_*` is what a mask adds to
@@ -16,7 +16,7 @@ typedef struct { /* the same as in pair/signs_native.py */
     double closed_a, closed_b, massive;
     double *row, *column; /* squared errors, then squared references */
     int64_t several;
-    double wrong, square, product, total, nonfinite, worst_row, row_index, worst_column, column_index, calm, grid;
+    double wrong, square, product, total, worst_row, row_index, worst_column, column_index, nonfinite, calm, grid;
 } Signs;
 
 static void load_piece(int64_t kind, const char *x, int64_t at, int64_t n, double closed, double *to) {
