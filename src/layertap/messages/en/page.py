@@ -42,7 +42,6 @@ MESSAGES = {
     "page.sites_at": "Sites in order of execution, step {step}",
     "page.born": "first non-finite values: {site} ({nan} NaN, {inf} Inf)",
     "page.trigger": "Trigger",
-    "page.loss": "Loss",
     "page.over_steps": "Sites over steps",
     "page.apart": "Both trainings over the steps",
     "page.attention": "Attention maps",

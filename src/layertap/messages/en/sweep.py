@@ -2,7 +2,6 @@
 
 MESSAGES = {
     "sweep.first_values": "  First 10 values: {value}",
-    "sweep.groups": "{groups}",
     "sweep.alone": "{count} modes, no two of them bit-identical: {modes}",
     "sweep.mean": "  Mean: {mean:.6f}",
     "sweep.none": "no mode has a run",
@@ -118,5 +117,4 @@ MESSAGES = {
     "sweep.explain_command": "{mode} is a command, and has no model here",
     "sweep.explain_batch": "{mode} is another batch of the same model",
     "sweep.explain_error": "the two could not be searched in one process ({why})",
-    "sweep.explain_float": "{mode} casts the model; both are searched on the input in its own dtype",
 }
