@@ -12,8 +12,7 @@ from layertap.durable import replacing
 from layertap.errors import BadArgument, CorruptRun
 from layertap.files import parse_json, read_bytes
 from layertap.messages import printable, tr
-from layertap.plain import from_plain
-from layertap.result import Note
+from layertap.result import Note, rebuild
 from layertap.site import Record
 from layertap.store.runfile import plain
 from layertap.watching.trigger import LOSS, STATE, UPDATE, Step, nonfinite_text
@@ -81,7 +80,7 @@ class TriggerReport:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TriggerReport:
-        found: TriggerReport = from_plain(cls, data)
+        found = rebuild(cls, data)
         if any(not {"name", "dtype", "shape", "fingerprint"} <= set(given) for given in found.inputs):
             raise ValueError(tr("trigger.input_parts"))
         return found
