@@ -55,12 +55,13 @@ class Site:
 
     # A site equals its own text, so that `"model.layers.3" in run.sites` reads as it should.
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, (Site, str)):
-            return str(self) == str(other)
-        return NotImplemented
+        if isinstance(other, Site):
+            same = self.path == other.path and self.leaf == other.leaf
+            return self is other or (same and self.call == other.call and self.role == other.role)
+        return str(self) == other if isinstance(other, str) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(str(self))
+        return hash(_text(self.path, self.role, self.leaf, self.call))
 
     @classmethod
     def parse(cls, text: str) -> Site:

@@ -83,15 +83,38 @@ def test_a_record_that_is_followed_by_none_is_written_all_the_same(model, tmp_pa
 
 
 def test_what_does_not_change_is_planned_once(model, monkeypatch):
-    asked = Counter()
-    supported = quick.supported
+    asked, planned = Counter(), Counter()
+    supported, resized = quick.supported, quick.QuickWay._resized
+
+    def seen(way, like, tensor, wanted):
+        planned[tuple(tensor.shape)] += 1
+        return resized(way, like, tensor, wanted)
+
     monkeypatch.setattr(quick, "supported", lambda tensor: asked.update([tuple(tensor.shape)]) or supported(tensor))
+    monkeypatch.setattr(quick.QuickWay, "_resized", seen)
     with lt.record(model, sites="*") as rec:
         for _ in range(10):
             model(X)
             model(X[:2])
-    assert asked == {(4, 64): LAYERS + 1, (2, 64): LAYERS + 1}
+    assert asked == {(4, 64): LAYERS + 1}  # a new shape is planned after the tensor before it
+    assert planned == {(2, 64): LAYERS + 1}
     assert rec.receipt.records == 20 * (LAYERS + 1)
+
+
+@pytest.mark.parametrize("keep", ["stats", "tensor"])
+def test_a_new_shape_is_recorded_as_it_is(keep):
+    model = nn.Sequential(nn.Identity()).eval()
+    xs = [torch.randn(1, size, generator=torch.Generator().manual_seed(size)) for size in (3, 5, 20_000, 7, 3)]
+    with lt.record(model, sites="0", keep=keep) as rec:
+        for x in xs:
+            model(x)
+    for call, x in enumerate(xs):
+        found = rec.run[f"0@{call}" if call else "0"]
+        assert found.record.shape == tuple(x.shape)
+        assert found.record.fingerprint == measure(x).fingerprint
+        assert found.record.statistics.count == x.numel()
+        if keep == "tensor":
+            assert torch.equal(found.tensor(), x)
 
 
 @pytest.mark.parametrize("keep", ["stats", "tensor"])

@@ -9,6 +9,7 @@ another thread would let the program itself go on too early.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,8 +33,20 @@ def result_of(tensor: torch.Tensor, *, wait: bool) -> torch.Tensor:
 
 def pending() -> bool:
     """Whether any collective of this process has not been waited for."""
+    return (_registry_size or _find_registry())() > 0
+
+
+_registry_size: Callable[[], int] | None = None
+
+
+def _find_registry() -> Callable[[], int]:
+    """What counts them; found once, as it is asked for every record."""
+    global _registry_size
     work: Any = sys.modules.get("torch._C._distributed_c10d")
-    return work is not None and hasattr(work, "_get_work_registry_size") and work._get_work_registry_size() > 0
+    if work is None:
+        return lambda: 0  # it may still be imported
+    _registry_size = getattr(work, "_get_work_registry_size", lambda: 0)
+    return _registry_size
 
 
 def complete(tensor: torch.Tensor) -> torch.Tensor:

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from layertap.capture.gathering import Batch
     from layertap.capture.slots import Slot
 
-CHUNK = 32 * 1024 * 1024
+CHUNK = 32 << 20
 """Half of the pinned ring: one half fills from the device while the other is copied out."""
+FIRST_CHUNK = 1 << 20
+"""The same until more is fetched at once: pinning 64 MB takes 25 ms, in which no thread can launch a kernel."""
 SLABS = 256
 """Slabs that are allocated together."""
 
@@ -83,8 +85,8 @@ class CudaLane:
     def gather(self, batch: Batch, slot: Slot, tensor: torch.Tensor, address: int, place: int) -> None:
         """Copies a small tensor into the batch's arena, on the current stream."""
         index = torch._C._cuda_getDevice()
-        if index != slot.device:
-            with torch.cuda.device(slot.device):
+        if index != slot.index:
+            with torch.cuda.device(slot.index):
                 self.gather(batch, slot, tensor, address, place)
             return
         part = batch.parts.get((index, torch._C._cuda_getCurrentRawStream(index))) or self._part(batch, tensor.device)
@@ -99,11 +101,12 @@ class CudaLane:
 
     def measure(self, batch: Batch, tensor: torch.Tensor, row: int) -> None:
         """Measures a contiguous tensor into a slab, by one kernel on the current stream."""
-        if torch._C._cuda_getDevice() != tensor.device.index:
+        index = torch._C._cuda_getDevice()
+        if index != tensor.get_device():
             with torch.cuda.device(tensor.device):
                 self.measure(batch, tensor, row)
             return
-        part = self._part(batch, tensor.device)
+        part = batch.parts.get((index, torch._C._cuda_getCurrentRawStream(index))) or self._part(batch, tensor.device)
         if part.kernels is None:
             key = (tensor.device, part.stream.cuda_stream)
             part.kernels = self._kernels.get(key) or self._kernels.setdefault(key, kernel.Deferred(tensor.device))
@@ -218,12 +221,13 @@ class Courier:
         whole = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") if into is None else into
         host = whole.reshape(-1).view(torch.uint8)
         with torch.cuda.device(tensor.device):
-            side, ring = self._lane(tensor.device.index)
+            side, ring = self._lane(tensor.device.index, flat.numel())
             side.wait_event(ready)
             with torch.cuda.stream(side):
                 filled: list[tuple[slice, torch.Tensor, torch.cuda.Event]] = []
-                for turn, start in enumerate(range(0, flat.numel(), CHUNK)):
-                    place = slice(start, min(start + CHUNK, flat.numel()))
+                chunk = ring.shape[1]
+                for turn, start in enumerate(range(0, flat.numel(), chunk)):
+                    place = slice(start, min(start + chunk, flat.numel()))
                     half = ring[turn % 2, : place.stop - start]
                     half.copy_(flat[place], non_blocking=True)
                     event = torch.cuda.Event(blocking=True)
@@ -235,11 +239,13 @@ class Courier:
                     _empty(last, host)
         return whole
 
-    def _lane(self, device: int) -> tuple[torch.cuda.Stream, torch.Tensor]:
-        if device not in self._lanes:
-            ring = torch.empty((2, CHUNK), dtype=torch.uint8, device="cpu", pin_memory=True)
-            self._lanes[device] = (torch.cuda.Stream(), ring)
-        return self._lanes[device]
+    def _lane(self, device: int, nbytes: int) -> tuple[torch.cuda.Stream, torch.Tensor]:
+        chunk = FIRST_CHUNK if nbytes <= 4 * FIRST_CHUNK else CHUNK
+        side, ring = self._lanes.get(device) or (torch.cuda.Stream(), None)
+        if ring is None or ring.shape[1] < chunk:
+            ring = torch.empty((2, chunk), dtype=torch.uint8, device="cpu", pin_memory=True)
+            self._lanes[device] = side, ring
+        return side, ring
 
 
 @lru_cache(maxsize=1)

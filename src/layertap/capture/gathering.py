@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from layertap.capture.pending_record import Draft
     from layertap.capture.slots import Slot
 
-ARENA = 4 << 20
-"""Bytes of small tensors that a batch holds."""
+ARENA = 16 << 20
+"""Bytes of small tensors that a batch holds; what is not used takes no memory of the host."""
 SMALL = 1 << 16
 """Tensors of more bytes are not gathered in the arena: they are copied, or measured, one by one."""
+MIDDLE = 1 << 20
+"""On a device, where a copy is enqueued and not waited for, tensors that are kept are gathered up to so many bytes."""
 LARGE = 1 << 14
 """A tensor of more elements is measured without holding the interpreter's lock, and outside of ours."""
 MOST_PLANS = 1 << 14

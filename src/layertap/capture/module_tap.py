@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -43,6 +42,8 @@ class Call(NamedTuple):
     """What it sends back to its inputs, where that is asked for."""
 
 
+_Tensor = torch.Tensor
+_graph_task: Any = torch._C._current_graph_task_id
 _new = tuple.__new__
 """A named tuple's own constructor is a function of Python, which takes three times as long."""
 
@@ -71,8 +72,8 @@ class ModuleTap:
         """Why its calls cannot be seen."""
         self._recorder = recorder
         self._step = -1
-        self._calls: Counter[str] = Counter()
-        self._recomputed: Counter[str] = Counter()
+        self._calls: dict[str, int] = {}
+        self._recomputed: dict[str, int] = {}
         self._unasked = Tally()
         self._forwards = 0
         """Calls outside of any backward pass."""
@@ -84,6 +85,8 @@ class ModuleTap:
         self._inputs = not path or "input" in self.tallies
         self._params = "param" in self.tallies
         self._grad_input, self._grad_output = "grad_input" in self.tallies, "grad_output" in self.tallies
+        self._early = self._inputs or self._params or self._grad_input
+        """Whether anything is done before the module's own work."""
 
     @property
     def idle(self) -> bool:
@@ -98,41 +101,47 @@ class ModuleTap:
         if not recorder.live:
             return args, kwargs, None
         # What `recorder.inside` does, without an object for it: this happens at every call of every module.
-        start = time.perf_counter()
+        start = perf_counter()
         try:
-            moment = self.begin(direct)
-            if not moment.recomputed:
-                if self._inputs:
-                    self._take_input(args, kwargs, moment)
-                if self._params:
-                    self.take_parameters(moment)
-            share = self._watch_inputs(args, kwargs, moment) if self._grad_input and torch.is_grad_enabled() else None
+            moment, share = self.begin(direct), None
+            if self._early:
+                if not moment.recomputed:
+                    if self._inputs:
+                        self._take_input(args, kwargs, moment)
+                    if self._params:
+                        self.take_parameters(moment)
+                if self._grad_input and torch.is_grad_enabled():
+                    share = self._watch_inputs(args, kwargs, moment)
             return args, kwargs, _new(Call, (args, kwargs, moment, share))
         except Exception as error:
             if not recorder.stop_on(error, self.path):
                 raise
             return args, kwargs, None
         finally:
-            recorder.overhead += time.perf_counter() - start
+            recorder.overhead += perf_counter() - start
 
     def leave(self, token: Call | None, output: Any) -> Any:
         recorder = self._recorder
         if token is None or not self.tallies or not recorder.live:
             return output
-        start = time.perf_counter()
+        start = perf_counter()
         try:
-            moment = token.moment
-            if self._output is not None and not moment.recomputed:
+            moment, tally = token.moment, self._output
+            if tally is not None and not moment.recomputed:
                 seen = recorder.seen(self, token, output)
-                if seen is not UNWANTED:
-                    self._take_output(seen, moment, self._output)
+                if type(seen) is _Tensor and tally.fired and self._quick.take("output", "", seen, moment, tally, True):
+                    tally.fired += 1
+                elif seen is not UNWANTED:
+                    self._take("output", leaves(seen), moment)
+                    if tally.fired == 1:
+                        recorder.parts.unknown(self.path, self.module, leaves(seen))
             if token.share is not None or self._grad_output:
                 self._watch_outputs(token, output)
         except Exception as error:
             if not recorder.stop_on(error, self.path):
                 raise
         finally:
-            recorder.overhead += time.perf_counter() - start
+            recorder.overhead += perf_counter() - start
         return output
 
     def _watch_outputs(self, token: Call, output: Any) -> None:
@@ -166,30 +175,32 @@ class ModuleTap:
 
     def begin(self, direct: bool) -> CallMoment:
         """Counts a call."""
-        recorder = self._recorder
-        if self._step != recorder.step_number:
-            self._step = recorder.step_number
-            self._calls.clear()
+        recorder, calls = self._recorder, self._calls
+        step = recorder.step_number
+        if self._step != step:
+            self._step = step
+            calls.clear()
             self._recomputed.clear()
         self.total += 1
         # A forward inside a backward pass is activation checkpointing at work: the same values once more. Where the
         # first forward ran without autograd (reentrant checkpointing), the gradients pass here, last call first.
         # A module that has run in no forward pass cannot be computed again: the backward pass itself calls it.
-        backward = torch._C._current_graph_task_id() != -1
+        backward = _graph_task() != -1
         recomputed = backward and self._forwards > 0
         phase = recorder.phase  # a validation pass between two steps must not number the calls of the next
+        call = calls.get(phase, 0)
         if recomputed:
-            self._recomputed[phase] += 1
-            call = max(self._calls[phase] - self._recomputed[phase], 0)
+            again = self._recomputed[phase] = self._recomputed.get(phase, 0) + 1
+            call = max(call - again, 0)
         else:
-            call = self._calls[phase]
-            self._calls[phase] += 1
-            self._forwards += not backward
+            calls[phase] = call + 1
+            if not backward:
+                self._forwards += 1
         if recomputed or direct:
             for tally in self.tallies.values():
                 tally.recomputed += recomputed
                 tally.direct += direct
-        return _new(CallMoment, (call, self._step, recorder.epoch, recorder.batch, phase, recomputed))
+        return _new(CallMoment, (call, step, recorder.epoch, recorder.batch, phase, recomputed))
 
     def _take_input(self, args: Args, kwargs: Kwargs, moment: CallMoment) -> None:
         asked = "input" in self.tallies
@@ -218,26 +229,6 @@ class ModuleTap:
         if "param" in self.tallies and moment.call == 0:
             self._take("param", (Leaf(name, parameter) for name, parameter in self._parameters()), moment)
 
-    def _take_output(self, output: Any, moment: CallMoment, tally: Tally) -> None:
-        if type(output) is torch.Tensor and tally.fired and self._taken("output", "", output, moment, tally, True):
-            tally.fired += 1
-            return
-        self._take("output", leaves(output), moment)
-        if tally.fired == 1:
-            self._recorder.parts.unknown(self.path, self.module, leaves(output))
-
-    def _taken(self, role: str, leaf: str, tensor: torch.Tensor, moment: CallMoment, tally: Tally, asked: bool) -> bool:
-        """Takes a tensor the short way, if it goes there."""
-        try:
-            if not self._quick.take(role, leaf, tensor, moment, tally, asked):
-                return False
-        except Exception as error:  # noqa: BLE001 - as on the long way
-            self._recorder.skipped(self.path, tally, error)
-            return True
-        if not asked:
-            self._recorder.met(self, tensor, moment, tally)
-        return True
-
     def _take(self, role: str, found: Iterator[Leaf], moment: CallMoment) -> None:
         tally = self.tallies[role]
         tally.fired += 1
@@ -247,7 +238,7 @@ class ModuleTap:
     def put(self, role: str, leaf: Leaf, moment: CallMoment, tally: Tally) -> None:
         """Takes one leaf of a call, if it is wanted."""
         asked = tally is not self._unasked
-        if leaf.tensor is not None and self._taken(role, leaf.path, leaf.tensor, moment, tally, asked):
+        if leaf.tensor is not None and self._quick.take(role, leaf.path, leaf.tensor, moment, tally, asked):
             return
         if leaf.tensor is None or not asked or self._recorder.selection.wants(self.path, role, leaf.path):
             self._recorder.take(self, role, leaf, moment, tally, asked)

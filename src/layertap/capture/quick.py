@@ -7,13 +7,14 @@ them all.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layertap.capture import collectives
-from layertap.capture.gathering import SMALL
-from layertap.capture.keep import STATS, TENSOR
+from layertap.capture.collectives import pending
+from layertap.capture.gathering import MIDDLE, SMALL
+from layertap.capture.keep import STATS, TENSOR, Level
 from layertap.capture.pending_record import Draft, Tally, dtype_name, plan_of
 from layertap.capture.sharding import any_marked, marked
 from layertap.capture.slots import Slot
@@ -24,61 +25,89 @@ if TYPE_CHECKING:
     from layertap.capture.module_tap import CallMoment, ModuleTap
     from layertap.capture.recorder import Recorder
 
-_functorch: Any = torch._C._functorch
+_interpreters: Any = torch._C._functorch.peek_interpreter_stack
 
 
 class QuickWay:
     """The slots of one module."""
 
-    __slots__ = ("_recorder", "_slots", "_tap")
+    __slots__ = ("_latest", "_recorder", "_slots", "_tap")
 
     def __init__(self, recorder: Recorder, tap: ModuleTap) -> None:
         self._recorder, self._tap = recorder, tap
         self._slots: dict[Any, Slot | None] = {}
+        self._latest: dict[tuple[str, str, bool], Slot] = {}
+        """By role, leaf and whether it was asked for: mostly the next tensor is like the last one."""
 
     def take(self, role: str, leaf: str, tensor: torch.Tensor, moment: CallMoment, tally: Tally, asked: bool) -> bool:
         """Takes a tensor; False, and nothing done, where it must go the long way."""
         kind = type(tensor)
         if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.layout is not torch.strided:
             return False
-        key = (role, leaf, tensor.dtype, tensor.shape, tensor.device, asked)
         recorder = self._recorder
-        slot = self._slots.get(key, _UNKNOWN)
-        if slot is _UNKNOWN:
-            slot = self._slot(key, role, leaf, tensor, tally, asked)
-        if slot is _UNWANTED:
-            return True
-        if slot is None or _functorch.peek_interpreter_stack() is not None or collectives.pending():
-            return False
-        if tensor.is_neg() or (any_marked() and marked(tensor) is not None):
-            return False
-        if not tensor.is_contiguous():
-            tensor = tensor.detach().contiguous()
         try:
-            address = tensor.data_ptr()
-            end = tensor.storage_offset() * tensor.element_size() + slot.nbytes
-            if not address or end > tensor.untyped_storage().nbytes():
+            slot = self._latest.get((role, leaf, asked))
+            if (
+                slot is None
+                or tensor.dtype is not slot.dtype
+                or tensor.shape != slot.shape
+                or tensor.device != slot.device
+            ):
+                slot = self._slot(role, leaf, tensor, tally, asked)
+                if slot is None or slot is _UNWANTED:
+                    return slot is not None
+            if _interpreters() is not None or pending() or tensor.is_neg():
                 return False
-        except (RuntimeError, NotImplementedError):
-            return False
-        if recorder.strict:
-            recorder.raise_failure()
-        call, step, _, _, phase, _ = moment
-        if step > recorder.last_step:
-            recorder.begin_step(step)
-        if slot.step != step or slot.phase != phase:
-            slot.numbers = recorder.numbers(self._tap.path, role, leaf, step, phase)
-            slot.step, slot.phase = step, phase
-        call = slot.numbers.take(call)
-        recorder.sink.quick(slot, tensor, address, call, recorder.next_order(), moment[1:5], tally)
+            if any_marked() and marked(tensor) is not None:
+                return False
+            if not tensor.is_contiguous():
+                tensor = tensor.detach().contiguous()
+            address = _address(tensor, slot.nbytes)
+            if not address:
+                return False
+            if recorder.strict:
+                recorder.raise_failure()
+            call, step, _, _, phase, _ = moment
+            if step > recorder.last_step:
+                recorder.begin_step(step)
+            call = slot.numbers.take(step, phase, call)
+            recorder.sink.quick(slot, tensor, address, call, next(recorder.order), moment[1:5], tally)
+        except Exception as error:  # noqa: BLE001 - as on the long way
+            recorder.skipped(self._tap.path, tally, error)
+            return True
+        if not asked:
+            recorder.met(self._tap, tensor, moment, tally)
         return True
 
-    def _slot(self, key: Any, role: str, leaf: str, tensor: torch.Tensor, tally: Tally, asked: bool) -> Any:
+    def _slot(self, role: str, leaf: str, tensor: torch.Tensor, tally: Tally, asked: bool) -> Any:
         """What is known of such tensors; None where they must go the long way."""
-        if len(self._slots) >= MOST:
-            self._slots.clear()
-        self._slots[key] = found = self._new(role, leaf, tensor, tally, asked)
+        key = (role, leaf, tensor.dtype, tensor.shape, tensor.device, asked)
+        found = self._slots.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
+            if len(self._slots) >= MOST:
+                self._slots.clear()
+            like = self._latest.get((role, leaf, asked))
+            if like is not None and like.dtype is tensor.dtype and like.device == tensor.device:
+                found = self._resized(like, tensor, asked)
+            if found is _UNKNOWN:
+                found = self._new(role, leaf, tensor, tally, asked)
+            self._slots[key] = found
+        if isinstance(found, Slot):
+            self._latest[role, leaf, asked] = found
         return found
+
+    def _resized(self, like: Slot, tensor: torch.Tensor, asked: bool) -> Any:
+        """What is known of a tensor from one of another shape: a cache has a new shape at every step."""
+        plan, recorder, shape = like.plan, self._recorder, tensor.shape
+        count = shape.numel()
+        level = recorder.level(plan.path, plan.role, plan.leaf, tensor, asked)
+        if level.name != plan.kept or not _goes(tensor, count * tensor.element_size(), level):
+            return _UNKNOWN
+        kept: dict[str, Any] = (
+            {"kept_shape": tuple(shape), "nbytes": count * tensor.element_size()} if level.keeps else {}
+        )
+        changed = replace(plan, shape=tuple(shape), count=count, **kept)
+        return Slot(changed, shape, like.dtype, like.device, like.numbers)
 
     def _new(self, role: str, leaf: str, tensor: torch.Tensor, tally: Tally, asked: bool) -> Any:
         recorder, tap = self._recorder, self._tap
@@ -89,13 +118,10 @@ class QuickWay:
         if (
             tap.region is not None
             or supported(tensor)
-            or not nbytes
             or tensor.is_complex()
-            or level not in (STATS, TENSOR)
             or device.type not in ("cpu", "cuda")
             or not native.available()
-            or (nbytes > SMALL and level is TENSOR)
-            or (nbytes > SMALL and device.type == "cuda" and not _has_kernel(tensor))
+            or not _goes(tensor, nbytes, level)
         ):
             return None
         draft = Draft(
@@ -115,7 +141,26 @@ class QuickWay:
             tally=tally,
         )
         plan = plan_of(draft, level, tensor if level.keeps else None)
-        return Slot(plan, tensor.dtype, nbytes, device.index if device.type == "cuda" else None)
+        return Slot(plan, tensor.shape, tensor.dtype, device, recorder.numbers(tap.path, role, leaf))
+
+
+def _goes(tensor: torch.Tensor, nbytes: int, level: Level) -> bool:
+    """Whether a tensor of so many bytes can go the short way."""
+    if not nbytes or level not in (STATS, TENSOR):
+        return False
+    if tensor.is_cuda:
+        return nbytes <= (MIDDLE if level is TENSOR else SMALL) or (level is STATS and _has_kernel(tensor))
+    return nbytes <= SMALL or level is STATS
+
+
+def _address(tensor: torch.Tensor, nbytes: int) -> int:
+    """Where a contiguous tensor begins; 0 where it has no memory, or too little."""
+    try:
+        address = tensor.data_ptr()
+        end = tensor.storage_offset() * tensor.element_size() + nbytes
+        return address if end <= tensor.untyped_storage().nbytes() else 0
+    except (RuntimeError, NotImplementedError):
+        return 0
 
 
 def _has_kernel(tensor: torch.Tensor) -> bool:

@@ -154,7 +154,7 @@ class Recorder(Arming):
         self.sink.pause()
         self._unhook_leaves()
         self.contents.clear()
-        self.new_order(self.step_number)
+        self.new_order()
         self.step_number += 1
         self._arm()
 

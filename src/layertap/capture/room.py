@@ -25,7 +25,8 @@ class Room:
     ) -> None:
         self.notes: list[str] = []
         """What the receipt reports."""
-        self.changed = threading.Condition()
+        self._lock = threading.RLock()
+        self.changed = threading.Condition(self._lock)
         self._budget = self._allowed = budget
         self._buffers = buffers
         self._waits, self._retains = waits, retains
@@ -40,7 +41,11 @@ class Room:
 
     def reserve(self, nbytes: int) -> bool:
         """Takes room, waiting for it where the policy says so; False if there is none."""
-        with self.changed:
+        with self._lock:
+            used, unlooked = self._used + nbytes, self._unlooked + nbytes
+            if used <= self._allowed and 8 * unlooked <= self._allowed and time.monotonic() < self._look_again:
+                self._used, self._unlooked = used, unlooked
+                return True
             most = self._allowed_now(nbytes)
             if self._waits:
                 if self._used and self._used + nbytes > most:

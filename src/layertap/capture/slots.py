@@ -7,87 +7,102 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from layertap.capture.gathering import LARGE, SMALL
+from layertap.capture.gathering import LARGE, MIDDLE, SMALL
 from layertap.measure import native
 from layertap.store.plans import Plans, RecordPlan
 
 
 class CallNumbers:
-    """The numbers of calls that are taken: a second backward pass gives a call a second gradient.
+    """The numbers of calls that are taken of one site: a second backward pass gives a call a second gradient.
 
     >>> numbers = CallNumbers()
-    >>> [numbers.take(call) for call in (0, 1, 1, 5, 0)]
+    >>> [numbers.take(0, "eval", call) for call in (0, 1, 1, 5, 0)]
     [0, 1, 2, 5, 6]
+    >>> numbers.take(1, "eval", 0), numbers.take(1, "eval", 0), numbers.take(0, "eval", 0)
+    (0, 1, 7)
     """
 
-    __slots__ = ("_all_below", "_others")
+    __slots__ = ("_before", "_end", "_newest", "_others", "phase", "step")
 
     def __init__(self) -> None:
-        self._all_below = 0
-        self._others: set[int] = set()
+        self.step, self.phase = -1, ""
+        self._end = 0
+        """The number after all that are taken."""
+        self._others: set[int] | None = None
+        """The numbers that are taken, where some below the end are free."""
+        self._before: tuple[_Numbered, ...] = ()
+        """Of the moments before: what arrives of an older one is numbered anew."""
+        self._newest = -1
 
-    def take(self, call: int) -> int:
-        """The number itself if it is free, else one after all that are taken."""
-        if call < self._all_below or call in self._others:
-            call = max(self._all_below, *(other + 1 for other in self._others)) if self._others else self._all_below
-        if call == self._all_below:
-            self._all_below += 1
-            while self._all_below in self._others:
-                self._others.remove(self._all_below)
-                self._all_below += 1
-        else:
-            self._others.add(call)
+    def take(self, step: int, phase: str, call: int) -> int:
+        """The number itself if it is free in this step and phase, else one after all that are taken."""
+        if step != self.step or phase != self.phase:
+            self._turn(step, phase)
+        end = self._end
+        if call == end and self._others is None:
+            self._end = end + 1
+            return call
+        if self._others is None:
+            self._others = set(range(end))
+        if call in self._others:
+            call = end
+        self._others.add(call)
+        self._end = max(end, call + 1)
         return call
+
+    def _turn(self, step: int, phase: str) -> None:
+        before = self._before
+        self._before = ((self.step, self.phase, self._end, self._others), *before[:2])
+        self.step, self.phase, self._end, self._others = step, phase, 0, None
+        if step > self._newest:
+            self._newest = step
+            return
+        for moment in before:
+            if moment[0] == step and moment[1] == phase:
+                self._end, self._others = moment[2:]
+
+
+_Numbered = tuple[int, str, int, "set[int] | None"]
+"""Step, phase, and the numbers that are taken in it."""
 
 
 class Slot:
     """One role and leaf of one module, for tensors of one shape, dtype and device."""
 
     __slots__ = (
-        *(
-            "_other",
-            "arena_bytes",
-            "device",
-            "dtype",
-            "gathers",
-            "kept",
-            "large",
-            "nbytes",
-            "number",
-            "numbers",
-            "on_device",
-        ),
-        *("phase", "plan", "plans", "step", "take", "task", "task_address"),
+        *("_other", "arena_bytes", "device", "dtype", "gathers", "index", "kept", "large"),
+        *("nbytes", "number", "numbers", "on_device", "plan", "plans", "shape", "take", "task", "task_address"),
     )
 
-    def __init__(self, plan: RecordPlan, dtype: torch.dtype, nbytes: int, device: int | None) -> None:
-        self.plan, self.dtype = plan, dtype
+    def __init__(
+        self, plan: RecordPlan, shape: torch.Size, dtype: torch.dtype, device: torch.device, numbers: CallNumbers
+    ) -> None:
+        self.plan, self.numbers = plan, numbers
+        self.shape, self.dtype, self.device = shape, dtype, device
         self.kept = plan.kept != "stats"
-        self.nbytes = nbytes
+        self.nbytes = nbytes = shape.numel() * dtype.itemsize
         """Of the tensor, kept or not."""
-        self.device = device
-        """The number of a CUDA device; None in the host's memory."""
-        self.on_device = on_device = device is not None
-        self.gathers = nbytes <= SMALL and (on_device or self.kept)
+        self.index = device.index
+        """The number of a CUDA device."""
+        self.on_device = on_device = device.type == "cuda"
+        self.gathers = nbytes <= (MIDDLE if on_device and self.kept else SMALL) and (on_device or self.kept)
         """Whether its bytes are gathered, and measured by the writer's thread."""
         self.arena_bytes = -(-nbytes // 64) * 64 if self.gathers else 0
         self.large = not self.gathers and not on_device and plan.count > LARGE
         self.take = native.taker()
-        self.task = np.zeros(1, native.TASK)
-        self.task["count"] = plan.count
-        self.task["kind"], self.task["table"] = native.kind_of(dtype)
+        self.task = np.zeros(0 if on_device else 1, native.TASK)
+        if not on_device:
+            self.task["count"] = plan.count
+            self.task["kind"], self.task["table"] = native.kind_of(dtype)
         self.task_address = int(self.task.ctypes.data)
         self.plans: Plans | None = None
         """Those in which `number` is this plan's."""
         self.number = -1
-        self.numbers = CallNumbers()
-        self.step, self.phase = -1, ""
-        """Of which `numbers` are."""
         self._other: Slot | None = None
 
     def without_tensor(self) -> Slot:
         """The same for a tensor that is not kept after all."""
         if self._other is None:
             plan = replace(self.plan, kept="stats", kept_shape=(), kept_dtype="", nbytes=0)
-            self._other = Slot(plan, self.dtype, self.nbytes, self.device)
+            self._other = Slot(plan, self.shape, self.dtype, self.device, self.numbers)
         return self._other

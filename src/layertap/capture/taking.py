@@ -49,10 +49,11 @@ class Taking:
         """The sites of which a rank holds only a part."""
         self.last_step = -1
         """The newest step of which something was recorded."""
-        self._order = itertools.count()
+        self.order = itertools.count()
+        """The places in the step's order of execution."""
         self._steps = 0
-        self._numbers: dict[int, dict[tuple[str, str, str, str], CallNumbers]] = {}
-        """Step → (path, role, leaf, phase) → the numbers of calls that are taken."""
+        self._numbers: dict[tuple[str, str, str], CallNumbers] = {}
+        """(path, role, leaf) → the numbers of calls that are taken."""
         self._raised = False
         self._watched: set[tuple[str, str]] = set()
 
@@ -107,11 +108,11 @@ class Taking:
         """All that is known of a tensor (or of what has the shape, dtype and device of one) before it is measured."""
         if moment.step > self.last_step:
             self.begin_step(moment.step)
-        number = self.numbers(tap.path, role, leaf, moment.step, moment.phase).take(moment.call)
+        number = self.numbers(tap.path, role, leaf).take(moment.step, moment.phase, moment.call)
         return Draft(
             site=Site(path=tap.path, role=role, leaf=leaf, call=number),
             kind=tap.kind,
-            order=self.next_order(),
+            order=next(self.order),
             step=moment.step,
             epoch=moment.epoch,
             batch=moment.batch,
@@ -125,22 +126,18 @@ class Taking:
             tally=tally,
         )
 
-    def numbers(self, path: str, role: str, leaf: str, step: int, phase: str) -> CallNumbers:
-        """The numbers of calls that are taken of one site in one step and phase."""
-        return self._numbers.setdefault(step, {}).setdefault((path, role, leaf, phase), CallNumbers())
-
-    def next_order(self) -> int:
-        """The next place in the step's order of execution."""
-        return next(self._order)
+    def numbers(self, path: str, role: str, leaf: str) -> CallNumbers:
+        """The numbers of calls that are taken of one site."""
+        key = (path, role, leaf)
+        return self._numbers.get(key) or self._numbers.setdefault(key, CallNumbers())
 
     def begin_step(self, step: int) -> None:
         """Counts a step from which something is recorded."""
         self._steps, self.last_step = self._steps + 1, step
 
-    def new_order(self, step: int) -> None:
-        """Begins to count calls anew; what earlier steps have taken is forgotten."""
-        self._numbers = {number: met for number, met in self._numbers.items() if number >= step}
-        self._order = itertools.count()
+    def new_order(self) -> None:
+        """Begins to count anew, as a step begins."""
+        self.order = itertools.count()
 
     def raise_failure(self) -> None:
         """Raises what the writer's thread has met, if the recording is strict."""

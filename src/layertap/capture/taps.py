@@ -16,7 +16,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 import torch
@@ -41,8 +41,10 @@ class Tap(Protocol):
         """Sees the call end; returns its output."""
 
 
-class _InsideOf(threading.local):
-    """The modules that this thread is inside of; a `forward` within its own module's call is not a new call."""
+class _UnderWay:
+    """The modules whose calls are under way in a thread; a `forward` within its own module's call is not a new call."""
+
+    __slots__ = ("modules", "unseen", "waiting")
 
     def __init__(self) -> None:
         self.modules: set[int] = set()
@@ -52,10 +54,18 @@ class _InsideOf(threading.local):
         """Whether layertap itself runs a model in this thread, which is no call of the user's."""
 
 
+class _ThisThread(threading.local):
+    def __init__(self) -> None:
+        self.calls = _UnderWay()
+
+
 _lock = threading.RLock()
 _taps: dict[int, tuple[Tap, ...]] = {}
-_inside = _InsideOf()
+_thread = _ThisThread()
 _call: Any = nn.Module.__call__
+# Asked at every call of every module.
+_dynamo_compiles, _compiles = torch.compiler.is_dynamo_compiling, torch.compiler.is_compiling
+_tracing_state: Any = torch._C._get_tracing_state
 
 
 def attach(taps: Mapping[nn.Module, Tap]) -> dict[nn.Module, str]:
@@ -97,39 +107,41 @@ def wanted(module: nn.Module) -> bool:
 @contextmanager
 def unseen(module: nn.Module) -> Iterator[None]:
     """Around layertap's own use of a module: `module.forward(…)` in this thread is seen by no tap."""
-    nested = id(module) in _inside.modules
-    _inside.modules.add(id(module))
+    inside = _thread.calls.modules
+    nested = id(module) in inside
+    inside.add(id(module))
     try:
         yield
     finally:
         if not nested:
-            _inside.modules.discard(id(module))
+            inside.discard(id(module))
 
 
 @contextmanager
 def unseen_calls() -> Iterator[None]:
     """Around layertap's own run of a whole model: no call in this thread is seen by a tap that is attached."""
-    before, _inside.unseen = _inside.unseen, True
+    inside = _thread.calls
+    before, inside.unseen = inside.unseen, True
     try:
         yield
     finally:
-        _inside.unseen = before
+        inside.unseen = before
 
 
 def _taps_of(key: int) -> tuple[Tap, ...] | None:
     """The taps that are to see a call of the module with this id; None where it is not tapped."""
     taps = _taps.get(key)
-    return () if taps is not None and _inside.unseen else taps
+    return () if taps is not None and _thread.calls.unseen else taps
 
 
 def compiling() -> bool:
     """Whether this thread is making a graph: what flows through it meanwhile is no data of anybody's run."""
-    if torch.compiler.is_dynamo_compiling():
+    if _dynamo_compiles():
         return True  # a constant for Dynamo; what follows is for those who trace by calling
-    if torch._C._get_tracing_state() is not None:
+    if _tracing_state() is not None:
         return True
     # That flag is the whole process's; the modes by which a graph is made are this thread's.
-    return torch.compiler.is_compiling() and torch._C._len_torch_dispatch_stack() > 0
+    return _compiles() and torch._C._len_torch_dispatch_stack() > 0
 
 
 def around(
@@ -137,17 +149,18 @@ def around(
 ) -> Any:
     """A call of the module, seen by these taps."""
     tokens: Tokens = []
-    nested = id(module) in _inside.modules
+    inside = _thread.calls.modules
+    nested = id(module) in inside
     try:
         args, kwargs = _enter(tokens, taps, args, kwargs, direct)
-        _inside.modules.add(id(module))
+        inside.add(id(module))
         output = call(*args, **kwargs)
     except BaseException as error:
         _stopped(tokens, error)
         raise
     finally:
         if not nested:
-            _inside.modules.discard(id(module))
+            inside.discard(id(module))
     return _leave(tokens, output)
 
 
@@ -183,12 +196,14 @@ def _methods(cls: Any) -> dict[str, Any]:
                 torch._dynamo.graph_break()  # it asks for its own type, and a graph cannot give that back
             return call(self, *args, **kwargs)
         key = id(self)
-        taps = _taps_of(key)
+        taps, thread = _taps.get(key), _thread.calls
         if taps is None:  # a replica or a copy that was made by hand: it has the class and is not tapped
             put_off(self, CALLS)
             return call(self, *args, **kwargs)
+        if thread.unseen:
+            taps = ()
         tokens: Tokens = []
-        late, inside, all_waiting = False, _inside.modules, _inside.waiting
+        late, inside, all_waiting = False, thread.modules, thread.waiting
         nested, waiting = key in inside, all_waiting.pop(key, None) if all_waiting else None
         try:
             if call is _call and self._compiled_call_impl is None:
@@ -236,9 +251,11 @@ class _Forward:
     def __get__(self, module: Any, owner: Any = None) -> Any:
         if module is None:
             return self._cls.forward
-        target, key = self._of_class(module), id(module)
-        if key in _inside.modules:
-            return _Method(module, target) if key in _inside.waiting else target
+        found = self._cls.__dict__.get("forward")
+        target = MethodType(found, module) if type(found) is FunctionType else self._of_class(module)
+        key, thread = id(module), _thread.calls
+        if key in thread.modules:
+            return _Method(module, target) if key in thread.waiting else target
         return _Method(module, target) if key in _taps and callable(target) and not compiling() else target
 
     def _of_class(self, module: Any) -> Any:
@@ -263,11 +280,12 @@ class _Method:
         module = self._module
         key = id(module)
         taps = _taps_of(key)
-        if key in _inside.modules and key in _inside.waiting:
+        thread = _thread.calls
+        if key in thread.modules and key in thread.waiting:
             # The arguments have passed the user's pre-hooks: now the taps see them.
-            args, kwargs = _enter(_inside.waiting.pop(key), taps or (), args, kwargs, False)
+            args, kwargs = _enter(thread.waiting.pop(key), taps or (), args, kwargs, False)
             taps = None
-        if taps is None or key in _inside.modules:
+        if taps is None or key in thread.modules:
             return self.__wrapped__(*args, **kwargs)
         restores = asks_own_type(class_of(module))
         if restores:

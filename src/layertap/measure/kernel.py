@@ -29,6 +29,7 @@ _KINDS = {getattr(torch, name): name for name in _FAST + _EXACT}
 
 # As tuned on an H200 by benchmarks/gpu_kernel.py.
 _ROWS = 4  # a tile: enough loads in flight to cover the memory's latency
+_TILE = _ROWS * LANES
 _CHUNK = 16  # tiles between two looks at the flag. Few: a chunk that is read again should still be in the L2 cache, and
 # a thread adds in float32 no further than that; _ROWS * _CHUNK may be 256 at most, where bfloat16 stops counting
 _WARPS = 16
@@ -87,26 +88,32 @@ class Deferred:
         self._programs = min(_programs(device), DEFERRED)
         self._waiting = 0
         self._slabs: torch.Tensor | None = None
+        self._prepared: dict[Any, Prepared] = {}
 
     def launch(self, tensor: torch.Tensor, slabs: torch.Tensor, index: int) -> None:
         """Enqueues the measuring of a contiguous tensor into `slabs[index]`, on the stream that is current."""
-        if self._waiting and (self._slabs is not slabs or self._waiting == self.TOGETHER):
+        waiting = self._waiting
+        if waiting and (self._slabs is not slabs or waiting == self.TOGETHER):
             self.finish()
+            waiting = 0
         if self._slabs is None:
             self._slabs, self._address = slabs, slabs.data_ptr()
         self._end = index + 1
-        place, count = tensor.data_ptr(), tensor.numel()
-        ready = _ready.get((self._device, tensor.dtype, place % 16, count >= 2**31, True))
+        place, count, stream = tensor.data_ptr(), tensor.numel(), _stream(self._device)
+        key = (tensor.dtype, place % 16, count >= 2**31)
+        ready = self._prepared.get(key)
         if ready is None:
             slab = slabs.view(torch.int64)[index]
-            _enqueue(tensor, slab, self._scratch[self._waiting], _stream(self._device), DEFERRED, defer=True)
+            _enqueue(tensor, slab, self._scratch[waiting], stream, DEFERRED, defer=True)
+            made = _ready.get((self._device, *key, True))
+            if made is not None:  # triton's interpreter compiles nothing
+                self._prepared[key] = made
         else:
-            whole = count // (_ROWS * LANES)
-            programs = max(1, min(-(-count // (_ROWS * LANES)), self._programs))
-            scratch = self._room + 8 * self._words * self._waiting
-            slab_place = self._address + SLAB_BYTES * index
-            ready(programs, _stream(self._device), place, slab_place, scratch, count, whole)
-        self._waiting += 1
+            whole = count // _TILE
+            programs = min(-(-count // _TILE), self._programs) or 1
+            scratch, slab_place = self._room + 8 * self._words * waiting, self._address + SLAB_BYTES * index
+            ready(programs, stream, place, slab_place, scratch, count, whole)
+        self._waiting = waiting + 1
 
     def finish(self) -> None:
         """Enqueues the one kernel that completes all slabs since the last time."""
@@ -129,8 +136,8 @@ def _enqueue(
     tensor: torch.Tensor, slab: torch.Tensor, scratch: torch.Tensor, stream: int, most: int, *, defer: bool
 ) -> None:
     device, place, count = tensor.device, tensor.data_ptr(), tensor.numel()
-    whole = count // (_ROWS * LANES)
-    programs = max(1, min(-(-count // (_ROWS * LANES)), _programs(device), most))
+    whole = count // _TILE
+    programs = max(1, min(-(-count // _TILE), _programs(device), most))
     # Triton takes some 60 us to find out which of its compiled kernels fits the arguments; we know it in one lookup.
     key = (device, tensor.dtype, place % 16, count >= 2**31, defer)
     ready = _ready.get(key)

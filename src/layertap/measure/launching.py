@@ -29,7 +29,8 @@ class Prepared:
         self._launch = _driver_launch() if _plain(compiled) else None
         if self._launch is not None:
             compiled._init_handles()
-            self._fixed = (compiled.function, 32 * compiled.metadata.num_warps, compiled.metadata.shared)
+            threads, shared = 32 * compiled.metadata.num_warps, compiled.metadata.shared
+            self._fixed = (ctypes.c_void_p(compiled.function), threads, shared)
 
     def __call__(self, programs: int, stream: int, *arguments: int) -> None:
         """Enqueues it with so many programs."""
@@ -37,9 +38,12 @@ class Prepared:
         if launch is not None:
             self._write(self._values, 0, *arguments)
             function, threads, shared = self._fixed
-            if not launch(function, programs, 1, 1, threads, 1, 1, shared, stream, self._places, None):
+            if not launch(function, programs, 1, 1, threads, 1, 1, shared, _pointer(stream), self._places, None):
                 return
         self._compiled[(programs, 1, 1)](*arguments, *self._constants, stream=stream)
+
+
+_pointer = ctypes.c_void_p
 
 
 def _plain(compiled: Any) -> bool:
@@ -56,7 +60,5 @@ def _driver_launch() -> Any:
         function = ctypes.PyDLL("libcuda.so.1").cuLaunchKernel
     except (OSError, AttributeError):
         return None
-    pointer, number = ctypes.c_void_p, ctypes.c_uint
-    function.argtypes = (pointer, *(number,) * 7, pointer, pointer, pointer)
-    function.restype = ctypes.c_int
+    function.restype = ctypes.c_int  # and no argtypes: looking at each argument takes as long as the call
     return function

@@ -9,7 +9,6 @@ from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from layertap.site import Record
@@ -17,7 +16,6 @@ from layertap.store.columns import RecordBatch
 from layertap.store.dtype import stored_as
 from layertap.store.folder import temporary_name
 from layertap.store.parquetfile import ParquetFile, room_of
-from layertap.store.plans import RecordPlan
 from layertap.store.schema import FORMAT, to_table
 from layertap.store.tensorfile import TensorFileWriter
 
@@ -56,13 +54,8 @@ class OpenShard:
 
     def reserve_rows(self, batch: RecordBatch, start: int, stop: int) -> None:
         """Takes room on the disk for rows of a batch; an OSError where it has none."""
-        numbers, counts = np.unique(batch.rows["plan"][start:stop], return_counts=True)
-        plans = batch.plans.all
-        rooms = (
-            _room_of_plan(plans[number]) * count
-            for number, count in zip(numbers.tolist(), counts.tolist(), strict=True)
-        )
-        self._reserve(sum(rooms), stop - start)
+        rooms = batch.plans.rooms[batch.rows["plan"][start:stop]]
+        self._reserve(int(rooms.sum()), stop - start)
 
     def add_rows(self, batch: RecordBatch, start: int, stop: int, keys: Sequence[str]) -> None:
         """Takes rows of a batch as columns, for which room was reserved."""
@@ -143,10 +136,3 @@ def entry_of(key: str, dtype: str, shape: tuple[int, ...], begin: int, nbytes: i
 def _form(name: str, shape: tuple[int, ...]) -> str:
     whole = TensorFileWriter.entry("", name, shape, 0, 0).decode()
     return whole[len(',"":') : -len("0,0]}")]
-
-
-@lru_cache(maxsize=1 << 16)
-def _room_of_plan(plan: RecordPlan) -> int:
-    key = len(plan.site) + 24 if plan.nbytes else 0
-    texts = 3 * len(plan.path) + 3 * len(plan.leaf) + len(plan.kind) + key
-    return 640 + 4 * texts + 1004 + 8 * (len(plan.shape) + len(plan.kept_shape))

@@ -51,6 +51,13 @@ class RecordPlan:
         """Without the number of a call."""
         return str(Site(path=self.path, role=self.role, leaf=self.leaf))
 
+    @property
+    def room(self) -> int:
+        """Bytes that a record of it takes in a parquet file, at most."""
+        key = len(self.site) + 24 if self.nbytes else 0
+        texts = 3 * len(self.path) + 3 * len(self.leaf) + len(self.kind) + key
+        return 640 + 4 * texts + 1004 + 8 * (len(self.shape) + len(self.kept_shape))
+
 
 class Plans:
     """Plans by number. They only become more; their columns are kept, so that a batch costs what is new in it."""
@@ -61,6 +68,7 @@ class Plans:
         self._table: Any = None
         self._counts = np.empty(0, np.int64)
         self._wholes = np.empty(0, np.bool_)
+        self._rooms = np.empty(0, np.int64)
         self._kinds, self._tables = np.empty(0, np.int64), np.empty(0, np.uint64)
 
     def number(self, plan: RecordPlan) -> int:
@@ -101,6 +109,14 @@ class Plans:
             self._kinds = np.concatenate([self._kinds, np.array([kind for kind, _ in found], np.int64)])
             self._tables = np.concatenate([self._tables, np.array([table for _, table in found], np.uint64)])
         return self.counts, self._kinds, self._tables
+
+    @property
+    def rooms(self) -> npt.NDArray[np.int64]:
+        """The room of each plan (`RecordPlan.room`)."""
+        new = self.all[len(self._rooms) :]
+        if new:
+            self._rooms = np.concatenate([self._rooms, np.array([plan.room for plan in new], np.int64)])
+        return self._rooms
 
     @property
     def wholes(self) -> npt.NDArray[np.bool_]:

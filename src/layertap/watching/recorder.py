@@ -81,7 +81,7 @@ class WatchRecorder(Recorder):
 
     def place(self) -> int:
         """A place in the order of execution, for something that is noted later."""
-        return next(self._order)
+        return next(self.order)
 
     def note_at(
         self, place: int, path: str, kind: str, role: str, leaf: str, tensor: torch.Tensor, *, call: int
