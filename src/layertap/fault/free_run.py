@@ -101,8 +101,8 @@ class FreeRunSearch(FaultSearch):
         row = faulty[0]
         cause = "nonfinite" if row.found.nonfinite_mismatch else "structure" if row.found.shape else "unknown"
         first = Note("fault.first_above", total=row.total)
-        ours, theirs = self.pairing.reference[row.page], self.pairing.candidate[row.page]
-        differs = weights_apart(ours, theirs, row.page, set(trace.calls))
+        ours, theirs = self.pairing.reference[row.reference_path], self.pairing.candidate[row.reference_path]
+        differs = weights_apart(ours, theirs, row.reference_path, set(trace.calls))
         cause, evidence = (cause, ()) if differs is None else differs
         return self._told(
             "fault", table, total, rounding, site=row.path, cause=cause, evidence=(*evidence, first), ratio=row.ratio
@@ -115,7 +115,7 @@ class FreeRunSearch(FaultSearch):
     def _watch(self, trace: ReferenceTrace) -> ReplayResult:
         """A free run, recorded: every module's output that can be seen, against the trace."""
         replayed = ReplayResult()
-        pages = {".".join(clean_path(path)): page for page, path in self.pairing.names.items()}
+        paths = {".".join(clean_path(path)): reference_path for reference_path, path in self.pairing.names.items()}
         with TemporaryDirectory(prefix="layertap-") as folder:
             try:
                 with record(self.theirs.model, Path(folder) / "run", sites="**", keep="tensor") as recording:
@@ -124,11 +124,15 @@ class FreeRunSearch(FaultSearch):
                 return replayed
             run = recording.run
             for site in run.sites:
-                page = pages.get(site.path)
-                slot = trace.slots.get(replace(site, path=page, role="output")) if page is not None else None
+                reference_path = paths.get(site.path)
+                slot = (
+                    trace.slots.get(replace(site, path=reference_path, role="output"))
+                    if reference_path is not None
+                    else None
+                )
                 found = compare_tensors(slot.get(), run[site].tensor()) if slot is not None else None
-                if page is not None and found is not None:
-                    key = replace(site, path=page, role="output")
+                if reference_path is not None and found is not None:
+                    key = replace(site, path=reference_path, role="output")
                     replayed.events.append(Event(site=key, caller=None, found=found))
         return replayed
 
@@ -175,13 +179,13 @@ def judge_totals(
     """
     rows: dict[str, ModuleRow] = {}
     for order, event in enumerate(replayed.events):
-        page, leaf = event.site.path, event.site.leaf
+        path, leaf = event.site.path, event.site.leaf
         floor = floors.get(event.site, Difference())
         ratio, sign = ratio_of(event.found, floor, max(least_of(dtype), reach / 4))
         row = ModuleRow(
-            path=pairing.name(page),
-            page=page,
-            kind=type(pairing.candidate[page]).__name__,
+            path=pairing.name(path),
+            reference_path=path,
+            kind=type(pairing.candidate[path]).__name__,
             order=order,
             where=Note("where.leaf", where=Note("where.output"), leaf=leaf) if leaf else Note("where.output"),
             total=event.found.error,
@@ -195,8 +199,8 @@ def judge_totals(
             call=event.site.call,
             found=event.found,
         )
-        if page not in rows or (ratio > LIMIT_OF_MODULES >= rows[page].ratio):
-            rows[page] = row
+        if path not in rows or (ratio > LIMIT_OF_MODULES >= rows[path].ratio):
+            rows[path] = row
     return list(rows.values())
 
 
