@@ -66,10 +66,10 @@ class FreeRunSearch(FaultSearch):
         if not seen.events:
             self.notes.append(Note("fault.nothing_inside"))
         if self.doubts:
-            return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
+            return self._finding("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         if total <= LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)) and not faulty:
             exact = total == 0 and all(event.found.equal for event in seen.events)
-            return self._told("identical" if exact else "noise", table, total, rounding)
+            return self._finding("identical" if exact else "noise", table, total, rounding)
         site = faulty[0].path if faulty else ""
         said = self._said()
         if said:
@@ -86,29 +86,29 @@ class FreeRunSearch(FaultSearch):
             if not faulty and total <= LIMIT_OF_MODULES * max(reach, least_of(said)):
                 why = (told, Note("fault.no_larger", dtype=self.dtype))
                 if not dtype.is_floating_point:  # a file of integers does not hide it
-                    return self._told("noise", beyond, total, reach, cause="quantization", evidence=why[:1])
-                return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=why)
+                    return self._finding("noise", beyond, total, reach, cause="quantization", evidence=why[:1])
+                return self._finding("fault", table, total, rounding, site=site, cause="precision", evidence=why)
             self.notes.append(Note("fault.precision_taken", told=told))
             table, rounding = beyond, max(rounding, reach)
         coarse = "" if said else self._coarser(seen, trace, total)
         if coarse:
             text = Note("fault.coarse", coarse=coarse, dtype=self.dtype)
-            return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=(text,))
+            return self._finding("fault", table, total, rounding, site=site, cause="precision", evidence=(text,))
         if not faulty:
             further = Note("fault.output_off")
             self.doubts.append(APART if math.isnan(total) else further)
-            return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
+            return self._finding("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         row = faulty[0]
         cause = "nonfinite" if row.found.nonfinite_mismatch else "structure" if row.found.shape else "unknown"
         first = Note("fault.first_above", total=row.total)
         ours, theirs = self.pairing.reference[row.reference_path], self.pairing.candidate[row.reference_path]
         differs = weights_apart(ours, theirs, row.reference_path, set(trace.calls))
         cause, evidence = (cause, ()) if differs is None else differs
-        return self._told(
+        return self._finding(
             "fault", table, total, rounding, site=row.path, cause=cause, evidence=(*evidence, first), ratio=row.ratio
         )
 
-    def _told(self, verdict: Verdict, table: list[ModuleRow], total: float, rounding: float, **more: Any) -> Finding:
+    def _finding(self, verdict: Verdict, table: list[ModuleRow], total: float, rounding: float, **more: Any) -> Finding:
         told = {"table": tuple(table), "notes": tuple(self.notes), "floor": rounding, **more}
         return Finding(verdict=verdict, total=total, local=math.nan, explained=math.nan, **told)
 

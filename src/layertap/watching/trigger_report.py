@@ -19,7 +19,7 @@ from layertap.watching.trigger import LOSS, STATE, UPDATE, Step, nonfinite_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Birth:
+class Origin:
     """The first non-finite values of a training."""
 
     step: int
@@ -46,7 +46,7 @@ class TriggerReport:
     epoch: int | None
     batch: int | None
     rank: int
-    birth: Birth | None
+    birth: Origin | None
     loss: float | None
     inputs: tuple[dict[str, Any], ...]
     """The batch: name, shape, dtype and fingerprint of each of the model's own inputs in this step."""
@@ -86,7 +86,7 @@ class TriggerReport:
         return found
 
 
-def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record], bool]) -> Birth:
+def find_origin(records: Sequence[Record], first: Record, bad: Callable[[Record], bool]) -> Origin:
     """Reports the first bad record of a step; `records` in order of execution."""
     earlier = [record for record in records if record.order < first.order and not bad(record)]
     before = next((r for r in reversed(earlier) if _same_way(r, first)), None)
@@ -107,7 +107,7 @@ def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record],
             text += Note("trigger.before", before=before.site)
         elif where == "forward" and not any(r.site.role == "input" and not r.site.path for r in records):
             text += Note("trigger.no_batch")
-    return Birth(
+    return Origin(
         step=first.step,
         site=str(first.site),
         kind=first.kind,
@@ -171,7 +171,7 @@ def make_report(
     reason: str,
     step: Step,
     records: Sequence[Record],
-    birth: Birth | None,
+    birth: Origin | None,
     rank: int,
     steps: Sequence[int],
     *,
