@@ -104,7 +104,7 @@ MESSAGES = {
     "page.training.why": "why",
     "page.no_chart": "nothing to draw",
     "page.no_png": "PNG pictures need vl-convert; install it with: {pip}",
-    "page.suffix": "{path}: the suffix says what is written: {known}",
+    "page.suffix": "{path}: the suffix chooses the format; use {known}",
     "page.reading": "reading {path}",
     "page.writing": "writing {path}",
     "page.opening": "opening {path}",

@@ -157,5 +157,5 @@ MESSAGES = {
     "view.by_token": "The ladder shows the error of token {token} alone.",
     "view.all_tokens": "back to all tokens",
     "view.unforeseen": "this part could not be made: {error}",
-    "view.empty_run": "the run holds no record of a site that was asked for; its receipt, under runs, says why",
+    "view.empty_run": "the run contains no record of a requested site; its receipt, under runs, gives the reason",
 }
