@@ -70,6 +70,30 @@ def test_every_code_that_is_named_is_in_the_catalogue():
     assert not missing
 
 
+def test_every_code_in_the_catalogue_is_named_by_some_code():
+    texts, names, patterns = set(), set(), set()
+    for path in sorted(SOURCE.rglob("*.py")):
+        if path.parts[-2] in ("en", "zh"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.add(node.value)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                names.add(node.target.id)
+            elif isinstance(node, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else None for part in node.values)
+                patterns.add("".join("(.+)" if part is None else re.escape(str(part)) for part in parts))
+            elif isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant):  # "view.tab_" + name
+                patterns.add(re.escape(str(node.left.value)) + "(.+)")
+    patterns = {pattern for pattern in patterns if pattern.partition("\\.")[0] in PACKAGES}
+
+    def named(code):
+        found = [re.fullmatch(pattern, code) for pattern in patterns]
+        return code in texts or any(one and set(one.groups()) <= texts | names for one in found)
+
+    assert not [code for package in PACKAGES for code in catalogue("en", package) if not named(code)]
+
+
 def test_the_finder_sees_a_sentence_and_leaves_what_is_not_read(tmp_path):
     source = tmp_path / "x.py"
     source.write_text(

@@ -20,10 +20,10 @@ import torch
 from int8 import MOST, quantise, scale_of
 from mixer import Mixer
 from safetensors.torch import save_file
+from sentences import VOCABULARY, sentences
 from torch import Tensor, nn
 from transformers import MambaConfig, MambaForCausalLM
 
-VOCABULARY = 64
 LAYERS = 4
 LENGTH = 512
 QUANTILE = 0.9999
@@ -34,19 +34,6 @@ def config() -> MambaConfig:
     return MambaConfig(
         vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=LAYERS, state_size=8, use_cache=False, pad_token_id=0
     )
-
-
-def sentences(count: int, length: int, seed: int) -> Tensor:
-    """Tokens of which each is likely to be followed by a few others, which depend on the last two."""
-    fixed = torch.Generator().manual_seed(1234)
-    follows = torch.randint(VOCABULARY, (VOCABULARY, 2, 4), generator=fixed)
-    likely = torch.tensor([0.55, 0.25, 0.12, 0.08])
-    make = torch.Generator().manual_seed(seed)
-    rows = torch.randint(VOCABULARY, (count, length), generator=make)
-    for place in range(2, length):
-        chosen = torch.multinomial(likely.expand(count, 4), 1, generator=make)[:, 0]
-        rows[:, place] = follows[rows[:, place - 1], rows[:, place - 2] % 2, chosen]
-    return rows
 
 
 def trained(steps: int) -> MambaForCausalLM:

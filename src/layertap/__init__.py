@@ -49,7 +49,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_ROOMS = {
+_PACKAGES = {
     "Monitor": "layertap.monitor",
     "Run": "layertap.store",
     "Site": "layertap.site",
@@ -82,9 +82,9 @@ for _kind in ("Run", "Report", "TrainingReport", "Finding", "Audit", "Knockout",
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _PACKAGES:
         raise AttributeError(f"layertap has no {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_ROOMS[name]), name)
+    return getattr(import_module(_PACKAGES[name]), name)
 
 
 def __dir__() -> list[str]:

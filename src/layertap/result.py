@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -136,13 +137,24 @@ def _jsonable(value: Any) -> Any:
     return str(value) if isinstance(value, Note) else value
 
 
-def rebuild(kind: type[T], data: Mapping[str, Any]) -> T:
-    """A dataclass from the plain values that represent its fields: sequences become tuples, texts sites and notes."""
+def rebuild(kind: type[T], data: Any) -> T:
+    """A dataclass from the plain values that represent its fields: sequences become tuples, texts sites and notes.
+
+    Unknown keys are left out. The file may be damaged, or written by anyone: a value of another type than its field's,
+    or a missing one, is a BadArgument.
+    """
+    if not isinstance(data, Mapping):
+        raise BadArgument(tr("result.not_mapping", name=kind.__name__, given=type(data).__name__))
     hints, values = _hints(kind), {}  # type: ignore[arg-type]
-    for field in fields(kind):  # type: ignore[arg-type]
-        if field.init and field.name in data:
-            values[field.name] = _typed(hints[field.name], data[field.name], data.get(code_key(field.name)))
-    return kind(**values)
+    try:
+        for field in fields(kind):  # type: ignore[arg-type]
+            if field.init and field.name in data:
+                values[field.name] = _typed(hints[field.name], data[field.name], data.get(code_key(field.name)))
+        return kind(**values)
+    except BadArgument:
+        raise
+    except (TypeError, KeyError, ValueError, AttributeError, ImportError) as error:
+        raise BadArgument(tr("result.not_a", name=kind.__name__, error=error)) from error
 
 
 @cache
@@ -154,21 +166,50 @@ def _typed(hint: Any, value: Any, notes: Any = None) -> Any:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return None if value is None else _typed(next(one for one in inner if one is not NoneType), value, notes)
-    if origin is tuple and inner[-1:] != (...,):
-        return tuple(_typed(one, item) for one, item in zip(inner, value, strict=True))
+    if origin is Literal:
+        return _checked(value, isinstance(value, str) and value in inner, inner)
     if origin in (tuple, list, Sequence):
+        _checked(value, isinstance(value, (list, tuple)), tuple)
+        if origin is tuple and inner[-1:] != (...,):
+            return tuple(_typed(one, item) for one, item in zip(inner, value, strict=True))
         return tuple(_typed(inner[0], item, note) for item, note in zip_longest(value, notes or ()))
     if origin in (dict, Mapping):
-        return {_typed(inner[0], name): _typed(inner[1], item) for name, item in value.items()}
+        items = _checked(value, isinstance(value, Mapping), Mapping).items()
+        return {_typed(inner[0], _key(inner[0], name)): _typed(inner[1], item) for name, item in items}
     if is_dataclass(hint):
         if isinstance(value, str) and hasattr(hint, "parse"):
             return hint.parse(value)
         return hint.from_dict(value) if hasattr(hint, "from_dict") else rebuild(hint, value)  # type: ignore[arg-type]
+    if isinstance(hint, type) and issubclass(hint, Mapping):
+        return hint(_typed(hint.__orig_bases__[0], value))  # type: ignore[attr-defined, call-arg]
+    return _plain_value(hint, value, notes)
+
+
+def _plain_value(hint: Any, value: Any, notes: Any) -> Any:
+    if hint is Note:
+        return Note.from_dict(value)
     if hint is str:
-        return note_from(value, notes)
-    if hint is int and isinstance(value, str):
-        return int(value)  # the key of a JSON object
-    return float(value) if hint is float else value
+        return note_from(_checked(value, isinstance(value, str), str), notes)
+    if hint is float and isinstance(value, str):
+        return _NOT_FINITE[value]
+    if hint is float:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return float(_checked(value, number and abs(value) <= sys.float_info.max, float))
+    return _checked(value, type(value) is hint, hint) if hint in (int, bool) else value
+
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def _key(hint: Any, name: Any) -> Any:
+    """The key of a JSON object is a text."""
+    return int(name) if hint is int and isinstance(name, str) else name
+
+
+def _checked(value: Any, right: bool, expected: Any) -> Any:
+    if not right:
+        raise ValueError(f"{str(value)[:60]!r}, expected {getattr(expected, '__name__', expected)}")
+    return value
 
 
 def equal(one: Any, other: Any) -> bool:

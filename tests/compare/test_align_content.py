@@ -37,7 +37,7 @@ def test_the_off_by_one_of_the_documents_is_found_and_said(layers, noise):
     assert f"as the contents of {layers} layers show" in found.shifted[0]
     assert "`layer_1` is paired with the candidate's `layer_0`" in found.shifted[0]
     # Identity is claimed only where it is one.
-    same = "the candidate's `layer_0` holds what the reference calls `layer_1`, bit for bit"
+    same = "the candidate's `layer_0` equals the reference's `layer_1`, bit for bit"
     assert found.shifted[1:] == ((same,) if noise == 0 else ())
     assert f"content: {layers} pairs by content, other than by name" in found.plan
 

@@ -232,13 +232,13 @@ def test_a_folder_that_is_not_what_it_is_called(tmp_path, name, told):
     half = {site: torch.from_numpy(value).bfloat16() for site, value in LAYERS.items()}
     run = on_disk(tmp_path / name, half)
     notes = [note for note in judge(run, make_run(OTHER)).notes if "contains" in note]
-    expected = f"{tmp_path / name} contains bfloat16 tensors (5 of 5), but its name says float32"
+    expected = f"{tmp_path / name} contains bfloat16 tensors (5 of 5), but is named float32"
     assert notes == ([expected] if told else [])
 
 
 def test_metadata_claims_a_dtype_too():
     run = make_run(LAYERS, info={"meta": {"dtype": "torch.float16", "note": "against bf16"}})
     found = judge(run, make_run(OTHER))
-    assert "the reference contains float32 tensors (5 of 5), but its name says float16" in found.notes
+    assert "the reference contains float32 tensors (5 of 5), but is named float16" in found.notes
     honest = make_run(LAYERS, info={"meta": {"dtype": "float32"}})
     assert not any(fixed_part("comparable.called_otherwise") in note for note in judge(honest, make_run(OTHER)).notes)

@@ -113,7 +113,7 @@ def test_padding_that_nothing_tells_of(side: str, precision: str, fill: float) -
     values = VALUES[:13]
     healthy = lt.diff(from_zero(values), candidate(values), sites="layer_*")
     assert healthy.verdict == ("noise" if precision == "bf16" else "identical"), healthy
-    assert any("positions hold the same values at" in note for note in healthy.notes)
+    assert any("positions have the same values at" in note for note in healthy.notes)
     for kind, first in itertools.product(KINDS, [1, 5, 11]):
         report = lt.diff(from_zero(values), candidate(broken(values, first, kind)), sites="layer_*")
         told = f"layer_{first} ~ layer_{first + 1}"

@@ -141,14 +141,14 @@ def test_replicas_that_differ_are_a_fault_although_the_first_is_right():
     copies[1]["layers.1"][0][0, 0, 0] += 1e-6
     report = lt.diff(run_of("a", plain(whole())), run_of("b", *copies))
     assert (report.verdict, str(report.first.site)) == ("fault", "layers.1")
-    assert report.first.why == "replicas differ between the ranks 0 | 1, which must hold the same bits"
+    assert report.first.why == "replicas differ between the ranks 0 | 1, which must be bit-identical"
 
 
 def test_plain_tensors_that_differ_between_ranks_leave_a_doubt():
     parts = [columns(whole(), rank) | plain({"norm": torch.ones(3) + rank * 1e-3}) for rank in (0, 1)]
     report = lt.diff(run_of("a", plain(whole() | {"norm": torch.ones(3)})), run_of("b", *parts))
     assert report.verdict == "inconclusive"
-    assert "norm is on several ranks, which do not hold the same at step 0: 0 | 1" in report.reasons[0]
+    assert "norm is on several ranks, whose tensors differ at step 0: 0 | 1" in report.reasons[0]
 
 
 def test_other_layouts_are_compared_where_they_overlap():

@@ -60,7 +60,7 @@ def test_a_head_that_keeps_the_last_token_only() -> None:
     ours = {**layers(VALUES), "lm_head": logits}
     report = lt.diff(ours, {**layers(VALUES), "lm_head": logits[:, -1:]})
     assert {row.verdict for row in report.rows} == {"identical"}
-    assert any("the last 1 positions hold the same values at `lm_head`" in note for note in report.notes)
+    assert any("the last 1 positions have the same values at `lm_head`" in note for note in report.notes)
     report = lt.diff(ours, {**layers(VALUES), "lm_head": -logits[:, -1:]})
     assert report.verdict == "inconclusive"
     assert "shapes differ: 1×6×50 against 1×1×50" in report.reasons[0]

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 import layertap as lt
 from layertap.store import RunWriter
 from layertap.sweeping.result import Matrix, ModeResult, SiteRow, Sweep
-from layertap.watching.trigger_birth import TriggerReport
+from layertap.watching.trigger_report import TriggerReport
 from layertap.weights import fingerprints, save_pruned
 from store.making import kept, receipt
 

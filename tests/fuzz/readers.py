@@ -25,7 +25,7 @@ from layertap.targets import open_target
 from layertap.targets.inputs import make_inputs
 from layertap.testing import load_golden
 from layertap.watching.config import read_config
-from layertap.watching.trigger_birth import read_reports
+from layertap.watching.trigger_report import read_reports
 from layertap.weights import audit, load_pruned
 from layertap.weights.sources import open_weights
 

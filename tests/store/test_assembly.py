@@ -145,7 +145,7 @@ def test_replicas_that_differ_are_named() -> None:
 def test_meshes_beside_each_other() -> None:
     one, other = torch.arange(8.0), torch.arange(8.0) + 1
     both = [*spread(one, (2,), (Shard(0),)), *spread(other, (2,), (Shard(0),), origin=2)]
-    with pytest.raises(NotWhole, match=r"the ranks 0-1 \| 2-3 hold different tensors"):
+    with pytest.raises(NotWhole, match=r"the ranks 0-1 \| 2-3 have different tensors"):
         run_of(both)["x"].tensor()
     assert torch.equal(run_of(both)["x"].at(rank=(2, 3)).tensor(), other)
     equal = [*spread(one, (2,), (Shard(0),)), *spread(one, (2,), (Shard(0),), origin=2)]

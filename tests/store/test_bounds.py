@@ -27,7 +27,7 @@ from layertap.store.runfile import read_run_file
 from layertap.store.schema import SCHEMA, to_table
 from layertap.testing import load_golden
 from layertap.watching.config import read_config
-from layertap.watching.trigger_birth import read_reports
+from layertap.watching.trigger_report import read_reports
 from store.making import kept, record
 
 MIB = 1 << 20

@@ -127,7 +127,7 @@ def test_a_run_is_never_overwritten_unasked(tmp_path: Path) -> None:
     with pytest.raises(RunExists) as caught:
         RunWriter(tmp_path, info={})
     assert str(caught.value) == (
-        f"{tmp_path} already holds a run; exists='append' (--append) continues it, "
+        f"{tmp_path} already contains a run; exists='append' (--append) continues it, "
         f"exists='replace' (--replace) removes it, or give another folder"
     )
     (tmp_path / "run.json").unlink()

@@ -77,7 +77,7 @@ def test_e7_the_broken_copy_is_exposed_on_the_first_line(example, tmp_path):
     modes = ["fp32", "0", "2-4", "3"]
     found = lt.sweep(example / "broken.toml", tmp_path / "runs", modes)
     first, second = str(found).splitlines()[:2]
-    assert first == "fp32 = 0: the reference does not compute what its name says | 2-4 = 3: bit-identical"
+    assert first == "fp32 = 0: the reference does not compute in the precision of its name | 2-4 = 3: bit-identical"
     assert second.startswith("FAULT: ")
     assert found.misnamed == ("fp32",)
     assert found.exit_code == 1

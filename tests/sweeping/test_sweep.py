@@ -20,7 +20,7 @@ def test_e7_bit_identical_modes_are_grouped_and_the_first_line_says_so(swept):
     assert result.groups == (("fp32", "0", "after"), ("2-1",), ("vandal",))
     first = str(result).splitlines()[0]
     assert "fp32 = 0 = after" in first
-    assert "the reference does not compute what its name says" in first
+    assert "the reference does not compute in the precision of its name" in first
     assert {note.values["mode"] for note in result.notes if note.code == "sweep.no_effect"} == {"0"}
 
 

@@ -13,6 +13,7 @@ import layertap as lt
 pytest.importorskip("transformers")
 pytest.importorskip("torchao")
 SOURCE = Path(__file__).with_name("tiny_language_models.py")
+SENTENCES = Path(__file__).parents[2] / "examples" / "mamba_modes" / "sentences.py"
 QUANTISED = {"int8wo": "int8_weight_only", "int8dq": "int8_dynamic", "int4": "int4_weight_only"}
 BITS = {"int8wo": 8, "int8dq": 8, "int4": 4}
 
@@ -21,6 +22,7 @@ BITS = {"int8wo": 8, "int8dq": 8, "int4": 4}
 def folder(tmp_path, request):
     """The trained model's folder."""
     shutil.copy(SOURCE, tmp_path / "tiny.py")
+    shutil.copy(SENTENCES, tmp_path)
     done = subprocess.run(
         [sys.executable, "tiny.py", request.param], cwd=tmp_path, capture_output=True, text=True, check=False
     )

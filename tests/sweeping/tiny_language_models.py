@@ -6,24 +6,12 @@ from pathlib import Path
 import torch
 import transformers
 
-VOCABULARY = 64
 HERE = Path(__file__).parent
 
 
-def sentences(count, length, seed):
-    """Tokens of which each is likely to be followed by a few others, which depend on the last two."""
-    fixed = torch.Generator().manual_seed(1234)
-    follows = torch.randint(VOCABULARY, (VOCABULARY, 2, 4), generator=fixed)
-    likely = torch.tensor([0.55, 0.25, 0.12, 0.08])
-    make = torch.Generator().manual_seed(seed)
-    rows = torch.randint(VOCABULARY, (count, length), generator=make)
-    for place in range(2, length):
-        chosen = torch.multinomial(likely.expand(count, 4), 1, generator=make)[:, 0]
-        rows[:, place] = follows[rows[:, place - 1], rows[:, place - 2] % 2, chosen]
-    return rows
-
-
 def build(kind):
+    from sentences import VOCABULARY  # of examples/mamba_modes, copied beside this file when it runs
+
     common = {
         "vocab_size": VOCABULARY,
         "hidden_size": 64,
@@ -46,6 +34,8 @@ def build(kind):
 
 
 def train(kind, steps):
+    from sentences import sentences
+
     torch.set_num_threads(1)
     model = build(kind)
     optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
@@ -61,6 +51,8 @@ def train(kind, steps):
 
 
 def make(kind):
+    from sentences import sentences
+
     model = build(kind)
     model.load_state_dict(torch.load(HERE / f"{kind}.pt"))
     return model.eval(), {"input_ids": sentences(4, 64, 9999)}

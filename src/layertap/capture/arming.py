@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from torch import nn
 
 from layertap.capture import taps
-from layertap.capture.compiled import doors_of
+from layertap.capture.compiled import split_compiled
 from layertap.capture.taking import Taking
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Arming(Taking):
         """Takes the calls of `wrapper`, which runs the model as one compiled graph, for the model's own."""
         armed = self._attached
         self._disarm()
-        self._doors, self._regions = doors_of(cast("Recorder", self), wrapper, self._taps)
+        self._doors, self._regions = split_compiled(cast("Recorder", self), wrapper, self._taps)
         if self._state == "open":
             self._open_regions()
         if armed:

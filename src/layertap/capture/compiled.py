@@ -57,19 +57,19 @@ def uncompiled_name(path: str) -> str:
     return ".".join(name for name in path.split(".") if name != "_orig_mod")
 
 
-def doors_of(
+def split_compiled(
     recorder: Recorder, model: nn.Module, module_taps: dict[nn.Module, ModuleTap]
 ) -> tuple[dict[nn.Module, ModuleTap], list[Region]]:
     """Which modules are tapped as Python calls them, and the compiled parts, inside which it calls none."""
-    doors, regions = dict(module_taps), []
+    called, regions = dict(module_taps), []
     for module in _outermost(model):
         root: Any = module._orig_mod if _wraps(module) else module
         inner = {below: module_taps[below] for below in root.modules() if below in module_taps and below is not root}
         if root in module_taps:
             regions.append(Region(recorder, module, module_taps[root], list(inner.values())))
             for below in (root, *inner):
-                doors.pop(below, None)
-    return doors, regions
+                called.pop(below, None)
+    return called, regions
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -80,14 +80,14 @@ def is_compiled(model: nn.Module) -> bool:
 class Region:
     """One compiled part of a model."""
 
-    def __init__(self, recorder: Recorder, door: nn.Module, root: ModuleTap, inner: list[ModuleTap]) -> None:
+    def __init__(self, recorder: Recorder, compiled: nn.Module, root: ModuleTap, inner: list[ModuleTap]) -> None:
         self.failure = ""
         """Why it could not be compiled with taps."""
         self.calls = 0
-        self._recorder, self._door, self._root = recorder, door, root
+        self._recorder, self._compiled, self._root = recorder, compiled, root
         self._lock = threading.RLock()
-        self._entry = _entry(door)
-        self._context = _context(door)
+        self._entry = _entry(compiled)
+        self._context = _context(compiled)
         self._way = "ops" if _backend(self._context) in _OURS else "plain"
         start = f"{root.path}." if root.path else ""
         # From the part's own root: equal parts of a model then share a graph.
@@ -119,19 +119,19 @@ class Region:
                 self._graph_taps[tap.module] = GraphTap.of(
                     choice, keeper, values=values, path=path, way=way, lasting=False
                 )
-        self._shelf = _shelf(tuple((tap.path, tap.plan) for tap in self._graph_taps.values()))
+        self._isolation_id = _isolation_id(tuple((tap.path, tap.plan) for tap in self._graph_taps.values()))
         self._attach()
-        self._call = getattr(self._door, self._entry)
-        self._before = self._door.__dict__.get(self._entry)
+        self._call = getattr(self._compiled, self._entry)
+        self._before = self._compiled.__dict__.get(self._entry)
         self._ours = self._enter
-        self._door.__dict__[self._entry] = self._ours
+        self._compiled.__dict__[self._entry] = self._ours
 
     def close(self) -> None:
         """Everything is as it was before, and so is the graph."""
         self._detach()
         if self._outside:
             self._recorder.notes.append(self._ran_outside())
-        own = self._door.__dict__
+        own = self._compiled.__dict__
         if self._call is not None and own.get(self._entry) is self._ours:  # else somebody has put another one there
             if self._before is None:
                 del own[self._entry]
@@ -158,7 +158,7 @@ class Region:
         with self._lock:  # one call after another: there is one values, and calls are numbered
             if not self._recorder.live:
                 return self._run(*args, **kwargs)
-            return taps.around(self._door, (self._root,), self._run, args, kwargs, direct=False)
+            return taps.around(self._compiled, (self._root,), self._run, args, kwargs, direct=False)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         from layertap.capture.graph_ops import recording
@@ -212,7 +212,7 @@ class Region:
             if not hasattr(context, "_isolate_recompiles_id"):
                 return self._call(*args, **kwargs)
             before = context._isolate_recompiles_id
-            context._isolate_recompiles_id = self._shelf
+            context._isolate_recompiles_id = self._isolation_id
             try:
                 return self._call(*args, **kwargs)
             finally:
@@ -315,11 +315,11 @@ def _entry(module: nn.Module) -> str:
     return "forward" if hasattr(forward, "_torchdynamo_orig_callable") else ""
 
 
-def _context(door: nn.Module) -> Any:
+def _context(compiled: nn.Module) -> Any:
     """What torch.compile knows of itself: Dynamo's context; None if it cannot be found."""
-    context: Any = getattr(door, "dynamo_ctx", None)
+    context: Any = getattr(compiled, "dynamo_ctx", None)
     if context is None:
-        cells = getattr(getattr(door, _entry(door)), "__closure__", None) or ()
+        cells = getattr(getattr(compiled, _entry(compiled)), "__closure__", None) or ()
         held = [cell.cell_contents for cell in cells if not _empty(cell)]
         context = next((found for found in held if hasattr(found, "callback")), None)
     return context
@@ -334,14 +334,14 @@ def _backend(context: Any) -> str:
 
 
 @functools.cache
-def _shelf(taps_: tuple[tuple[str, str], ...]) -> int:
+def _isolation_id(taps_: tuple[tuple[str, str], ...]) -> int:
     """A number for graphs with just these taps: equal parts share it, and the next recording finds it again."""
     from torch._dynamo import eval_frame
 
-    return int(next(getattr(eval_frame, "_next_isolate_recompiles_id", _shelves)))
+    return int(next(getattr(eval_frame, "_next_isolate_recompiles_id", _isolation_ids)))
 
 
-_shelves = itertools.count()
+_isolation_ids = itertools.count()
 
 
 def _open_checkpoints() -> AbstractContextManager[Any]:

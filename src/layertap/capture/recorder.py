@@ -20,7 +20,7 @@ from torch import nn
 from layertap.artefact import artefact_of
 from layertap.capture import taps
 from layertap.capture.arming import Arming
-from layertap.capture.compiled import Uncompiled, doors_of
+from layertap.capture.compiled import Uncompiled, split_compiled
 from layertap.capture.contents import Contents
 from layertap.capture.exit_signal import keep_interrupts
 from layertap.capture.guard import Inside, process
@@ -106,7 +106,7 @@ class Recorder(Arming):
         }
         self._root = self._taps.get(model)
         self._sources: dict[tuple[str, str, str], Source] = {}
-        self._doors, self._regions = doors_of(self, model, self._taps)
+        self._doors, self._regions = split_compiled(self, model, self._taps)
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
         self.contents = Contents()
         """What has been recorded of shared objects in this step."""

@@ -68,7 +68,7 @@ def report(
 
 def _one(run: Run, name: str) -> Any:
     from layertap.report.documents.run import run_document
-    from layertap.watching.trigger_birth import read_reports
+    from layertap.watching.trigger_report import read_reports
 
     with status(tr("page.reading", path=name)):
         return run_document(run, read_reports(run.path) if run.path else ())

@@ -15,7 +15,7 @@ from layertap.report.receipt import receipt_view
 from layertap.report.show import run_rows, run_view, site_rows, site_view, telling_step
 from layertap.targets import ARTEFACTS, open_target
 from layertap.targets.opening import layout_of
-from layertap.watching.trigger_birth import read_reports
+from layertap.watching.trigger_report import read_reports
 
 
 def show(

@@ -22,24 +22,24 @@ class CallStack:
         self._again: Counter[str] = Counter()
         self._seeded = seeded
 
-    def enter(self, page: str) -> tuple[int, bool]:
+    def enter(self, path: str) -> tuple[int, bool]:
         """Which call this is, and whether it is one made again on the way back, by activation checkpointing."""
         again = torch._C._current_graph_task_id() != -1
         counter = self._again if again else self.calls
-        call = counter[page]
-        counter[page] += 1
-        self.inside.append((page, call))
-        self.reseed(page, call, 0)
+        call = counter[path]
+        counter[path] += 1
+        self.inside.append((path, call))
+        self.reseed(path, call, 0)
         return call, again
 
-    def leave(self, page: str, call: int) -> None:
+    def leave(self, path: str, call: int) -> None:
         self.inside.pop()
-        self.reseed(page, call, 1)
+        self.reseed(path, call, 1)
 
-    def reseed(self, page: str, call: int, end: int) -> None:
+    def reseed(self, path: str, call: int, end: int) -> None:
         """Where a model draws random numbers, both sides begin each module, and go on after it, with the same seed."""
         if self._seeded:
-            seed(zlib.crc32(f"{page}@{call}/{end}".encode()))
+            seed(zlib.crc32(f"{path}@{call}/{end}".encode()))
 
     @property
     def caller(self) -> ModuleCall | None:

@@ -52,7 +52,7 @@ class Sorted:
     probe: Probe | None = None
     """Of the first fault."""
     left_out: dict[str, Note] = field(default_factory=dict)
-    """By page, modules that were not rearranged with their neighbours."""
+    """By path, modules that were not rearranged with their neighbours."""
 
 
 class Free:
@@ -83,18 +83,18 @@ class Free:
             return False
         return found.error <= LIMIT_OF_MODULES * self.floor(key)
 
-    def right_at(self, page: str, call: int, end: str) -> bool:
-        keys = self._ends.get((page, call, end), [])
+    def right_at(self, path: str, call: int, end: str) -> bool:
+        keys = self._ends.get((path, call, end), [])
         return bool(keys) and all(self.is_right(key, self.found[key]) for key in keys)
 
-    def wrong_at(self, page: str, call: int, end: str) -> bool:
+    def wrong_at(self, path: str, call: int, end: str) -> bool:
         """Whether something is seen there that rounding does not explain."""
-        return (page, call, end) in self._ends and not self.right_at(page, call, end)
+        return (path, call, end) in self._ends and not self.right_at(path, call, end)
 
     def undoes(self, row: ModuleRow) -> bool:
         """Whether a module that is far off by itself is right here: then it undoes an error of its input."""
-        page, call, end = end_of(row.site)
-        if end not in ("output", "input") or row.found.shape or not self.right_at(page, call, end):
+        path, call, end = end_of(row.site)
+        if end not in ("output", "input") or row.found.shape or not self.right_at(path, call, end):
             return False
         return row.found.error > LIMIT_OF_MODULES * self.floor(row.site) or bool(row.found.mismatched)
 
@@ -109,37 +109,37 @@ class Free:
 
     def floor_where_closed(self, row: ModuleRow) -> float | None:
         """What rounding does there; None where it is right again nowhere."""
-        page, call, end = end_of(row.site)
-        above = self._callers.get((page, call))
+        path, call, end = end_of(row.site)
+        above = self._callers.get((path, call))
         while above is not None:
             if self.right_at(*above, "output"):
                 return self._floor_at(*above)
             above = self._callers.get(above)
         if end != "output":
             return None
-        slots = [self._slots[key] for key in self._ends.get((page, call, "output"), []) if key in self._slots]
-        readers = [reader for slot in slots for reader in self._readers.get(id(slot), []) if reader.path != page]
-        inner = [reader for reader in readers if not page.startswith(f"{reader.path}.")]
+        slots = [self._slots[key] for key in self._ends.get((path, call, "output"), []) if key in self._slots]
+        readers = [reader for slot in slots for reader in self._readers.get(id(slot), []) if reader.path != path]
+        inner = [reader for reader in readers if not path.startswith(f"{reader.path}.")]
         if not inner or not all(self.right_at(reader.path, reader.call, "output") for reader in inner):
             return None
         return max(self._floor_at(reader.path, reader.call) for reader in inner)
 
-    def _floor_at(self, page: str, call: int) -> float:
-        return max((self.floor(key) for key in self._ends.get((page, call, "output"), [])), default=self._least)
+    def _floor_at(self, path: str, call: int) -> float:
+        return max((self.floor(key) for key in self._ends.get((path, call, "output"), [])), default=self._least)
 
     def feeds(self, first: ModuleRow, second: ModuleRow) -> bool:
         """Whether the second is given what the first returns."""
-        page, call = call_of(first.site)
-        slots = {id(self._slots[key]) for key in self._ends.get((page, call, "output"), []) if key in self._slots}
+        path, call = call_of(first.site)
+        slots = {id(self._slots[key]) for key in self._ends.get((path, call, "output"), []) if key in self._slots}
         return any(call_of(reader) == call_of(second.site) for slot in slots for reader in self._readers.get(slot, []))
 
     def around(self, row: ModuleRow, replayed: ReplayResult) -> tuple[float, float] | None:
         """The error of the nearest module around it, before and after."""
         after = {event.site: event.found for event in replayed.events}
-        page = row.site.path
-        while page:
-            page = page.rpartition(".")[0]
-            keys = [key for key in self._ends.get((page, 0, "output"), []) if key in after]
+        path = row.site.path
+        while path:
+            path = path.rpartition(".")[0]
+            keys = [key for key in self._ends.get((path, 0, "output"), []) if key in after]
             if keys:
                 return max(size_of(self.found[key]) for key in keys), max(size_of(after[key]) for key in keys)
         return None
@@ -195,14 +195,18 @@ def sort_out(
             probes -= 1
             tried = probe(ends_of(row))
             verdict = _verdict(row, free, tried, total, rounding, right)
-            alone = row.page and not any(other.page.startswith(f"{row.page}.") for other in faulty)
+            alone = row.reference_path and not any(
+                other.reference_path.startswith(f"{row.reference_path}.") for other in faulty
+            )
             open_question = verdict == "unclear" or (
-                verdict == "cancelled" and free.wrong_at(row.page, row.call, "output") and not _vast(row, free)
+                verdict == "cancelled"
+                and free.wrong_at(row.reference_path, row.call, "output")
+                and not _vast(row, free)
             )
             if open_question and row.site.role == "input" and alone and probes:
                 # Right values among wrong ones may be worse than all wrong: put back what the module makes of them.
                 probes -= 1
-                tried = probe(frozenset({(row.page, "output"), (row.page, "grad_input")}))
+                tried = probe(frozenset({(row.reference_path, "output"), (row.reference_path, "grad_input")}))
                 if verdict == "cancelled":
                     verdict = _verdict(row, free, tried, total, rounding, right)
                 elif tried.total < BETTER * total:
@@ -231,8 +235,8 @@ def _accuse(row: ModuleRow, told: Sorted, free: Free, hollow: Callable[[ModuleRo
 
 def ends_of(row: ModuleRow) -> Ends:
     """Where the reference's values are put back to undo what a module did."""
-    page, end = row.site.path, row.site.role
-    return frozenset({(page, "output"), (page, "grad_input")} if end == "output" else {(page, end)})
+    path, end = row.site.path, row.site.role
+    return frozenset({(path, "output"), (path, "grad_input")} if end == "output" else {(path, end)})
 
 
 def _verdict(row: ModuleRow, free: Free, tried: Probe, total: float, rounding: float, right: bool) -> str:
@@ -260,9 +264,9 @@ def _kind(row: ModuleRow) -> tuple[str, str]:
     return role_of(row.site.path), row.site.role
 
 
-def role_of(page: str) -> str:
+def role_of(path: str) -> str:
     """
     >>> role_of("layers.10.mlp")
     'layers.*.mlp'
     """
-    return re.sub(r"\d+", "*", page)
+    return re.sub(r"\d+", "*", path)

@@ -25,7 +25,7 @@ from layertap.result import Note, code_of
 class Absent:
     """Calls that one side makes and the other does not."""
 
-    page: str
+    reference_path: str
     cause: str
     text: str
     lost: bool = True
@@ -65,7 +65,10 @@ def explain(clues: Clues, reference: nn.Module | None, candidate: nn.Module | No
         if row.sign in _SENSES
         else row.sign
     )
-    if any(page.startswith(f"{row.page}." if row.page else "") and page != row.page for page in trace.calls):
+    if any(
+        path.startswith(f"{row.reference_path}." if row.reference_path else "") and path != row.reference_path
+        for path in trace.calls
+    ):
         return "structure", (Note("cause.children_right", error=error), seen)
     return "unknown", (error, seen)
 
@@ -109,7 +112,7 @@ def _subject(row: ModuleRow) -> str:
 
 def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Explanation | None:
     row, trace = clues.row, clues.trace
-    page, call, end = end_of(row.site)
+    path, call, end = end_of(row.site)
     for absent in clues.absent:
         if absent.lost:
             return absent.cause, (absent.text,)
@@ -119,7 +122,7 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
         return "weights", (Note("cause.weight", name="weight", how=clues.weights),)
     told = None
     if ours is not None and theirs is not None and not clues.by_its_weights:
-        told = weights_apart(theirs, ours, row.page, set(trace.calls))
+        told = weights_apart(theirs, ours, row.reference_path, set(trace.calls))
     if row.sign == "grid":
         return told or ("precision", (Note("cause.four_bits"),))
     if told is None and row.found.shape:
@@ -137,7 +140,7 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
             return told
         both = closed(right) & closed(found)
         right, found = right.masked_fill(both, 0.0), found.masked_fill(both, 0.0)
-    given = trace.at(page, call, "input").values() if end == "output" else ()
+    given = trace.at(path, call, "input").values() if end == "output" else ()
     numbers = [values.to(found.device) for value in given if (values := _numbers(value)) is not None]
     told = certain_form(right, found, numbers)
     if told is None and ours is not None and theirs is not None:
@@ -195,7 +198,7 @@ def _no_gradient(row: ModuleRow, theirs: nn.Module | None, ours: nn.Module | Non
 def _cache(row: ModuleRow, trace: ReferenceTrace) -> Explanation | None:
     """Right when it was called first, wrong when it is called with what was kept from then."""
     forced = any(
-        end_of(key) == (row.page, row.call, "state") for key in trace.slots
+        end_of(key) == (row.reference_path, row.call, "state") for key in trace.slots
     )  # an object with tensors among its arguments
     if not row.call or not forced:
         return None
@@ -206,8 +209,10 @@ def _around(row: ModuleRow, trace: ReferenceTrace, device: torch.device) -> dict
     """What a module had at hand: its input, and what its children returned."""
     found: dict[str, torch.Tensor] = {}
     for site, slot in trace.slots.items():
-        if site.role == "input" and call_of(site) == (row.page, row.call):
+        if site.role == "input" and call_of(site) == (row.reference_path, row.call):
             found[Note("cause.its_input", leaf=site.leaf).strip()] = slot.get(device)
-        elif site.role == "output" and not site.call and site.path and site.path.rpartition(".")[0] == row.page:
+        elif (
+            site.role == "output" and not site.call and site.path and site.path.rpartition(".")[0] == row.reference_path
+        ):
             found[Note("cause.output_of", page=site.path, leaf=site.leaf).strip()] = slot.get(device)
     return {name: values for name, value in found.items() if (values := _numbers(value)) is not None}

@@ -23,7 +23,7 @@ from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import FaultSearch
 from layertap.fault.sharded_cause import explain_ranks
 from layertap.fault.tensor_cache import CachedTensor
-from layertap.fault.unjudged import judged_pages
+from layertap.fault.unjudged import judged_paths
 from layertap.judge.signs import least_of
 from layertap.result import Note, code_of
 from layertap.site import Site
@@ -51,12 +51,12 @@ class Scene:
     standard: Mapping[Site, CachedTensor]
     """Values to judge by in the place of the reference's: those that its weights make, quantised."""
     weights: Mapping[str, Note]
-    """By page, what is wrong with weights that are quantised."""
+    """By path, what is wrong with weights that are quantised."""
     reasons: Mapping[str, Note]
-    """By page, why a module is at fault that is within its floor."""
+    """By path, why a module is at fault that is within its floor."""
     probe: Probe | None
     left_out: Mapping[str, Note]
-    """By page, modules that are the reference's where what they work with is rearranged; with evidence."""
+    """By path, modules that are the reference's where what they work with is rearranged; with evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def accuse(faulty: list[ModuleRow], scene: Scene) -> Finding:
         for row in faulty[CLOSELY:]
     ]
     first = faulty[0]
-    nothing = first.found.shape or first.found.absent or first.page in scene.left_out
+    nothing = first.found.shape or first.found.absent or first.reference_path in scene.left_out
     return replace(
         found[0],
         evidence=(*found[0].evidence, *_among_its_kind(faulty, scene.table)),
@@ -97,25 +97,27 @@ def accuse(faulty: list[ModuleRow], scene: Scene) -> Finding:
     )
 
 
-def is_under(page: str, rows: list[ModuleRow]) -> bool:
+def is_under(path: str, rows: list[ModuleRow]) -> bool:
     """Whether a module is inside one of these."""
-    return any(not row.page or page.startswith(f"{row.page}.") for row in rows)
+    return any(not row.reference_path or path.startswith(f"{row.reference_path}.") for row in rows)
 
 
 def _after(first: ModuleRow, scene: Scene) -> float:
     """The error of the output with the reference's values put back at a module."""
-    search, page = scene.search, first.page
-    ends = frozenset({(page, "output"), (page, "grad_input")})
+    search, path = scene.search, first.reference_path
+    ends = frozenset({(path, "output"), (path, "grad_input")})
     if scene.probe is not None and scene.probe.ends == ends:
         return scene.probe.total
     patched = search.play(search.theirs, search.pairing.candidate, scene.trace, force=False, put_back=ends)
-    return search.total(scene.trace, patched, skip=page)
+    return search.total(scene.trace, patched, skip=path)
 
 
 def _logs(rows: list[ModuleRow], scene: Scene) -> _Logs:
     search = scene.search
-    keep = frozenset(key for row in rows for key in (row.site, Site(path=row.page, call=row.call)))
-    calls = frozenset((row.page, row.call) for row in rows if row.site.role not in ("param_grad", "grad_input"))
+    keep = frozenset(key for row in rows for key in (row.site, Site(path=row.reference_path, call=row.call)))
+    calls = frozenset(
+        (row.reference_path, row.call) for row in rows if row.site.role not in ("param_grad", "grad_input")
+    )
     lazy = {side.device.type for side in (search.ours, search.theirs)} & LAZY
     if search.parts is not None:  # operators on parts are not those on the whole
         kept, before = search.kept_twice(scene.trace, keep)
@@ -152,7 +154,7 @@ def _logged(
 
 def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
     pairing, trace = scene.search.pairing, scene.trace
-    ours, theirs = pairing.reference.get(row.page), pairing.candidate.get(row.page)
+    ours, theirs = pairing.reference.get(row.reference_path), pairing.candidate.get(row.reference_path)
     departure = _departure(row, logs, scene)
     slot = scene.standard.get(row.site, trace.slots.get(row.site))
     clues = Clues(
@@ -161,33 +163,39 @@ def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:
         right=slot.get() if slot is not None else None,
         found=logs.kept.kept.get(row.site),
         departure=departure,
-        absent=tuple(one for one in scene.absent if one.page == row.page or is_under(one.page, [row])),
-        weights=scene.weights.get(row.page),
+        absent=tuple(
+            one
+            for one in scene.absent
+            if one.reference_path == row.reference_path or is_under(one.reference_path, [row])
+        ),
+        weights=scene.weights.get(row.reference_path),
         by_its_weights=row.site in scene.standard,
     )
     if scene.search.parts is not None and logs.before is not None:
         return _on_ranks(row, clues, (ours, theirs), logs, scene)
-    if row.page in scene.left_out:
+    if row.reference_path in scene.left_out:
         cause = "weights" if theirs is not None and next(theirs.parameters(), None) is not None else "structure"
-        evidence: tuple[str, ...] = (scene.left_out[row.page],)
+        evidence: tuple[str, ...] = (scene.left_out[row.reference_path],)
     else:
         cause, evidence = explain(clues, ours, theirs)
-    evidence = (*evidence, *(reason for page, reason in scene.reasons.items() if page == row.page))
+    evidence = (*evidence, *(reason for path, reason in scene.reasons.items() if path == row.reference_path))
     lost = any(one.lost for one in clues.absent)
-    inner = below(ours, theirs, row.page, judged_pages(scene.forced)) if ours and theirs and not lost else None
+    inner = (
+        below(ours, theirs, row.reference_path, judged_paths(scene.forced)) if ours and theirs and not lost else None
+    )
     site = row.path
     if inner is not None:
-        (page, (cause, evidence)) = inner
+        (path, (cause, evidence)) = inner
         caller = row.path or Note("fault.model")
-        called = "fault.calls_it" if logs.kept.calls[page] else "fault.reads_it"
+        called = "fault.calls_it" if logs.kept.calls[path] else "fault.reads_it"
         evidence = (*evidence, Note(called, caller=caller), Note("cause.seen_there", where=row.where))
-        site = pairing.name(page)
+        site = pairing.name(path)
     witness = Witness(
         row=row,
         reference=None if ours is None else weakref.ref(ours),
         candidate=None if theirs is None else weakref.ref(theirs),
-        arguments=logs.kept.arguments.get(row.page),
-        right=trace.at(row.page, row.call, "output"),
+        arguments=logs.kept.arguments.get(row.reference_path),
+        right=trace.at(row.reference_path, row.call, "output"),
         cause=cause,
         evidence=evidence,
     )
@@ -212,7 +220,7 @@ def _on_ranks(
     assert logs.before is not None
     told = explain_ranks(row, clues, modules, parts, (logs.kept, logs.before))
     seen = Note("cause.seen_at", where=row.where, line="")
-    reasons = tuple(reason for page, reason in scene.reasons.items() if page == row.page)
+    reasons = tuple(reason for path, reason in scene.reasons.items() if path == row.reference_path)
     return Finding(
         verdict="fault",
         site=row.path,
@@ -226,7 +234,7 @@ def _on_ranks(
 
 
 def _departure(row: ModuleRow, logs: _Logs, scene: Scene) -> Departure | None:
-    place = (row.page, row.call)
+    place = (row.reference_path, row.call)
     if place not in logs.calls:
         return None
     right = logs.low if row.site in scene.standard else logs.ours

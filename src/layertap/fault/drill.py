@@ -160,12 +160,12 @@ def _source() -> str:
         elif name.startswith(_TORCH):
             inner = inner if inner is not None or "/nn/" not in name else frame
         else:
-            return _told(frame)
+            return _source_line(frame)
         frame = frame.f_back  # type: ignore[assignment]
-    return _told(inner) if inner is not None else ""
+    return _source_line(inner) if inner is not None else ""
 
 
-def _told(frame: Any) -> str:
+def _source_line(frame: Any) -> str:
     name, line = frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(name, line).strip()
     return f"{Path(name).name}:{line}" + (f" `{text}`" if text else "")

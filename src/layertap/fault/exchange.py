@@ -37,7 +37,7 @@ GONE = 0.5
 class TriedDifference:
     """Two modules that force other numbers or settings."""
 
-    page: str
+    reference_path: str
     tensors: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     """The candidate's, and the reference's."""
     settings: tuple[tuple[nn.Module, str, Any], ...]
@@ -90,35 +90,37 @@ def suspected(
             owned.setdefault(event.owner[0], []).append(event)
     found = []
     for row in rows:
-        ours, theirs = pairing.reference.get(row.page), pairing.candidate.get(row.page)
+        ours, theirs = pairing.reference.get(row.reference_path), pairing.candidate.get(row.reference_path)
         if row.ratio > LIMIT_OF_MODULES or ours is None or theirs is None or not _one_class(ours, theirs):
             continue
-        seen = [(_effect(event, floors, least), event) for event in owned.get(row.page, ())]
+        seen = [(_effect(event, floors, least), event) for event in owned.get(row.reference_path, ())]
         if not seen:
             continue
         effect, event = max(seen, key=lambda pair: pair[0])
         if effect < SEEN:
             continue
-        tensors = tuple(_tensors(ours, theirs, row.page, called))
+        tensors = tuple(_tensors(ours, theirs, row.reference_path, called))
         # One kind at a time: a setting that makes up for other weights must not go with them.
         settings = () if tensors else tuple(_settings_apart(ours, theirs))
         here = event.beside or event.found
         if settings or (tensors and _size(here) > SHOWN * max(_error(*pair) for pair in tensors)):
             found.append(
-                TriedDifference(page=row.page, tensors=tensors, settings=settings, site=event.site, effect=here)
+                TriedDifference(
+                    reference_path=row.reference_path, tensors=tensors, settings=settings, site=event.site, effect=here
+                )
             )
     return found
 
 
 def proven(suspects: Iterable[TriedDifference], trial: ReplayResult) -> dict[str, Note]:
-    """By page, the modules whose effect went away with what was exchanged; with evidence."""
+    """By path, the modules whose effect went away with what was exchanged; with evidence."""
     after = {event.site: event.beside or event.found for event in trial.events}
     found: dict[str, Note] = {}
     for one in suspects:
         if one.site in after and _size(after[one.site]) < GONE * _size(one.effect):
             what = ", ".join(name for _, name, _ in one.settings) or Note("fault.weights")
             before, left = _size(one.effect), _size(after[one.site])
-            found[one.page] = Note("fault.by_exchange", what=what, before=before, after=left)
+            found[one.reference_path] = Note("fault.by_exchange", what=what, before=before, after=left)
     return found
 
 
@@ -172,12 +174,12 @@ def _size(found: Difference) -> float:
 
 
 def _tensors(
-    ours: nn.Module, theirs: nn.Module, page: str, called: Collection[str]
+    ours: nn.Module, theirs: nn.Module, path: str, called: Collection[str]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Parameters and buffers that differ, of a module and of children that it reads without calling them."""
     right = dict(ours.named_modules())
     for name, module in theirs.named_modules():
-        if name and ((f"{page}.{name}" if page else name) in called or name not in right):
+        if name and ((f"{path}.{name}" if path else name) in called or name not in right):
             continue
         wanted = dict(_direct(right[name]))
         for own, tensor in _direct(module):

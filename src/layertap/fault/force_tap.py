@@ -24,26 +24,26 @@ _Token = tuple[int, bool, ModuleCall | None]
 
 
 class ForceTap:
-    def __init__(self, task: Replay, page: str, names: tuple[str, ...], module: nn.Module) -> None:
-        self._task, self._page, self._names, self._module = task, page, names, module
+    def __init__(self, task: Replay, path: str, names: tuple[str, ...], module: nn.Module) -> None:
+        self._task, self._path, self._names, self._module = task, path, names, module
 
     def enter(self, args: taps.Args, kwargs: taps.Kwargs, direct: bool) -> tuple[taps.Args, taps.Kwargs, Any]:
         stack = self._task.stack
-        call, again = stack.enter(self._page)
+        call, again = stack.enter(self._path)
         token = call, again, stack.caller
         if not again:
-            self._task.callers[self._page, call] = stack.caller
+            self._task.callers[self._path, call] = stack.caller
             if not torch.is_grad_enabled():
-                self._task.without_grad.add((self._page, call))
+                self._task.without_grad.add((self._path, call))
         stack.measuring = True
-        self._task.replayed.casts[self._page] = autocast_now()
-        if self._page in self._task.trace.calls:
+        self._task.replayed.casts[self._path] = autocast_now()
+        if self._path in self._task.trace.calls:
             given = [leaf for leaf in arriving(self._names, args, kwargs) if leaf.tensor is not None]
             self._look_at_masks(token, given)
             swaps = self._compare(token, "input", given)
             args, kwargs = swap((args, kwargs), swaps, self._task.into)
-        if any(call_of(key) == (self._page, call) for key in self._task.keep):
-            self._task.replayed.arguments[self._page] = _copied((args, kwargs))
+        if any(call_of(key) == (self._path, call) for key in self._task.keep):
+            self._task.replayed.arguments[self._path] = _copied((args, kwargs))
         stack.measuring = False
         before = [(tensor, version(tensor)) for tensor in tensors_in((args, kwargs))]
         return args, kwargs, (token, args, kwargs, before)
@@ -52,12 +52,12 @@ class ForceTap:
         begun, args, kwargs, given = token
         stack = self._task.stack
         stack.measuring = True
-        self._task.writes.note(given, (self._page, begun[0]))
-        if self._page in self._task.trace.calls:
+        self._task.writes.note(given, (self._path, begun[0]))
+        if self._path in self._task.trace.calls:
             swaps = self._compare(begun, "state", in_objects(self._names, args, kwargs))
             swap((args, kwargs), swaps, self._task.into)
             output = swap(output, self._compare(begun, "output", leaves(output)), self._task.into)
-        stack.leave(self._page, begun[0])
+        stack.leave(self._path, begun[0])
         stack.measuring = False
         return output
 
@@ -68,15 +68,15 @@ class ForceTap:
         trace = self._task.trace
         found = {leaf.path: leaf.tensor for leaf in given if _mask(leaf.path, leaf.tensor)}
         slots = {
-            name: trace.slots[Site(path=self._page, call=call, role="input", leaf=name)]
-            for name in trace.leaves(self._page, call, "input")
+            name: trace.slots[Site(path=self._path, call=call, role="input", leaf=name)]
+            for name in trace.leaves(self._path, call, "input")
         }
         right = {name: slot.get() for name, slot in slots.items() if slot.ndim > 1}
         right = {name: tensor for name, tensor in right.items() if _mask(name, tensor)}
         names = self._names_of(call, "input", list(found), list(right))
         for name in dict.fromkeys((*right, *(names.get(path, path) for path in found))):
             mine = next((tensor for path, tensor in found.items() if names.get(path, path) == name), None)
-            self._task.masks.meet((self._page, call), caller, name, right.get(name), mine, self._module)
+            self._task.masks.meet((self._path, call), caller, name, right.get(name), mine, self._module)
 
     def _compare(self, token: _Token, end: str, found: Iterable[Leaf]) -> Swaps:
         call, again, caller = token
@@ -87,7 +87,7 @@ class ForceTap:
         for path, tensor in tensors:
             if id(tensor) in swaps:
                 continue
-            key = Site(path=self._page, call=call, role=end, leaf=names.get(path, path))
+            key = Site(path=self._path, call=call, role=end, leaf=names.get(path, path))
             # A value that a neighbour has spoilt is the neighbour's doing, not the caller's.
             maker = (task.writes.writer(tensor) if end == "input" else None) or caller
             value = self._again(key, tensor) if again else task.measure(key, maker, tensor)
@@ -108,7 +108,7 @@ class ForceTap:
 
     def _names_of(self, call: int, end: str, paths: list[str], theirs: list[str] | None = None) -> dict[str, str]:
         """Of a value that has no namesake: where each side has one such, whatever it is wrapped in, they are paired."""
-        theirs = self._task.trace.leaves(self._page, call, end) if theirs is None else theirs
+        theirs = self._task.trace.leaves(self._path, call, end) if theirs is None else theirs
         left, right = [path for path in paths if path not in theirs], [name for name in theirs if name not in paths]
         return {left[0]: right[0]} if len(left) == len(right) == 1 else {}
 

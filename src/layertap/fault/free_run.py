@@ -66,10 +66,10 @@ class FreeRunSearch(FaultSearch):
         if not seen.events:
             self.notes.append(Note("fault.nothing_inside"))
         if self.doubts:
-            return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
+            return self._finding("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         if total <= LIMIT_OF_MODULES * max(rounding, least_of(self.dtype)) and not faulty:
             exact = total == 0 and all(event.found.equal for event in seen.events)
-            return self._told("identical" if exact else "noise", table, total, rounding)
+            return self._finding("identical" if exact else "noise", table, total, rounding)
         site = faulty[0].path if faulty else ""
         said = self._said()
         if said:
@@ -86,36 +86,36 @@ class FreeRunSearch(FaultSearch):
             if not faulty and total <= LIMIT_OF_MODULES * max(reach, least_of(said)):
                 why = (told, Note("fault.no_larger", dtype=self.dtype))
                 if not dtype.is_floating_point:  # a file of integers does not hide it
-                    return self._told("noise", beyond, total, reach, cause="quantization", evidence=why[:1])
-                return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=why)
+                    return self._finding("noise", beyond, total, reach, cause="quantization", evidence=why[:1])
+                return self._finding("fault", table, total, rounding, site=site, cause="precision", evidence=why)
             self.notes.append(Note("fault.precision_taken", told=told))
             table, rounding = beyond, max(rounding, reach)
         coarse = "" if said else self._coarser(seen, trace, total)
         if coarse:
             text = Note("fault.coarse", coarse=coarse, dtype=self.dtype)
-            return self._told("fault", table, total, rounding, site=site, cause="precision", evidence=(text,))
+            return self._finding("fault", table, total, rounding, site=site, cause="precision", evidence=(text,))
         if not faulty:
             further = Note("fault.output_off")
             self.doubts.append(APART if math.isnan(total) else further)
-            return self._told("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
+            return self._finding("inconclusive", table, total, rounding, evidence=tuple(self.doubts))
         row = faulty[0]
         cause = "nonfinite" if row.found.nonfinite_mismatch else "structure" if row.found.shape else "unknown"
         first = Note("fault.first_above", total=row.total)
-        ours, theirs = self.pairing.reference[row.page], self.pairing.candidate[row.page]
-        differs = weights_apart(ours, theirs, row.page, set(trace.calls))
+        ours, theirs = self.pairing.reference[row.reference_path], self.pairing.candidate[row.reference_path]
+        differs = weights_apart(ours, theirs, row.reference_path, set(trace.calls))
         cause, evidence = (cause, ()) if differs is None else differs
-        return self._told(
+        return self._finding(
             "fault", table, total, rounding, site=row.path, cause=cause, evidence=(*evidence, first), ratio=row.ratio
         )
 
-    def _told(self, verdict: Verdict, table: list[ModuleRow], total: float, rounding: float, **more: Any) -> Finding:
+    def _finding(self, verdict: Verdict, table: list[ModuleRow], total: float, rounding: float, **more: Any) -> Finding:
         told = {"table": tuple(table), "notes": tuple(self.notes), "floor": rounding, **more}
         return Finding(verdict=verdict, total=total, local=math.nan, explained=math.nan, **told)
 
     def _watch(self, trace: ReferenceTrace) -> ReplayResult:
         """A free run, recorded: every module's output that can be seen, against the trace."""
         replayed = ReplayResult()
-        pages = {".".join(clean_path(path)): page for page, path in self.pairing.names.items()}
+        paths = {".".join(clean_path(path)): reference_path for reference_path, path in self.pairing.names.items()}
         with TemporaryDirectory(prefix="layertap-") as folder:
             try:
                 with record(self.theirs.model, Path(folder) / "run", sites="**", keep="tensor") as recording:
@@ -124,11 +124,15 @@ class FreeRunSearch(FaultSearch):
                 return replayed
             run = recording.run
             for site in run.sites:
-                page = pages.get(site.path)
-                slot = trace.slots.get(replace(site, path=page, role="output")) if page is not None else None
+                reference_path = paths.get(site.path)
+                slot = (
+                    trace.slots.get(replace(site, path=reference_path, role="output"))
+                    if reference_path is not None
+                    else None
+                )
                 found = compare_tensors(slot.get(), run[site].tensor()) if slot is not None else None
-                if page is not None and found is not None:
-                    key = replace(site, path=page, role="output")
+                if reference_path is not None and found is not None:
+                    key = replace(site, path=reference_path, role="output")
                     replayed.events.append(Event(site=key, caller=None, found=found))
         return replayed
 
@@ -175,13 +179,13 @@ def judge_totals(
     """
     rows: dict[str, ModuleRow] = {}
     for order, event in enumerate(replayed.events):
-        page, leaf = event.site.path, event.site.leaf
+        path, leaf = event.site.path, event.site.leaf
         floor = floors.get(event.site, Difference())
         ratio, sign = ratio_of(event.found, floor, max(least_of(dtype), reach / 4))
         row = ModuleRow(
-            path=pairing.name(page),
-            page=page,
-            kind=type(pairing.candidate[page]).__name__,
+            path=pairing.name(path),
+            reference_path=path,
+            kind=type(pairing.candidate[path]).__name__,
             order=order,
             where=Note("where.leaf", where=Note("where.output"), leaf=leaf) if leaf else Note("where.output"),
             total=event.found.error,
@@ -195,8 +199,8 @@ def judge_totals(
             call=event.site.call,
             found=event.found,
         )
-        if page not in rows or (ratio > LIMIT_OF_MODULES >= rows[page].ratio):
-            rows[page] = row
+        if path not in rows or (ratio > LIMIT_OF_MODULES >= rows[path].ratio):
+            rows[path] = row
     return list(rows.values())
 
 

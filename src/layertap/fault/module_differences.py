@@ -126,14 +126,14 @@ def below(
         return None  # it differs itself
     ours = dict(reference.named_modules())
     for name, child in candidate.named_modules():
-        page = f"{path}.{name}" if path else name
+        reference_path = f"{path}.{name}" if path else name
         if not name or name not in ours or any(f"{path}.{part}".lstrip(".") in called for part in _ways(name)):
             continue
-        told = weights_apart(ours[name], child, page, _under(child, page))
+        told = weights_apart(ours[name], child, reference_path, _under(child, reference_path))
         if told is None and next(child.parameters(recurse=False), None) is not None:
             told = config_apart(ours[name], child)
         if told is not None:
-            return page, told
+            return reference_path, told
     return None
 
 

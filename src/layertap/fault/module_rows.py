@@ -48,7 +48,7 @@ def judge_events(replayed: ReplayResult, floors: Mapping[Site, Difference], dtyp
 
 
 def judge_beside(replayed: ReplayResult, floors: Mapping[Site, Difference], dtype: str) -> dict[str, Judged]:
-    """By page, where a module is furthest from the lowered reference, against what moved inputs do to that."""
+    """By path, where a module is furthest from the lowered reference, against what moved inputs do to that."""
     least = least_of(dtype)
     found: dict[str, Judged] = {}
     for event in replayed.events:
@@ -56,16 +56,16 @@ def judge_beside(replayed: ReplayResult, floors: Mapping[Site, Difference], dtyp
             continue
         floor = floors.get(event.site, Difference())
         ratio, sign = ratio_of(event.beside, floor, least)
-        page = event.owner[0]
-        if page not in found or ratio > found[page].ratio:
-            found[page] = Judged(
+        path = event.owner[0]
+        if path not in found or ratio > found[path].ratio:
+            found[path] = Judged(
                 event=replace(event, found=event.beside), ratio=ratio, sign=sign, floor=max(floor.error, least)
             )
     return found
 
 
 def unlike_others(table: Sequence[ModuleRow], beside: Mapping[str, ModuleRow]) -> dict[str, Note]:
-    """By page, modules that are off among others that compute the very bits of the lowered reference; with evidence.
+    """By path, modules that are off among others that compute the very bits of the lowered reference; with evidence.
 
     Then both sides run the same arithmetic, and `LIMIT_OF_MODULES`, which leaves room for other kernels, is too wide.
     """
@@ -74,11 +74,11 @@ def unlike_others(table: Sequence[ModuleRow], beside: Mapping[str, ModuleRow]) -
         return {}
     text = Note("fault.among_equals", equal=equal, total=len(beside))
     return {
-        row.page: text
+        row.reference_path: text
         for row in table
-        if row.page in beside
+        if row.reference_path in beside
         and LIMIT_OF_MODULES >= row.ratio > LIMIT_AMONG_EQUALS
-        and beside[row.page].ratio > LIMIT_AMONG_EQUALS
+        and beside[row.reference_path].ratio > LIMIT_AMONG_EQUALS
     }
 
 
@@ -88,10 +88,10 @@ def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) ->
     arrives: dict[str, float] = {}
     returns: dict[str, float] = {}
     for order, one in enumerate(judged):
-        page, end = one.event.site.path, one.event.site.role
+        path, end = one.event.site.path, one.event.site.role
         here = {"input": arrives, "output": returns}.get(end)
         if here is not None:
-            here[page] = max(here.get(page, 0.0), one.event.found.error)
+            here[path] = max(here.get(path, 0.0), one.event.found.error)
         if one.event.owner is not None:
             owned[one.event.owner[0]].append((order, one))
     totals: dict[str, float] = {}
@@ -101,20 +101,20 @@ def by_module(judged: Sequence[Judged], free: ReplayResult, pairing: Pairing) ->
             totals[event.site.path] = max(totals.get(event.site.path, 0.0), seen)
     leaves_at = Counter(end_of(one.event.site) for one in judged)
     rows = []
-    for page, ones in owned.items():
+    for path, ones in owned.items():
         above = [(order, one) for order, one in ones if one.ratio > LIMIT_OF_MODULES]
         order, worst = above[0] if above else max(ones, key=lambda pair: pair[1].ratio)
         key = worst.event.site
         rows.append(
             ModuleRow(
-                path=pairing.name(page),
-                page=page,
-                kind=type(pairing.candidate[page]).__name__ if page in pairing.candidate else "",
+                path=pairing.name(path),
+                reference_path=path,
+                kind=type(pairing.candidate[path]).__name__ if path in pairing.candidate else "",
                 order=order,
                 where=_where(worst.event, pairing, leaves_at[end_of(key)] > 1),
-                total=totals.get(page, math.nan),
-                entry=arrives.get(page, math.nan),
-                exit=returns.get(page, math.nan),
+                total=totals.get(path, math.nan),
+                entry=arrives.get(path, math.nan),
+                exit=returns.get(path, math.nan),
                 local=worst.event.found.error if not worst.event.found.mismatched else worst.event.found.mismatched,
                 floor=worst.floor,
                 ratio=worst.ratio,
@@ -145,8 +145,8 @@ def seen_at(row: ModuleRow, one: Judged, pairing: Pairing) -> ModuleRow:
 
 
 def _where(event: Event, pairing: Pairing, several: bool) -> str:
-    page, call, end, leaf = event.site.path, event.site.call, event.site.role, event.site.leaf
-    of = {"module": pairing.name(page)} if end in ("input", "grad_output") else {}
+    path, call, end, leaf = event.site.path, event.site.call, event.site.role, event.site.leaf
+    of = {"module": pairing.name(path)} if end in ("input", "grad_output") else {}
     where = Note(f"where.{end}", **of)
     if leaf and (several or end == "param_grad"):
         where = Note("where.leaf", where=where, leaf=leaf)

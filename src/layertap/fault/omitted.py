@@ -26,7 +26,7 @@ class Omitted:
     like: str
     """One of its role that is rearranged."""
     cleared: frozenset[str]
-    """The pages that are rearranged, and no fault."""
+    """The modules that are rearranged, and no fault."""
 
 
 def omitted(
@@ -38,37 +38,43 @@ def omitted(
     probe: Callable[[Ends], Probe],
 ) -> Omitted | None:
     """The module that was left out beside the first fault; `out` are all modules that are out of line."""
-    parent = _above(first.page)
-    beside = {role_of(row.page) for row in out if _above(row.page) == parent}
+    parent = _above(first.reference_path)
+    beside = {role_of(row.reference_path) for row in out if _above(row.reference_path) == parent}
     twins: dict[str, set[str]] = {}
     for row in out:
-        above = _above(row.page)
+        above = _above(row.reference_path)
         if parent and above != parent and role_of(above) == role_of(parent):
-            twins.setdefault(above, set()).add(role_of(row.page))
+            twins.setdefault(above, set()).add(role_of(row.reference_path))
     further = [roles - beside for roles in twins.values() if beside < roles]
     if not further or any(roles != further[0] for roles in further) or len(further[0]) != 1:
         return None
     (role,) = further[0]
-    rows = {row.page: row for row in table if _above(row.page) == parent}
-    left = next((row for page, row in rows.items() if role_of(page) == role and row.found.equal), None)
+    rows = {row.reference_path: row for row in table if _above(row.reference_path) == parent}
+    left = next((row for path, row in rows.items() if role_of(path) == role and row.found.equal), None)
     whole = [above for above, roles in twins.items() if beside < roles]
     if left is None:
         return None
     # If the reference's value there makes all right, it is to blame itself, whatever the others are.
-    ends = {(page, "input") for page in (parent, *whole)} | {(first.page, "output")}
+    ends = {(path, "input") for path in (parent, *whole)} | {(first.reference_path, "output")}
     replayed = probe(frozenset(ends)).replayed
     right: dict[str, bool] = {}
     for event in replayed.events:
-        page, end = event.site.path, event.site.role
-        if end == "output" and page in (parent, *whole):
+        path, end = event.site.path, event.site.role
+        if end == "output" and path in (parent, *whole):
             within = event.found.error <= LIMIT_OF_MODULES * max(floors.get(event.site, Difference()).error, least)
-            right[page] = right.get(page, True) and within and not event.found.mismatched
-    if right.get(parent, True) or not all(right.get(page, False) for page in whole):
+            right[path] = right.get(path, True) and within and not event.found.mismatched
+    if right.get(parent, True) or not all(right.get(path, False) for path in whole):
         return None
-    like = next(row.page for row in out if role_of(row.page) == role)
+    like = next(row.reference_path for row in out if role_of(row.reference_path) == role)
     places = (parent, *whole)
-    return Omitted(left, like, frozenset(row.page for row in out if row.page in places or _above(row.page) in places))
+    return Omitted(
+        left,
+        like,
+        frozenset(
+            row.reference_path for row in out if row.reference_path in places or _above(row.reference_path) in places
+        ),
+    )
 
 
-def _above(page: str) -> str:
-    return page.rpartition(".")[0]
+def _above(path: str) -> str:
+    return path.rpartition(".")[0]

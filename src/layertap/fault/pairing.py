@@ -19,7 +19,7 @@ Mapped = Mapping[str, Any] | str | os.PathLike[str]
 
 
 class Pairing:
-    """Modules are known by the reference's path, their page; each page has at most one module on either side.
+    """Modules are known by the reference's path; each path has at most one module on either side.
 
     >>> plain = nn.Sequential(nn.Linear(2, 2))
     >>> Pairing(plain, nn.ModuleDict({"module": plain})).names
@@ -31,23 +31,23 @@ class Pairing:
         theirs = dict(candidate.named_modules())
         self.notes: list[str] = []
         self.names: dict[str, str] = {}
-        """The candidate's own path for each page."""
+        """The candidate's own path for each path of the reference."""
         taken: dict[str, str] = {}
-        for page, path in (*self._told(theirs, mapping), *_by_name(self.reference, theirs)):
-            if page not in self.names and path not in taken:
-                self.names[page], taken[path] = path, page
+        for reference_path, path in (*self._told(theirs, mapping), *_by_name(self.reference, theirs)):
+            if reference_path not in self.names and path not in taken:
+                self.names[reference_path], taken[path] = path, reference_path
         if "" not in self.names:
             self.names = {"": "", **self.names} if "" not in taken else self.names
-        for page, path in _by_order(self.reference, theirs, self.names, set(taken)):
-            self.names[page], taken[path] = path, page
-            self.notes.append(Note("fault.paired_by_order", page=page, path=path))
-        self.candidate = {page: theirs[path] for page, path in self.names.items()}
+        for reference_path, path in _by_order(self.reference, theirs, self.names, set(taken)):
+            self.names[reference_path], taken[path] = path, reference_path
+            self.notes.append(Note("fault.paired_by_order", page=reference_path, path=path))
+        self.candidate = {reference_path: theirs[path] for reference_path, path in self.names.items()}
         self.extra = [path for path in theirs if path not in taken]
         """Modules that the candidate alone has, by its own paths."""
 
-    def name(self, page: str) -> str:
+    def name(self, path: str) -> str:
         """What the candidate calls it, or the reference's name where the candidate has none."""
-        return self.names.get(page, page)
+        return self.names.get(path, path)
 
     def _told(self, theirs: Mapping[str, nn.Module], mapping: Mapped | None) -> list[tuple[str, str]]:
         if mapping is None:
@@ -55,11 +55,11 @@ class Pairing:
         found, nowhere = [], []
         rules = read_rules(mapping)
         for path in theirs:
-            pages = [page for rule in reversed(rules) if (page := rule.rename(path)) is not None]
-            if pages and pages[0] in self.reference:
-                found.append((pages[0], path))
-            elif pages:
-                nowhere.append(f"{path} → {pages[0]}")
+            paths = [reference_path for rule in reversed(rules) if (reference_path := rule.rename(path)) is not None]
+            if paths and paths[0] in self.reference:
+                found.append((paths[0], path))
+            elif paths:
+                nowhere.append(f"{path} → {paths[0]}")
         if not found:
             hint = Note("fault.mapping_hint", nowhere=nowhere[0]) if nowhere else ""
             raise BadArgument(tr("fault.mapping_useless", hint=hint))
@@ -72,8 +72,8 @@ def _by_name(ours: Mapping[str, nn.Module], theirs: Mapping[str, nn.Module]) -> 
     best: list[tuple[str, str]] = []
     drops = [(a, b) for a in _chains(left) for b in _chains(right)]
     for a, b in sorted(drops, key=lambda drop: (len(drop[0]) + len(drop[1]), drop)):
-        pages = dict(_dropped(left, list(ours), a))
-        found = [(pages[key], path) for key, path in _dropped(right, list(theirs), b) if key in pages]
+        paths = dict(_dropped(left, list(ours), a))
+        found = [(paths[key], path) for key, path in _dropped(right, list(theirs), b) if key in paths]
         if len(found) > len(best):
             best = found
     return best
@@ -108,7 +108,11 @@ def _by_order(
     ours: Mapping[str, nn.Module], theirs: Mapping[str, nn.Module], names: Mapping[str, str], taken: set[str]
 ) -> list[tuple[str, str]]:
     """Among those left, modules with parameters of the same shapes, in the same order."""
-    left = [(page, shapes) for page, m in ours.items() if page not in names and (shapes := _shapes(m))]
+    left = [
+        (reference_path, shapes)
+        for reference_path, m in ours.items()
+        if reference_path not in names and (shapes := _shapes(m))
+    ]
     right = [(path, shapes) for path, m in theirs.items() if path not in taken and (shapes := _shapes(m))]
     matcher = difflib.SequenceMatcher(None, [s for _, s in left], [s for _, s in right], autojunk=False)
     return [

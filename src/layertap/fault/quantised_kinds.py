@@ -46,24 +46,28 @@ def systematic(
     stands: dict[str, ModuleRow] = {}
     shared = []
     for kind, alike in kinds.items():
-        quantised = [row for row in alike if row.page in coarse]
+        quantised = [row for row in alike if row.reference_path in coarse]
         if not quantised:
             continue
         shared.append(kind)
         if beside is not None:
-            seen = [beside[row.page] for row in quantised if row.page in beside]
+            seen = [beside[row.reference_path] for row in quantised if row.reference_path in beside]
             if len(seen) >= MANY:
                 typical = max(statistics.median(row.ratio for row in seen), 1.0)
-                stands |= {row.page: replace(row, ratio=row.ratio / typical) for row in seen}
+                stands |= {row.reference_path: replace(row, ratio=row.ratio / typical) for row in seen}
         finite = [row.ratio for row in quantised if math.isfinite(row.ratio)]
         median = statistics.median(finite) if finite and len(alike) >= MANY else 1.0
         own = 0.0 if beside is not None else math.inf  # the floors have the weights' error in them, or not
-        times |= {row.page: max(median, min(coarse[row.page].error / row.floor, own)) for row in quantised}
+        times |= {
+            row.reference_path: max(median, min(coarse[row.reference_path].error / row.floor, own)) for row in quantised
+        }
     adjusted = [
-        replace(row, ratio=row.ratio / by, floor=row.floor * by) if (by := times.get(row.page, 1.0)) > 1 else row
+        replace(row, ratio=row.ratio / by, floor=row.floor * by)
+        if (by := times.get(row.reference_path, 1.0)) > 1
+        else row
         for row in rows
     ]
-    worst = [max(row, stands.get(row.page, row), key=lambda one: one.ratio) for row in adjusted]
+    worst = [max(row, stands.get(row.reference_path, row), key=lambda one: one.ratio) for row in adjusted]
     return worst, tuple(shared)
 
 
@@ -98,20 +102,20 @@ class Coarse:
 
 
 def quantised_modules(pairing: Pairing) -> dict[str, Coarse]:
-    """The modules that are the reference's, quantised, by page: where many are, that is how this model computes."""
+    """The modules that are the reference's, quantised, by path: where many are, that is how this model computes."""
     found: dict[str, Coarse] = {}
     kinds: Counter[str] = Counter()
-    for page, candidate in pairing.candidate.items():
-        reference = pairing.reference.get(page)
-        own = reference.parameters(recurse=False) if reference is not None and page else ()
+    for path, candidate in pairing.candidate.items():
+        reference = pairing.reference.get(path)
+        own = reference.parameters(recurse=False) if reference is not None and path else ()
         if reference is None or not any(parameter.ndim > 1 for parameter in own):
             continue
         kinds[type(candidate).__name__] += 1
         coarse = quantised(reference, candidate)
         if coarse is not None:
-            found[page] = coarse
+            found[path] = coarse
     if len(found) < MANY:
-        found = {page: one for page, one in found.items() if kinds[type(pairing.candidate[page]).__name__] < MANY}
+        found = {path: one for path, one in found.items() if kinds[type(pairing.candidate[path]).__name__] < MANY}
     return found
 
 
@@ -162,19 +166,19 @@ def quantised(reference: nn.Module, candidate: nn.Module) -> Coarse | None:
 
 
 def stand_out(coarse: Mapping[str, Coarse]) -> dict[str, Note]:
-    """By page, modules whose weights are further off than their own grid explains, or scaled, among many that are not.
+    """By path, modules whose weights are further off than their own grid explains, or scaled, among many that are not.
 
     Each is forced against the rest, as some ways to quantise do not take the nearest value; the note gives the reason.
     """
     found: dict[str, Note] = {}
-    slopes = {page: (one.slope, one.slope_noise) for page, one in coarse.items()}
-    moves = {page: (one.moved, GRID_NOISE * one.moved) for page, one in coarse.items() if not math.isnan(one.moved)}
-    for page in _outliers(moves):
+    slopes = {path: (one.slope, one.slope_noise) for path, one in coarse.items()}
+    moves = {path: (one.moved, GRID_NOISE * one.moved) for path, one in coarse.items() if not math.isnan(one.moved)}
+    for path in _outliers(moves):
         usual = statistics.median(value for value, _ in moves.values())
-        if coarse[page].moved > usual:
-            found[page] = Note("cause.steps_off", moved=coarse[page].moved, usual=usual)
-    for page in _outliers(slopes):
-        found[page] = Note("cause.scaled_quantised", slope=1 + coarse[page].slope)
+        if coarse[path].moved > usual:
+            found[path] = Note("cause.steps_off", moved=coarse[path].moved, usual=usual)
+    for path in _outliers(slopes):
+        found[path] = Note("cause.scaled_quantised", slope=1 + coarse[path].slope)
     return found
 
 
@@ -184,7 +188,7 @@ def _outliers(values: Mapping[str, tuple[float, float]]) -> list[str]:
         return []
     typical = statistics.median(value for value, _ in values.values())
     spread = SPREAD * statistics.median(abs(value - typical) for value, _ in values.values())
-    return [page for page, (value, noise) in values.items() if abs(value - typical) > FAR * math.hypot(noise, spread)]
+    return [path for path, (value, noise) in values.items() if abs(value - typical) > FAR * math.hypot(noise, spread)]
 
 
 GRID_NOISE = 0.015

@@ -17,22 +17,22 @@ from layertap.site import Site
 
 
 class RecordTap:
-    def __init__(self, stack: CallStack, trace: ReferenceTrace, page: str, names: tuple[str, ...]) -> None:
-        self._stack, self._trace, self._page = stack, trace, page
+    def __init__(self, stack: CallStack, trace: ReferenceTrace, path: str, names: tuple[str, ...]) -> None:
+        self._stack, self._trace, self._path = stack, trace, path
         self._names = names
 
     def enter(self, args: taps.Args, kwargs: taps.Kwargs, direct: bool) -> tuple[taps.Args, taps.Kwargs, Any]:
-        call, again = self._stack.enter(self._page)
+        call, again = self._stack.enter(self._path)
         if not again:
-            self._trace.calls[self._page] += 1
-            self._trace.casts[self._page] = autocast_now()
+            self._trace.calls[self._path] += 1
+            self._trace.casts[self._path] = autocast_now()
         swaps = self._write(call, again, "input", arriving(self._names, args, kwargs))
         args, kwargs = swap((args, kwargs), swaps)
         return args, kwargs, (call, again, args, kwargs)
 
     def leave(self, token: tuple[int, bool, taps.Args, taps.Kwargs], output: Any) -> Any:
         call, again, args, kwargs = token
-        self._stack.leave(self._page, call)
+        self._stack.leave(self._path, call)
         self._write(call, again, "state", in_objects(self._names, args, kwargs))
         return swap(output, self._write(call, again, "output", leaves(output)))
 
@@ -44,7 +44,7 @@ class RecordTap:
             slot = None
             if not again:
                 slot = self._trace.cache.put(leaf.tensor)
-                self._trace.slots[Site(path=self._page, call=call, role=end, leaf=leaf.path)] = slot
+                self._trace.slots[Site(path=self._path, call=call, role=end, leaf=leaf.path)] = slot
             if flows(leaf.tensor) and end in BACK:
                 passed = gate(leaf.tensor, None, self._back(call, end, leaf.path))
                 swaps[id(leaf.tensor)] = leaf.tensor, passed
@@ -54,7 +54,7 @@ class RecordTap:
 
     def _back(self, call: int, end: str, leaf: str) -> Nudge:
         def back(grad: torch.Tensor) -> torch.Tensor:
-            self._trace.slots[Site(path=self._page, call=call, role=BACK[end], leaf=leaf)] = self._trace.cache.put(grad)
+            self._trace.slots[Site(path=self._path, call=call, role=BACK[end], leaf=leaf)] = self._trace.cache.put(grad)
             return grad
 
         return back

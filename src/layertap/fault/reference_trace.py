@@ -36,7 +36,7 @@ class ReferenceTrace:
     slots: dict[Site, CachedTensor] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     parameters: set[tuple[str, str]] = field(default_factory=set)
-    """The reference's, each by its module's page and its name."""
+    """The reference's, each by its module's path and its name."""
     casts: dict[str, torch.dtype | None] = field(default_factory=dict)
     """The dtype of autocast when a module was entered."""
     output: Any = None
@@ -47,12 +47,12 @@ class ReferenceTrace:
     """How values of the reference lie in the candidate, where that was found."""
     _leaves: dict[CallEnd, list[str]] = field(default_factory=dict)
 
-    def leaves(self, page: str, call: int, end: str) -> list[str]:
+    def leaves(self, path: str, call: int, end: str) -> list[str]:
         """The leaves that one end of one call has."""
         if not self._leaves:
             for key in self.slots:
                 self._leaves.setdefault(end_of(key), []).append(key.leaf)
-        return self._leaves.get((page, call, end), [])
+        return self._leaves.get((path, call, end), [])
 
     def void_in(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Where such tokens lie in a tensor of that batch and length; None where there are none."""
@@ -72,9 +72,9 @@ class ReferenceTrace:
                     self.void[shape] = self.void.get(shape, torch.zeros_like(blind)) | blind
         return max((int(void.sum()) for void in self.void.values()), default=0)
 
-    def at(self, page: str, call: int, end: str) -> dict[str, torch.Tensor]:
+    def at(self, path: str, call: int, end: str) -> dict[str, torch.Tensor]:
         """The tensors of one end of one call, by leaf."""
-        return {key.leaf: slot.get() for key, slot in self.slots.items() if end_of(key) == (page, call, end)}
+        return {key.leaf: slot.get() for key, slot in self.slots.items() if end_of(key) == (path, call, end)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

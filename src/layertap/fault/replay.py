@@ -35,11 +35,11 @@ def write_down(
     trace = ReferenceTrace(cache)
     stack = CallStack(seeded)
     trace.output = side.run(
-        {module: RecordTap(stack, trace, page, parameter_names(module)) for page, module in modules.items()}
+        {module: RecordTap(stack, trace, path, parameter_names(module)) for path, module in modules.items()}
     )
-    trace.parameters = {(page, name) for page, module in modules.items() for name in module._parameters}
-    for page, name, grad in _gradients(modules):
-        trace.slots[Site(path=page, role="param_grad", leaf=name)] = cache.put(grad)
+    trace.parameters = {(path, name) for path, module in modules.items() for name in module._parameters}
+    for path, name, grad in _gradients(modules):
+        trace.slots[Site(path=path, role="param_grad", leaf=name)] = cache.put(grad)
     return trace
 
 
@@ -63,7 +63,7 @@ def play(
 ) -> ReplayResult:
     """Runs a model against the trace; `force` replaces what flows by the trace's, `nudge` changes what is entered.
 
-    A run that is not forced is free, but for the pages and ends in `put_back`, whose values are replaced all the same.
+    A run that is not forced is free, but for the paths and ends in `put_back`, whose values are replaced all the same.
 
     `lowered` is the trace of the reference in the candidate's dtype: it is filled, or measured against as well.
 
@@ -71,16 +71,16 @@ def play(
     does not; `ends`, that only values of these roles are exchanged.
 
     Without `judge` values are exchanged and not measured. `names` are the parameters of the reference's `forward`, by
-    page, so that a value given by position is known when the other side gives it by name.
+    path, so that a value given by position is known when the other side gives it by name.
     """
     replayed, stack = ReplayResult(), CallStack(seeded)
     task = Replay(
         stack, replayed, trace, force, nudge, keep, judge, put_back, lowered, parts=parts, whole=whole, ends=ends
     )
-    watchers = {module: ForceTap(task, page, names.get(page, ()), module) for page, module in modules.items()}
+    watchers = {module: ForceTap(task, path, names.get(path, ()), module) for path, module in modules.items()}
     replayed.output = side.run(watchers, within(stack) if within is not None else None)
-    for page, name, grad in _gradients(modules):
-        task.measure(Site(path=page, role="param_grad", leaf=name), (page, 0), _own_share(grad, parts, whole))
+    for path, name, grad in _gradients(modules):
+        task.measure(Site(path=path, role="param_grad", leaf=name), (path, 0), _own_share(grad, parts, whole))
     if judge and parts is not None:
         parts.add_summands(task)
     if judge:
@@ -101,10 +101,10 @@ def _own_share(grad: torch.Tensor, parts: RankParts | None, whole: bool) -> torc
 
 
 def _gradients(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, torch.Tensor]]:
-    for page, module in modules.items():
+    for path, module in modules.items():
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.grad is not None:
-                yield page, name, parameter.grad
+                yield path, name, parameter.grad
 
 
 def parameter_names(module: nn.Module) -> tuple[str, ...]:

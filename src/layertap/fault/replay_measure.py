@@ -56,7 +56,7 @@ class Replay:
     judge: bool = True
     """Whether values are measured; if not, they are only exchanged."""
     put_back: frozenset[tuple[str, str]] = frozenset()
-    """In a free run, the pages and ends whose values are exchanged for the reference's all the same."""
+    """In a free run, the paths and ends whose values are exchanged for the reference's all the same."""
     lowered: Lowered | None = None
     begun: list[Begun] = field(default_factory=list)
     beside: dict[int, PendingPair | Difference] = field(default_factory=dict)

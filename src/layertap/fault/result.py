@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from layertap.errors import LayertapError
 from layertap.measure.pair.difference import Difference
 from layertap.messages import tr
-from layertap.result import EXIT_CODES, Result, Verdict
+from layertap.result import EXIT_CODES, Result, Verdict, rebuild
 from layertap.site import Site
 
 CAUSES = (
@@ -26,8 +27,8 @@ class ModuleRow:
 
     path: str
     """The candidate's name for it."""
-    page: str
-    """The reference's."""
+    reference_path: str
+    """The reference's; `page` in files."""
     kind: str
     order: int
     """The place of its worst measurement in the order of execution."""
@@ -55,6 +56,15 @@ class ModuleRow:
     """All numbers of that measurement."""
     by_rank: tuple[tuple[int, float], ...] = ()
     """The error there of each rank's part, where the candidate runs on several."""
+
+    @property
+    def page(self) -> str:
+        """`reference_path`, by its name in files."""
+        return self.reference_path
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ModuleRow:
+        return rebuild(cls, {**data, "reference_path": data["page"]})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -22,7 +22,7 @@ def lowered(
 ) -> nn.Module | None:
     """A copy of the reference on the candidate's device and in its dtype; None where no copy can be made.
 
-    `weights` are put in the place of its own, by page and name.
+    `weights` are put in the place of its own, by path and name.
     """
     try:
         model = copy.deepcopy(reference)
@@ -30,17 +30,17 @@ def lowered(
         return None
     _cast(model, pairing, theirs, dtype)
     with torch.no_grad():
-        for page, values in (weights or {}).items():
+        for path, values in (weights or {}).items():
             for name, tensor in values.items():
-                model.get_submodule(page).get_parameter(name).copy_(tensor)
+                model.get_submodule(path).get_parameter(name).copy_(tensor)
     return model
 
 
 def _cast(model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None) -> None:
     """As the candidate holds them: parameters that it keeps in a wider dtype stay in that."""
     dtypes: dict[int, torch.dtype] = {}
-    for page, module in model.named_modules():
-        twin = pairing.candidate.get(page)
+    for path, module in model.named_modules():
+        twin = pairing.candidate.get(path)
         for own, other in ((module._parameters, "_parameters"), (module._buffers, "_buffers")):
             for name, tensor in own.items():
                 if tensor is None:

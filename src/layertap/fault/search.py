@@ -48,10 +48,10 @@ class FaultSearch:
         self.ours, self.theirs, self.pairing, self.cache = ours, theirs, pairing, cache
         self.parts = None if world is None else RankParts(world)
         """Where the values of each rank lie, if the candidate runs on several."""
-        self.pages = set(pairing.names)
+        self.paired = set(pairing.names)
         """The modules that the candidate has, on any rank."""
         self.progress = progress
-        self.names = {page: parameter_names(module) for page, module in pairing.reference.items()}
+        self.names = {path: parameter_names(module) for path, module in pairing.reference.items()}
         self.low: ModelRunner | None = None
         self.arithmetic: torch.dtype | None = None
         """The dtype that most of the candidate's modules compute in under autocast."""
@@ -138,8 +138,8 @@ class FaultSearch:
         self.play(self.theirs, self.pairing.candidate, trace, force=True, ends=frozenset(ARRIVING))
         parts.learning = False
         parts.decide(trace)
-        pages = parts.world.of_all(set(self.pairing.names))
-        self.pages = set.union(*pages)
+        paths = parts.world.of_all(set(self.pairing.names))
+        self.paired = set.union(*paths)
         self.notes.append(Note("fault.ranks", count=parts.world.size))
 
     def stir(self, trace: ReferenceTrace, keep: frozenset[Site] = frozenset()) -> ReplayResult:
@@ -172,12 +172,12 @@ class FaultSearch:
 
     def follow_autocast(self, trace: ReferenceTrace, free: ReplayResult) -> bool:
         """Sees in which dtype the candidate computes under autocast; whether the reference has to be run so too."""
-        casts = Counter(free.casts[page] for page in free.casts if page in trace.casts)
+        casts = Counter(free.casts[path] for path in free.casts if path in trace.casts)
         dtype = casts.most_common(1)[0][0] if casts else None
         if dtype is None:
             return False
         self.arithmetic, self.nudge = dtype, partial(one_ulp, dtype=dtype)
-        differ = [page for page, cast in free.casts.items() if cast == dtype and trace.casts.get(page) != dtype]
+        differ = [path for path, cast in free.casts.items() if cast == dtype and trace.casts.get(path) != dtype]
         if 2 * len(differ) <= len(free.casts):
             return False
         name = str(dtype).removeprefix("torch.")
@@ -189,7 +189,7 @@ class FaultSearch:
     ) -> tuple[ModelRunner, dict[str, nn.Module]]:
         """The reference in the candidate's dtype and on its device: what honest arithmetic there gives.
 
-        `weights` are other values for its parameters, by page and name: what they are when they are quantised.
+        `weights` are other values for its parameters, by path and name: what they are when they are quantised.
         """
         ours, theirs = self.ours, self.theirs
         if theirs.dtype in (ours.dtype, None) and theirs.device == ours.device and not weights:

@@ -295,8 +295,8 @@ class RankParts:
                 known = events.setdefault(event.site, {}).get(rank)
                 events[event.site][rank] = event if known is None or known.found.error < event.found.error else known
             unforced |= dict.fromkeys(left)
-            for page, count in called.items():
-                calls[page] = max(calls[page], count)
+            for path, count in called.items():
+                calls[path] = max(calls[path], count)
             result.masks |= masks
             result.casts |= casts
         result.events = [
@@ -309,14 +309,14 @@ class RankParts:
 
 def _used(key: Site, told: Mapping[int, dict[Site, _Seen]], groups: Mapping[Site, Any]) -> bool:
     """Whether somebody adds the summands up: what the module above makes of them is right."""
-    page, call, end = key.path, key.call, key.role
+    path, call, end = key.path, key.call, key.role
     same = {"input": "output", "output": "output", "grad_input": "grad_input", "grad_output": "grad_input"}[end]
     if end in ARRIVING:  # the module itself adds up what arrives, so that it must not be given the whole
-        made = [one for one in next(iter(told.values())) if end_of(one) == (page, call, same)]
+        made = [one for one in next(iter(told.values())) if end_of(one) == (path, call, same)]
         return any(_worst(one, told) > WRONG and one not in groups for one in made)
-    while page:
-        page = page.rpartition(".")[0]
-        made = [one for one in next(iter(told.values())) if (one.path, one.role) == (page, same)]
+    while path:
+        path = path.rpartition(".")[0]
+        made = [one for one in next(iter(told.values())) if (one.path, one.role) == (path, same)]
         if made and not all(one in groups for one in made):
             return all(_worst(one, told) <= WRONG for one in made if one not in groups)
     return False

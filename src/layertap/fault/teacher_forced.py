@@ -22,7 +22,7 @@ from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.replay_measure import Lowered
 from layertap.fault.result import Finding, ModuleRow
 from layertap.fault.search import APART, MOST_FORWARDS, FaultSearch
-from layertap.fault.unjudged import judged_pages, suspects
+from layertap.fault.unjudged import judged_paths, suspects
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.judge.signs import least_of
 from layertap.measure.pair.difference import Difference
@@ -46,9 +46,9 @@ class TeacherForcedSearch(FaultSearch):
         self.progress(Note("fault.measuring_rounding"))
         coarse = quantised_modules(self.pairing) if self.parts is None else {}
         odd = stand_out(coarse)  # their weights are no standard to judge by
-        coarse = {page: one for page, one in coarse.items() if page not in odd}
+        coarse = {path: one for path, one in coarse.items() if path not in odd}
         low, modules = self.lowered(
-            self.follow_autocast(trace, free), {page: one.values for page, one in coarse.items()}
+            self.follow_autocast(trace, free), {path: one.values for path, one in coarse.items()}
         )
         lowered = Lowered() if low is not self.ours else None
         clean = widened
@@ -70,7 +70,11 @@ class TeacherForcedSearch(FaultSearch):
         if lowered is not None:
             moved = {event.site: event.beside for event in nudged.events if event.beside is not None}
             apart = judge_beside(forced, moved, self.dtype)
-            beside = {row.page: seen_at(row, apart[row.page], self.pairing) for row in table if row.page in apart}
+            beside = {
+                row.reference_path: seen_at(row, apart[row.reference_path], self.pairing)
+                for row in table
+                if row.reference_path in apart
+            }
         table, shared = systematic(table, coarse, beside)
         self.doubt_watching(rounding)
         self._doubt_inputs(forced, floors)
@@ -78,7 +82,7 @@ class TeacherForcedSearch(FaultSearch):
         self.notes += [Note("fault.other_form", told=self.told(key)) for key in _once(forced.unforced)]
         faint = unlike_others(table, beside or {}) | self._proven(table, forced, floors, trace, lowered)
         faulty, masks = self._makers(
-            [row for row in table if row.ratio > LIMIT_OF_MODULES or row.page in faint], forced
+            [row for row in table if row.ratio > LIMIT_OF_MODULES or row.reference_path in faint], forced
         )
         faulty = self._consequential(faulty, judged)
         # Inputs nudged everywhere move more than the dtype alone does.
@@ -86,7 +90,7 @@ class TeacherForcedSearch(FaultSearch):
             drift = self.play(low, modules, trace, force=False)
         told = self._sorted(faulty, table, trace, free, floors, floors_of([drift]), total, self.total(trace, drift))
         faulty = told.faults
-        if faulty and faulty[0].page not in {mask.page for mask in masks}:
+        if faulty and faulty[0].reference_path not in {mask.reference_path for mask in masks}:
             self._doubt_unjudged(faulty[0], trace, forced)
         absent = [*masks, *self._without_idle(self._absent(trace, forced), faulty)]
         if not forced.events:
@@ -143,7 +147,7 @@ class TeacherForcedSearch(FaultSearch):
         found = proven(suspects, trial)
         if self.parts is None:
             return found
-        return {page: note for one in self.parts.world.of_all(found) for page, note in one.items()}
+        return {path: note for one in self.parts.world.of_all(found) for path, note in one.items()}
 
     def _consequential(self, faulty: list[ModuleRow], judged: list[Judged]) -> list[ModuleRow]:
         """Without those that return another size, where what calls them comes out right all the same, and without
@@ -156,21 +160,21 @@ class TeacherForcedSearch(FaultSearch):
                 exits[one.event.site.path] = max(exits.get(one.event.site.path, 0.0), one.ratio)
         idle = []
         for row in faulty:
-            above = row.page
+            above = row.reference_path
             while above and row.found.shape and (above := above.rpartition(".")[0]) not in exits and above:
                 pass
-            if row.found.shape and above != row.page and exits.get(above, math.inf) <= LIMIT_OF_MODULES:
+            if row.found.shape and above != row.reference_path and exits.get(above, math.inf) <= LIMIT_OF_MODULES:
                 idle.append(row)
         if idle:
             self.notes.append(Note("fault.other_size", listed=_listed(idle)))
         return [row for row in faulty if row not in idle]
 
     def _doubt_unjudged(self, row: ModuleRow, trace: ReferenceTrace, forced: ReplayResult) -> None:
-        ours, theirs = self.pairing.reference.get(row.page), self.pairing.candidate.get(row.page)
+        ours, theirs = self.pairing.reference.get(row.reference_path), self.pairing.candidate.get(row.reference_path)
         if ours is None or theirs is None:
             return
         spread = self.parts is not None
-        if not spread and below(ours, theirs, row.page, judged_pages(forced)):
+        if not spread and below(ours, theirs, row.reference_path, judged_paths(forced)):
             return
         if left := suspects(row, self.pairing, trace, forced, spread=spread):
             names = ", ".join(left[:NAMED]) + (
@@ -199,7 +203,7 @@ class TeacherForcedSearch(FaultSearch):
             return Probe(ends, replayed, self.total(trace, replayed, skip=next(iter(ends))[0]))
 
         def hollow(row: ModuleRow) -> bool:
-            module = self.pairing.candidate.get(row.page)
+            module = self.pairing.candidate.get(row.reference_path)
             return module is not None and next(module.parameters(), None) is None
 
         # Ranks are run on other values in between, so that what is stale shows.
@@ -225,10 +229,10 @@ class TeacherForcedSearch(FaultSearch):
         found = omitted(told.faults[0], faulty, table, floors, least_of(self.dtype), probe)
         if found is None:
             return
-        told.cancelled += [row for row in told.faults if row.page in found.cleared]
-        told.faults = [found.row, *(row for row in told.faults if row.page not in found.cleared)]
+        told.cancelled += [row for row in told.faults if row.reference_path in found.cleared]
+        told.faults = [found.row, *(row for row in told.faults if row.reference_path not in found.cleared)]
         like = self.pairing.name(found.like)
-        told.left_out[found.row.page] = Note("cause.not_rearranged", like=like)
+        told.left_out[found.row.reference_path] = Note("cause.not_rearranged", like=like)
         told.probe = None
 
     def _makers(self, faulty: list[ModuleRow], forced: ReplayResult) -> tuple[list[ModuleRow], list[Absent]]:
@@ -236,24 +240,30 @@ class TeacherForcedSearch(FaultSearch):
         rows: dict[str, ModuleRow] = {}
         told: dict[str, Absent] = {}
         for row in faulty:
-            maker, text = forced.masks.get((row.page, row.call), (None, ""))
+            maker, text = forced.masks.get((row.reference_path, row.call), (None, ""))
             if maker is not None:
                 where = Note("where.mask", path=row.path)
                 told.setdefault(maker[0], Absent(maker[0], "mask", text))
-                row = replace(row, path=self.pairing.name(maker[0]), page=maker[0], call=maker[1], where=where)
-            rows.setdefault(row.page, row)
+                row = replace(
+                    row, path=self.pairing.name(maker[0]), reference_path=maker[0], call=maker[1], where=where
+                )
+            rows.setdefault(row.reference_path, row)
         return list(rows.values()), list(told.values())
 
     def _without_idle(self, absent: list[Absent], faulty: list[ModuleRow]) -> list[Absent]:
         """Those inside modules at fault; the others have no effect, and say little elsewhere."""
-        idle = [one for one in absent if not is_under(one.page, faulty)]
+        idle = [one for one in absent if not is_under(one.reference_path, faulty)]
         roles: dict[str, list[Absent]] = {}
         for one in idle:
-            roles.setdefault(role_of(one.page), []).append(one)
+            roles.setdefault(role_of(one.reference_path), []).append(one)
         for alike in roles.values():
             more = Note("fault.and_more", count=len(alike) - 1) if len(alike) > 1 else ""
             self.notes.append(Note("fault.without_effect", cause=alike[0].cause, text=alike[0].text) + more)
-        return [replace(one, lost=one.lost and role_of(one.page) not in roles) for one in absent if one not in idle]
+        return [
+            replace(one, lost=one.lost and role_of(one.reference_path) not in roles)
+            for one in absent
+            if one not in idle
+        ]
 
     def _drifts(self, trace: ReferenceTrace, low: ModelRunner, modules: dict[str, nn.Module]) -> Iterator[float]:
         """What rounding does to the output in two more runs: where a router flips, one does not show it."""
@@ -264,12 +274,12 @@ class TeacherForcedSearch(FaultSearch):
 
     def _doubt_inputs(self, forced: ReplayResult, floors: dict[Site, Difference]) -> None:
         for event in forced.events:
-            page, call, end, leaf = event.site.path, event.site.call, event.site.role, event.site.leaf
+            path, call, end, leaf = event.site.path, event.site.call, event.site.role, event.site.leaf
             if event.caller is None and end == "input" and call == 0:
                 floor = floors.get(event.site, Difference())
                 apart = event.found.mismatched > floor.mismatched or event.found.nonfinite_mismatch
                 if apart or event.found.error > max(floor.error, 4 * least_of(self.dtype)):
-                    self.doubts.append(Note("fault.other_inputs", leaf=leaf or page or Note("where.the_input")))
+                    self.doubts.append(Note("fault.other_inputs", leaf=leaf or path or Note("where.the_input")))
 
     def _doubt_draws(self, floors: dict[Site, Difference]) -> None:
         if not self.seeded:
@@ -309,27 +319,27 @@ class TeacherForcedSearch(FaultSearch):
     def _absent(self, trace: ReferenceTrace, forced: ReplayResult) -> list[Absent]:
         """Modules that ran more often in the reference, although the module above them ran as often."""
         found = []
-        for page, calls in trace.calls.items():
-            seen = forced.calls[page]
-            above = _above(page, trace)
+        for path, calls in trace.calls.items():
+            seen = forced.calls[path]
+            above = _above(path, trace)
             if seen == calls or (above is not None and forced.calls[above] != trace.calls[above]):
                 continue
-            if page not in self.pages:
-                found.append(Absent(page, "structure", Note("fault.candidate_lacks", page=page)))
+            if path not in self.paired:
+                found.append(Absent(path, "structure", Note("fault.candidate_lacks", page=path)))
             elif not seen:
-                name = self.pairing.name(page)
-                found.append(Absent(page, "skipped", Note("fault.never_called", name=name)))
+                name = self.pairing.name(path)
+                found.append(Absent(path, "skipped", Note("fault.never_called", name=name)))
             else:
-                text = Note("fault.called_times", name=self.pairing.name(page), seen=seen, calls=calls)
-                found.append(Absent(page, "structure", text, lost=False))
+                text = Note("fault.called_times", name=self.pairing.name(path), seen=seen, calls=calls)
+                found.append(Absent(path, "structure", text, lost=False))
         return found
 
 
 def _sees_loss(row: ModuleRow, lost: list[ModuleRow]) -> bool:
     """Whether the gradient of a module is off, and one got lost inside it; or whether it ran again after the loss, when
     an optimizer may have taken a step without that gradient."""
-    inside = f"{row.page}." if row.page else ""
-    within = any(one.page != row.page and one.page.startswith(inside) for one in lost)
+    inside = f"{row.reference_path}." if row.reference_path else ""
+    within = any(one.reference_path != row.reference_path and one.reference_path.startswith(inside) for one in lost)
     again = any(one.order < row.order and one.site.call < row.site.call for one in lost)
     return again or (within and row.site.role.startswith("grad"))
 
@@ -353,10 +363,10 @@ def _once(keys: list[Site]) -> list[Site]:
     return list(dict.fromkeys(keys))
 
 
-def _above(page: str, trace: ReferenceTrace) -> str | None:
+def _above(path: str, trace: ReferenceTrace) -> str | None:
     """The nearest module above that was called at all."""
-    while page:
-        page = page.rpartition(".")[0]
-        if page in trace.calls:
-            return page
+    while path:
+        path = path.rpartition(".")[0]
+        if path in trace.calls:
+            return path
     return None

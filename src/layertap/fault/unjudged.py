@@ -14,7 +14,7 @@ from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.result import ModuleRow
 
 
-def judged_pages(forced: ReplayResult) -> set[str]:
+def judged_paths(forced: ReplayResult) -> set[str]:
     """The modules whose output was laid beside the reference's."""
     return {event.site.path for event in forced.events if event.site.role == "output" and not event.found.shape}
 
@@ -26,38 +26,40 @@ def suspects(
 
     Modules that are `spread` over ranks are ruled out by nothing.
     """
-    judged = judged_pages(forced)
-    own = pairing.names.get(row.page)
+    judged = judged_paths(forced)
+    own = pairing.names.get(row.reference_path)
     prefix = f"{own}." if own else ""
     extra = [path for path in pairing.extra if path and path.startswith(prefix) and "." not in path[len(prefix) :]]
-    left = list(_unjudged(row.page, trace, judged))
-    paired = [page for page in left if page in pairing.names]
+    left = list(_unjudged(row.reference_path, trace, judged))
+    paired = [reference_path for reference_path in left if reference_path in pairing.names]
     found = [
-        pairing.name(page) for page in paired if forced.calls[page] and (spread or not _alike(page, pairing, trace))
+        pairing.name(reference_path)
+        for reference_path in paired
+        if forced.calls[reference_path] and (spread or not _alike(reference_path, pairing, trace))
     ]
     # A module whose children all have no partner is the smallest that both sides have.
     alone = len(paired) < len(left) and extra
-    if alone and (paired or not row.page):
+    if alone and (paired or not row.reference_path):
         found += extra
     return found
 
 
-def _unjudged(page: str, trace: ReferenceTrace, judged: Collection[str]) -> Iterator[str]:
+def _unjudged(path: str, trace: ReferenceTrace, judged: Collection[str]) -> Iterator[str]:
     """Called modules below one whose errors belong to no other module: not inside another that was judged."""
-    prefix = f"{page}." if page else ""
+    prefix = f"{path}." if path else ""
     for other in trace.calls:
-        if other == page or not other.startswith(prefix) or other in judged:
+        if other == path or not other.startswith(prefix) or other in judged:
             continue
         above, inside = other, False
-        while (above := above.rpartition(".")[0]) and above != page:
+        while (above := above.rpartition(".")[0]) and above != path:
             inside |= above in judged
         if not inside:
             yield other
 
 
-def _alike(page: str, pairing: Pairing, trace: ReferenceTrace) -> bool:
+def _alike(path: str, pairing: Pairing, trace: ReferenceTrace) -> bool:
     """Whether the two modules are of one class, and equal in what they force and how they are set."""
-    ours, theirs = pairing.reference[page], pairing.candidate[page]
+    ours, theirs = pairing.reference[path], pairing.candidate[path]
     if type(ours) is not type(theirs):
         return False
-    return weights_apart(ours, theirs, page, set(trace.calls)) is None and config_apart(ours, theirs) is None
+    return weights_apart(ours, theirs, path, set(trace.calls)) is None and config_apart(ours, theirs) is None

@@ -52,7 +52,7 @@ class Saver:
         self._saved |= {_mark(item, entry) for item, entries in todo for entry in entries}
         if self._thread is None:
             return self._write(todo, open_run, done)
-        self._thread.submit(self._write, todo, open_run, done).add_done_callback(_told)
+        self._thread.submit(self._write, todo, open_run, done).add_done_callback(_log_failure)
         return []
 
     def save_object(self, obj: Any, name: str) -> Path:
@@ -111,7 +111,7 @@ def _mark(item: MonitoredLayer, entry: BatchOutput) -> tuple[str, int, int, str]
     return item.alias, entry.step, entry.call, entry.phase
 
 
-def _told(future: Future[list[Path]]) -> None:
+def _log_failure(future: Future[list[Path]]) -> None:
     error = future.exception()
     if error is not None:
         told = tr("monitor.goes_on", where="Monitor", error=f"{type(error).__name__}: {error}")

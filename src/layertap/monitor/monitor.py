@@ -126,8 +126,8 @@ class Monitor:
         folder = on_this_machine(output_dir, "Monitor")
         if exists == "error" and layout_of(folder) == "run":  # raised here, not when epoch 5 begins
             raise RunExists(tr("monitor.has_run", output_dir=output_dir))
-        self._claim = FolderLock(folder, self._recorder.rank)
-        self.output_dir = self._claim.folder
+        self._folder_lock = FolderLock(folder, self._recorder.rank)
+        self.output_dir = self._folder_lock.folder
         """Where the run and the files go: the folder that was given, or one in it while another monitor has that."""
         self._recorder.path = self.output_dir
         rank = self._recorder.rank
@@ -283,8 +283,8 @@ class Monitor:
             self._recorder.close()
             for listener in self._listeners:
                 listener.close()
-            if self._claim is not None:
-                self._claim.release()
+            if self._folder_lock is not None:
+                self._folder_lock.release()
         if not self._recorder.started:
             self._teller.tell(tr("monitor.nothing", why=self._why_nothing()))
 

@@ -53,11 +53,11 @@ class MonitorLog:
     """Warns, once for each text."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             log.warning("layertap: %s", text)
 
     def tell_missing(self, reader: OutputReader) -> None:

@@ -56,6 +56,7 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
 
 def _row_dict(row: ModuleRow) -> dict[str, Any]:
     plain = {field.name: jsonable(getattr(row, field.name)) for field in fields(row) if field.name != "found"}
+    plain["page"] = plain.pop("reference_path")
     plain["found"] = jsonable(row.found.live_dict())
     return with_codes(plain, row, "where")
 

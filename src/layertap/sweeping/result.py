@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from layertap.plain import from_plain
-from layertap.result import EXIT_CODES, Note, Result, Verdict
+from layertap.result import EXIT_CODES, Note, Result, Verdict, rebuild
 
 if TYPE_CHECKING:
     import os
@@ -275,8 +274,7 @@ class Sweep(Result):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Sweep:
         """What `to_dict` gave."""
-        found: Sweep = from_plain(cls, data)
-        return found
+        return rebuild(cls, data)
 
     def to_npz(self, path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None) -> str:
         """Writes one layer's input and output in every mode, with statistics beside it as JSON; returns what was left

@@ -75,7 +75,7 @@ class ArtefactContents:
         """The modules that can be recorded, the root first."""
         return ["", *(path for path in self.modules if path and path not in self.lost)]
 
-    def told(self, wanted: Set[str] | None = None) -> list[str]:
+    def remarks_on(self, wanted: Set[str] | None = None) -> list[str]:
         """The remarks, those on single modules only for the wanted ones."""
         several = [path for path in self.several if wanted is None or path in wanted]
         if not several:

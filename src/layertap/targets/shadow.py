@@ -66,7 +66,7 @@ class Artefact(Shadow):
                 began = time.perf_counter()
                 self._checked[wanted] = [*check(self.reader, args, kwargs, wanted, ran), Note(CHECKED)]
                 state.seconds_checking += time.perf_counter() - began
-            notes = [*self.reader.contents.told(wanted), *self._checked[wanted], *ran.notes]
+            notes = [*self.reader.contents.remarks_on(wanted), *self._checked[wanted], *ran.notes]
             state.notes = list(dict.fromkeys(notes))
         for path, why in ran.lost.items():
             shadow = self.shadows[path]

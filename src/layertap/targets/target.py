@@ -173,7 +173,7 @@ def described(model: Any, name: str) -> Description:
         sites=len(contents.paths),
         inputs=tuple(map(str, contents.arguments)),
         lost=dict(contents.lost),
-        remarks=tuple(contents.told()),
+        remarks=tuple(contents.remarks_on()),
         listing={path: contents.modules.get(path, "") for path in contents.paths if path},
     )
 

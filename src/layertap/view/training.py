@@ -21,7 +21,7 @@ from layertap.view.query import Query
 from layertap.view.sides import Session, Side
 
 if TYPE_CHECKING:
-    from layertap.watching.trigger_birth import TriggerReport
+    from layertap.watching.trigger_report import TriggerReport
 
 CELLS = 200_000
 """Numbers of a grid that its JSON form has at once; `from` and `count` choose other sites."""
@@ -91,7 +91,7 @@ def training_dict(session: Session, query: Query) -> dict[str, Any]:
 
 
 def _triggers(side: Side) -> tuple[Sequence[TriggerReport], str]:
-    from layertap.watching.trigger_birth import read_reports
+    from layertap.watching.trigger_report import read_reports
 
     if side.run.path is None:
         return (), ""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from layertap.errors import BadArgument
 from layertap.messages import tr
-from layertap.watching.trigger_birth import TriggerReport
+from layertap.watching.trigger_report import TriggerReport
 
 LONGEST = 60.0
 """Seconds that a command or a URL may take."""

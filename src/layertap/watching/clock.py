@@ -79,7 +79,7 @@ def listen(listener: ClockListener) -> None:
 
 
 def forget(listener: ClockListener) -> None:
-    """Ends it; the last to go closes the doors."""
+    """Ends it; the last to go puts back what was replaced."""
     global _listeners
     with _lock:
         _listeners = tuple(other for other in _listeners if other is not listener)
@@ -135,12 +135,12 @@ def _install() -> None:
     _replace(nn.Module, "compile", _compile_in_place)
 
 
-def _replace(place: Any, name: str, door: Callable[..., Any]) -> None:
+def _replace(place: Any, name: str, replacement: Callable[..., Any]) -> None:
     original = getattr(place, name)
 
     @functools.wraps(original)
     def around(*args: Any, **kwargs: Any) -> Any:
-        return door(original, *args, **kwargs)
+        return replacement(original, *args, **kwargs)
 
     def undo() -> None:
         if getattr(place, name) is around:  # what someone else has put above it stays
@@ -166,7 +166,7 @@ def _next_batch(original: Callable[..., Any], iterator: Any) -> Any:
     except StopIteration:
         _tell("on_exhausted", loader)
         raise
-    caller = sys._getframe(2).f_globals.get("__name__", "")  # past the door itself
+    caller = sys._getframe(2).f_globals.get("__name__", "")  # past the replacement itself
     data = _numbers.of(iterator._dataset)
     _tell("on_batch", loader, data, iterator._num_yielded - 1, caller.startswith("accelerate."), batch)
     return batch

@@ -17,7 +17,7 @@ class Epochs:
     """
 
     def __init__(self) -> None:
-        self.told = False
+        self.given = False
         """Whether the loop says the epoch itself."""
         self.ahead = False
         """Whether batches are fetched before they are used, so that only backward passes tell which one is in use."""
@@ -55,7 +55,7 @@ class Epochs:
             mine = self._last in (self._train, self._maybe)
             self._begun |= mine or self._train is None
             self._used = 0
-        return None if self.told else self._epoch + self._begun, self._used if ahead else index
+        return None if self.given else self._epoch + self._begun, self._used if ahead else index
 
     def on_update(self) -> None:
         """An optimizer stepped: the batches in use are for training."""

@@ -28,7 +28,7 @@ ENDED_WELL = "os._exit(0)"
 LONGEST = 20.0
 """Seconds that saving may take once a signal has come; then the process ends all the same."""
 _SIGNALS = ("TERM", "HUP", "USR1", "USR2", "XCPU", "QUIT", "ALRM")
-_DOORS = ("_exit", "abort", "execv", "execve")
+_EXITS = ("_exit", "abort", "execv", "execve")
 _in_turn = threading.RLock()
 
 _savers: list[Save] = []
@@ -43,7 +43,7 @@ def before_sudden_end(save: Save) -> None:
     global _pid
     if not _savers:
         _pid = os.getpid()
-        _open_doors()
+        _wrap_exits()
         _listen()
     _savers.append(save)
 
@@ -53,7 +53,7 @@ def no_longer(save: Save) -> None:
     if save in _savers:
         _savers.remove(save)
     if not _savers:
-        _close_doors()
+        _unwrap_exits()
         _stop_listening()
 
 
@@ -66,25 +66,25 @@ def _save(what: str) -> None:
                 save(what)
 
 
-def _open_doors() -> None:
-    for name in _DOORS:
+def _wrap_exits() -> None:
+    for name in _EXITS:
         original = getattr(os, name, None)
         if original is None:
             continue
 
         @functools.wraps(original)
-        def door(*args: Any, name: str = name, original: Any = original) -> Any:
+        def wrapper(*args: Any, name: str = name, original: Any = original) -> Any:
             told = ", ".join(map(repr, args)) if name == "_exit" else ""
             _save(ENDED_WELL if name == "_exit" and args == (0,) else f"os.{name}({told})")
             return original(*args)
 
-        _originals[name] = (door, original)
-        setattr(os, name, door)
+        _originals[name] = (wrapper, original)
+        setattr(os, name, wrapper)
 
 
-def _close_doors() -> None:
-    for name, (door, original) in _originals.items():
-        if getattr(os, name) is door:
+def _unwrap_exits() -> None:
+    for name, (wrapper, original) in _originals.items():
+        if getattr(os, name) is wrapper:
             setattr(os, name, original)
     _originals.clear()
 
@@ -144,7 +144,7 @@ def _after_fork() -> None:
     global _in_turn
     _in_turn = threading.RLock()
     _savers.clear()
-    _close_doors()
+    _unwrap_exits()
     for number, (read, write, ours) in _pipes.items():
         if _handler(number) == ours:
             faulthandler.unregister(number)

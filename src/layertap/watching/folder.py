@@ -29,14 +29,14 @@ class RunFolder:
         self.model = type(model).__name__
         self._signature = signature(model)
         self._rank, self._world, self._exists = rank, world, exists
-        self._claim = self._claimed(path)
+        self._folder_lock = self._locked(path)
         if exists == "error" and self._occupied(self.folder):
             self.release()
             raise RunExists(tr("watch.has_run", path=path))
 
     @property
     def folder(self) -> Path:
-        return self._claim.folder
+        return self._folder_lock.folder
 
     @property
     def why_elsewhere(self) -> str:
@@ -69,7 +69,7 @@ class RunFolder:
         return exists
 
     def release(self) -> None:
-        self._claim.release()
+        self._folder_lock.release()
 
     def last_step(self) -> int | None:
         """The last step that this rank has recorded in the folder already."""
@@ -118,10 +118,10 @@ class RunFolder:
 
     def _move(self, folder: Path) -> None:
         if folder != self.folder:
-            claim, self._claim = self._claim, FolderLock(folder, self._rank, self._beside)
+            claim, self._folder_lock = self._folder_lock, FolderLock(folder, self._rank, self._beside)
             claim.release()
 
-    def _claimed(self, path: Path) -> FolderLock:
+    def _locked(self, path: Path) -> FolderLock:
         claim = FolderLock(path, self._rank, self._beside)
         self._first = claim.folder
         return claim

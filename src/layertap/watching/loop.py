@@ -31,7 +31,7 @@ from layertap.watching.find import compiled_wrapper, unwrap
 from layertap.watching.optimizer import parameters_of
 from layertap.watching.recorder import WatchRecorder
 from layertap.watching.training import Training
-from layertap.watching.trigger_birth import TriggerReport
+from layertap.watching.trigger_report import TriggerReport
 
 log = logging.getLogger("layertap")
 
@@ -164,12 +164,12 @@ class Watch:
 
     def dump(self, reason: str = tr("watch.requested")) -> None:
         """Brings the ring to disk now."""
-        self._spared(functools.partial(self._fire, "asked", reason), "dump")
+        self._guarded(functools.partial(self._fire, "asked", reason), "dump")
 
     def advance(self) -> None:
         """Ends a step, for loops that use no torch optimizer."""
         if self._open:
-            self._spared(self._training.advance, "advance")
+            self._guarded(self._training.advance, "advance")
 
     def close(self) -> None:
         """Ends watching and makes the receipt. Calling it again does nothing."""
@@ -179,7 +179,7 @@ class Watch:
         clock.forget(self)
         exit_signal.no_longer(self.ends_suddenly)
         atexit.unregister(self.close)
-        self._receipt = self._training.close(self._spared)
+        self._receipt = self._training.close(self._guarded)
         if not self._receipt.fired and not self._receipt.error:
             log.error("layertap: %s", "\n".join([why_nothing(self._receipt), *self._receipt.notes]))
 
@@ -263,7 +263,7 @@ class Watch:
         self._weights = ()
         self.runs.append(self.path)
         ended = self._training
-        ended.close(self._spared)
+        ended.close(self._guarded)
         self._training = self._started(compiled_wrapper(self.model))
 
     def _sampled_weights(self) -> tuple[Any, ...]:
@@ -285,14 +285,14 @@ class Watch:
     def _save_ring(self, reason: str) -> None:
         fire = functools.partial(self._fire, "crash", reason)
         with contextlib.suppress(Exception):  # the loop's own error is the one that counts
-            if self._spared(fire, "crash"):
+            if self._guarded(fire, "crash"):
                 fire()  # without what a failed card has refused
 
     def _fire(self, rule: str, reason: str) -> None:
         if self._open and os.getpid() == self._pid:
             self._training.fire(rule, reason)
 
-    def _spared(self, action: Callable[[], None], event: str) -> str:
+    def _guarded(self, action: Callable[[], None], event: str) -> str:
         """Does something of layertap's own; its error is returned as a text, or raised if that was asked for."""
         try:
             action()

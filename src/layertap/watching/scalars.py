@@ -15,7 +15,7 @@ from layertap.result import Note
 from layertap.site import Record
 from layertap.store.runfile import plain
 from layertap.watching.trigger import Step, gradient_norm
-from layertap.watching.trigger_birth import loss_of
+from layertap.watching.trigger_report import loss_of
 
 FILE = "scalars.jsonl"
 LEAST = 1.0

@@ -63,7 +63,7 @@ class Training:
         self._skip = False
         self._seconds = self._ended = 0.0
         self._rate: float | None = None
-        self._doors_stale = False
+        self._taps_stale = False
         self._lost_forward = False
         meta: dict[str, Any] = {"training": True, "world": world, "parameters": signature(model)}
         self.recorder = WatchRecorder(model, config, Schedule(str(self._written), self._tapped), meta)
@@ -118,7 +118,7 @@ class Training:
     def on_batch(self, loader: int, data: int, index: int, ahead: bool, batch: Any) -> None:
         if self._steps.on_batch():
             self.end_step()
-        self._open_doors_anew()
+        self._tap_again()
         used = self._model.training and torch.is_grad_enabled()
         epoch, number = self._epochs.on_batch(loader, data, index, used, ahead)
         self.recorder.at(epoch=epoch, batch=number)
@@ -157,7 +157,7 @@ class Training:
         elif any(module is wrapper for module in self._model.modules()):
             self.recorder.enclose(self._model)
         else:
-            self._doors_stale = True
+            self._taps_stale = True
 
     def before_update(self, optimizer: Optimizer) -> None:
         self._count(optimizer)
@@ -198,7 +198,7 @@ class Training:
 
     def tell_epoch(self, number: int) -> None:
         """The loop says the epoch itself."""
-        self._epochs.told = True
+        self._epochs.given = True
         self.recorder.at(epoch=number)
 
     # Steps.
@@ -220,7 +220,7 @@ class Training:
         self._skip = False
         recorder.step()
         recorder.new_pass()
-        self._open_doors_anew(recorder.step_number - 1)
+        self._tap_again(recorder.step_number - 1)
         self._look_for_orders()
 
     def _look_for_orders(self) -> None:
@@ -338,9 +338,9 @@ class Training:
             self.enclose(wrapper)
             self._lost_forward = True
 
-    def _open_doors_anew(self, step: int = -1) -> None:
-        if self._doors_stale:
-            self._doors_stale = False
+    def _tap_again(self, step: int = -1) -> None:
+        if self._taps_stale:
+            self._taps_stale = False
             self.recorder.enclose(self._model)
             if step >= 0 and any(isinstance(m, torch._dynamo.OptimizedModule) for m in self._model.modules()):
                 self.recorder.tell(tr("watch.inside_missing", step=step))

@@ -25,7 +25,7 @@ from layertap.watching.actions import act
 from layertap.watching.rules import SiteRules
 from layertap.watching.scalars import Scalars
 from layertap.watching.trigger import Reason, Rules, Step, Triggers
-from layertap.watching.trigger_birth import TriggerReport, find_birth, make_report, write_report
+from layertap.watching.trigger_report import TriggerReport, find_origin, make_report, write_report
 
 SEEN = 100_000
 """Records of a step that has not ended: a script that never steps must not fill the memory."""
@@ -200,7 +200,7 @@ class RingWriter:
             self.silenced += 1
             return
         first = None if reason is None else reason.first
-        birth = None if first is None else find_birth(records, first, self._rules.bad)
+        birth = None if first is None else find_origin(records, first, self._rules.bad)
         steps = self._empty()
         self._through = step.number + self._after
         self._kept.append(range(min(steps, default=step.number), self._through + 1))

@@ -51,7 +51,7 @@ def inconsistent(
         first = next(name for name, way in ways.items() if way == usual)
         for name, way in ways.items():
             if way != usual and name not in wrong:
-                sides = {"own": _told(found[name]), "theirs": _told(found[first])}
+                sides = {"own": _relation_text(found[name]), "theirs": _relation_text(found[first])}
                 detail = Note("audit.unlike", **sides, count=counted[0][1], first=first)
                 wrong[name] = replace(found[name], status="changed", detail=detail)
     return wrong
@@ -79,7 +79,7 @@ def _form(relation: Relation) -> tuple[object, ...]:
     return (relation.detail.code, *relation.detail.values.values()) if permuted else ()  # type: ignore[attr-defined]
 
 
-def _told(relation: Relation) -> Note:
+def _relation_text(relation: Relation) -> Note:
     if relation.rule in _PLAIN:
         return Note("audit.as_there")
     if relation.rule in ("concatenated", "interleaved", "stacked"):
@@ -101,7 +101,9 @@ def _rope_layouts(model: Weights, other: Weights, found: Mapping[str, Relation])
         partner = found.get(_partner(name))
         sound = partner is not None and partner.status in ("exact", "cast", "converted")
         if partner is not None and sound and _form(partner) != _form(relation):
-            told = Note("audit.rope_apart", own=_told(relation), theirs=_told(partner), name=_partner(name))
+            told = Note(
+                "audit.rope_apart", own=_relation_text(relation), theirs=_relation_text(partner), name=_partner(name)
+            )
         elif one_class and relation.others == (name,) and not permutes_for_rope(model.model):
             told = Note("audit.rope_one_class", first=relation.detail, model_type=str(own))
         else:

@@ -153,7 +153,7 @@ class Difference:
         if "row_index" not in data:
             return rebuild(cls, data)
         lines = {
-            name: {"index": [data[f"{name}_index"]], "share": math.nan, "relative": data[name]}
+            name: {"index": [data[f"{name}_index"]], "share": "NaN", "relative": data[name]}
             if data[f"{name}_index"] >= 0
             else None
             for name in ("row", "column")

@@ -44,7 +44,7 @@ MESSAGES = {
     "align.pairs": "{count} pairs",
     "align.prefix": "prefix: {pairs} {how}",
     "align.prefix_of": "`{drop}.` from the {side}",
-    "align.rank_parts": "the {count} ranks of the {side} hold parts of what the only rank of the other side holds",
+    "align.rank_parts": "the {count} ranks of the {side} have parts of the tensors of the other side's only rank",
     "align.reference_counts_embedding": "the reference counts the embedding as 0",
     "align.renumbered": (
         "names and contents disagree: `{stem}` is numbered differently ({how} in the candidate), as the "
@@ -55,9 +55,7 @@ MESSAGES = {
         "numbers of both sides fit; no layer's contents confirm it. {example}"
     ),
     "align.rung": "{rung}: {pairs}",
-    "align.same_bits_other_name": (
-        "the candidate's `{candidate}` holds what the reference calls `{reference}`, bit for bit"
-    ),
+    "align.same_bits_other_name": ("the candidate's `{candidate}` equals the reference's `{reference}`, bit for bit"),
     "align.shifted": "{why}: {pairs_text} by content, other than by name",
     "align.states": "{pairs}, `{states}*` as `{layers}*` ({way})",
     "align.states_by_layer": "one for each layer",

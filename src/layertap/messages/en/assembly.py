@@ -8,7 +8,7 @@ MESSAGES = {
         "not known; read one with .at(rank=...)"
     ),
     "assembly.meshes": (
-        "{site}: at step {step} the ranks {ranks} hold different tensors (data parallelism?); choose the ranks of one, "
+        "{site}: at step {step} the ranks {ranks} have different tensors (data parallelism?); choose the ranks of one, "
         "as in .at(rank=(0, 1))"
     ),
     "assembly.missing": (
@@ -28,7 +28,7 @@ MESSAGES = {
     ),
     "assembly.same_place": "{site}: two ranks have the same place in the mesh at step {step}",
     "assembly.summands": (
-        "{site}: the ranks hold summands at step {step}, from whose statistics those of the sum do not follow; "
+        "{site}: the ranks have summands at step {step}; the statistics of their sum cannot be computed from theirs; "
         ".tensor() adds them up where they were kept"
     ),
     "assembly.unknown_mesh": (

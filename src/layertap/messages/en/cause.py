@@ -2,11 +2,11 @@
 
 MESSAGES = {
     "cause.bias_summed": "{name} is added on each of {count} ranks before their sum, instead of once",
-    "cause.not_reduced": "each of the ranks {ranks} holds its own summand, and their sum is right: it is not reduced",
+    "cause.not_reduced": "each of the ranks {ranks} has its own summand, and their sum is right: no reduction ran",
     "cause.on_ranks": "on rank {ranks} of {count}",
     "cause.own_gradient": "each rank has the gradient of its own data: it is not reduced over ranks",
     "cause.parts_order": "the parts of the ranks lie in the order {order} along axis {axis}",
-    "cause.rank_part": "{name}: rank {rank} holds the part of rank {other}",
+    "cause.rank_part": "{name}: rank {rank} has the part of rank {other}",
     "cause.reduced_twice": "it is {count} × what it should be, as if it were reduced over {count} ranks once more",
     "cause.stale": "it is the value of the run before, whose inputs were others",
     "cause.summand_lost": "the sum lacks the summand of rank {rank}",

@@ -58,7 +58,7 @@ MESSAGES = {
     "cli.help_doctor": (
         "Say why a changed model goes wrong: healthy (0), code, loading, cache or idea (1), inconclusive (3)."
     ),
-    "cli.help_export": "Write a run in the layout of another tool, and say what has no place there.",
+    "cli.help_export": "Write a run in the layout of another tool, and list what that layout cannot contain.",
     "cli.help_fault": (
         "Find the module that goes wrong, and why: identical or noise (0), fault (1), inconclusive (3)."
     ),

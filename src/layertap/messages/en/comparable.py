@@ -6,7 +6,7 @@ MESSAGES = {
     "comparable.and_more_files": " and {count} more",
     "comparable.at_step": " at step {step}",
     "comparable.both_dtype": "both {dtype}",
-    "comparable.called_otherwise": "{name} contains {usual} tensors ({count} of {total}), but its name says {dtype}",
+    "comparable.called_otherwise": "{name} contains {usual} tensors ({count} of {total}), but is named {dtype}",
     "comparable.differ_from": "; they differ from position {wrong} on",
     "comparable.different_inputs": "different inputs{at}: {text}",
     "comparable.different_inputs_more": "different inputs: … and {count} more, at {count2} steps",

@@ -22,7 +22,7 @@ MESSAGES = {
         "according to the attention mask of the {side}; nothing is known of the inputs of the other side"
     ),
     "compare.overlap": (
-        "lengths {key} and {key2}: the {part} {both} positions hold the same values at {sites} (relative distance ≈ "
+        "lengths {key} and {key2}: the {part} {both} positions have the same values at {sites} (relative distance ≈ "
         "{distance:.1g}), so only these are compared"
     ),
     "compare.padding_ids": "on the {end} of the {side} there are {extra} ids {flat}; the rest is equal",

@@ -31,7 +31,7 @@ MESSAGES = {
     ),
     "fault.draws_differ": "random numbers differ between the two sides ({told}): use eval() or one dtype",
     "fault.drift": "its output moves by {drift:.2g}, by rounding {rounding:.2g}",
-    "fault.expected_module": "the {side} is a {name}; expected an nn.Module or a target that holds one",
+    "fault.expected_module": "the {side} is a {name}; expected an nn.Module or a target that contains one",
     "fault.first_above": "relative error {total:.3g}, the first in order of execution that rounding does not explain",
     "fault.first_of_kind": "the first of {count} of {count2} modules of kind {kind} that are above the floor",
     "fault.judging_candidate": "judging the candidate",

@@ -80,7 +80,7 @@ MESSAGES = {
     "formats.no_tensors_in": "{name}: no tensors in a {name2}{some}; expected {{site: tensor or array}}",
     "formats.no_tensors_or_stats": "it contains no tensors and no statistics",
     "formats.not_array": "not an array",
-    "formats.not_its_name": "its content is not what its name says",
+    "formats.not_its_name": "its content does not match its name",
     "formats.not_json": "{path}: not JSON, or not readable; the arrays are used without it",
     "formats.not_msprobe": "not msprobe's: expected JSON with 'data'",
     "formats.not_npz": "not an .npz",

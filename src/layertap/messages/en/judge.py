@@ -27,7 +27,7 @@ MESSAGES = {
     "judge.quiet_before": "the {count} sites before it differ only by rounding",
     "judge.record_ids": "record the input ids or the mask on both sides",
     "judge.record_ids_or_slice": (
-        "record the input ids or the mask on both sides, or say which part is meant with a mapping whose "
+        "record the input ids or the mask on both sides, or name the part in a mapping whose "
         "layout is slice({axis},0,{short})"
     ),
     "judge.row_share": "row {index} has {share} of the error",

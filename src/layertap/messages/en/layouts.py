@@ -6,8 +6,8 @@ MESSAGES = {
     "layouts.not_whole": "the ranks cannot be read as one, and each is compared by itself: {why}",
     "layouts.ranks_at_fault": "{site} at step {step}: the error lies in the part of rank {ranks}",
     "layouts.ranks_differ": (
-        "{site} is on several ranks, which do not hold the same at step {step}: {ranks}; the first of them was compared"
+        "{site} is on several ranks, whose tensors differ at step {step}: {ranks}; the first of them was compared"
     ),
     "layouts.reference": "reference",
-    "layouts.replicas": "replicas differ between the ranks {ranks}, which must hold the same bits",
+    "layouts.replicas": "replicas differ between the ranks {ranks}, which must be bit-identical",
 }

@@ -28,17 +28,14 @@ MESSAGES = {
     "report.no_report": "a {name} has no report; there are reports of {documents}",
     "report.note": "note: {text}",
     "report.note_line": "note: {note}",
-    "report.note_of": "note: {name}: {note}",
     "report.offline_hint": (
         "Recorded runs show where an error is first seen, not which layer causes it: lt.find_fault "
         "decides that, from both models."
     ),
     "report.only_in": "only in the {side}: {site}",
-    "report.only_not_noise": "only the {count} rows that are not noise",
     "report.plan": "plan: {step}",
     "report.scale": "error, log scale",
     "report.the_model": "(the model)",
-    "report.to_first": "to the first departure",
     "report.verdict": "{verdict}: {candidate} against {reference}: {reasons}",
     "report.worst": "furthest above the floor: {named}",
 }

@@ -31,7 +31,6 @@ MESSAGES = {
     "scan.no_logits": "{model} returned no logits [batch, tokens, vocabulary]: the scanner reads language models",
     "scan.bad_request": "expected a JSON object with prompt, ids and skip",
     "scan.no_token": "this page was opened without the token that layertap view printed: it cannot run the model",
-    "scan.running": "running",
     "scan.doing_gradients": "{side}: gradient of token {token} of {count}",
     "scan.doing_text": "{side}: text, token {token} of {count}",
     "scan.nothing_yet": "Nothing has run yet. Without a prompt and without ids the model's own inputs are run.",

@@ -19,7 +19,7 @@ MESSAGES = {
     "store.duplicate_key": "duplicate key",
     "store.durability": "durability={durability!r}: expected {value}",
     "store.exists": (
-        "{folder} already holds a run; exists='append' (--append) continues it, exists='replace' (--replace) "
+        "{folder} already contains a run; exists='append' (--append) continues it, exists='replace' (--replace) "
         "removes it, or give another folder"
     ),
     "store.exists_choice": "exists={exists!r}: expected 'error', 'append' or 'replace'",

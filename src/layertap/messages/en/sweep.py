@@ -2,15 +2,15 @@
 
 MESSAGES = {
     "sweep.first_values": "  First 10 values: {value}",
-    "sweep.groups": "{groups}",
     "sweep.alone": "{count} modes, no two of them bit-identical: {modes}",
     "sweep.mean": "  Mean: {mean:.6f}",
     "sweep.none": "no mode has a run",
     "sweep.group": "{group}: bit-identical",
     "sweep.group_reference": (
-        "{group}: bit-identical; the reference does not compute what its name says, or these settings change nothing"
+        "{group}: bit-identical; the reference does not compute in the precision of its name, or these settings change "
+        "nothing"
     ),
-    "sweep.group_not_its_name": "{group}: the reference does not compute what its name says",
+    "sweep.group_not_its_name": "{group}: the reference does not compute in the precision of its name",
     "sweep.range": "  Range: [{min:.6f}, {max:.6f}]",
     "sweep.role_shape": "{role}{leaf} (Shape: {shape}):",
     "sweep.std": "  Std:  {std:.6f}",
@@ -27,15 +27,15 @@ MESSAGES = {
     "sweep.written_since": "{file} was written by another process",
     "sweep.log": "what it printed: {path}",
     "sweep.no_effect": "{mode} sets {settings}, and not one bit differs from {other}",
-    "sweep.not_its_name": "{mode} says {says}, but computes on {bits} bits: {shown}",
-    "sweep.other_float": "{mode} says {says}, but what was seen of it is {others}",
-    "sweep.reference_failed": "the reference {wanted} has no run; the modes are held against {instead}",
+    "sweep.not_its_name": "{mode} is named {says}, but computes with {bits} bits: {shown}",
+    "sweep.other_float": "{mode} is named {says}, but its tensors are {others}",
+    "sweep.reference_failed": "the reference {wanted} has no run; the modes are compared with {instead}",
     "sweep.reference_left_out": (
-        "the reference {wanted} was not chosen; the modes are held against {instead} (--reference chooses another)"
+        "the reference {wanted} was not chosen; the modes are compared with {instead} (--reference chooses another)"
     ),
     "sweep.short": "the sample has {length} tokens, shorter than the {asked} that were asked for",
-    "sweep.no_tokens": "seq_len = {asked} was left aside: the sample holds no token ids",
-    "sweep.reserved_name": "{where}: a mode of this name would lie where the sweep keeps its own files",
+    "sweep.no_tokens": "seq_len = {asked} was ignored: the sample contains no token ids",
+    "sweep.reserved_name": "{where}: this name is reserved for the sweep's own files; choose another",
     "sweep.compiled_file": (
         "{target} is compiled, so {keys} cannot change it any more; compile it again, or give the mode a target of its "
         "own"
@@ -45,11 +45,11 @@ MESSAGES = {
         "definition, so that all modes are handed the same"
     ),
     "sweep.other_weights": (
-        "{changed} of {common} parameters that both have hold other values than the reference's; the first: {first}"
+        "{changed} of {common} common parameters have other values than the reference's; the first: {first}"
     ),
     "sweep.not_watched": "its operators could not be watched ({why}); its dtypes are known by its values alone",
     "sweep.silent": "{count} sites gave no tensor; {first}",
-    "sweep.other_sites": "{missing} sites of the reference are missing, {extra} are its alone; the first: {first}",
+    "sweep.other_sites": "{missing} sites of the reference are missing, {extra} exist only here; the first: {first}",
     "sweep.mostly_float": "{modules} modules are quantised, {share} of the parameters' values: the rest is as it was",
     "sweep.no_answer": "not answered: {mode} has no run",
     "sweep.answer_identical": "{question}: {candidate} is bit-identical to {reference}",
@@ -60,14 +60,14 @@ MESSAGES = {
     "sweep.answer_kl": "{answer}; mean KL {kl}",
     "sweep.stands_out": "{mode}: the error grows most at {sites}",
     "sweep.site_growth": "{site} ({times} × the usual step)",
-    "sweep.tokens_title": "what the model says, against {reference} ({positions} positions)",
+    "sweep.tokens_title": "the model's predictions, against {reference} ({positions} positions)",
     "sweep.tokens_nan": "{mode}: at {count} of {positions} positions the logits are not numbers on one side or both",
     "sweep.tokens_bound": (
         "tokens beyond the {top} likeliest count as one: the divergence is a lower bound (covered: {covered})"
     ),
     "sweep.depth_title": "relative error by depth, against {reference}",
     "sweep.cost": "{seconds} s, at most {jobs} at once; {disk} on disk, the largest mode alone {one}",
-    "sweep.kept": "{count} of {total} runs were there already (--fresh runs them again)",
+    "sweep.kept": "{count} of {total} runs already existed (--fresh runs them again)",
     "sweep.json": "all sites, metrics and evidence: --json, --html, or sweep.json in {folder}",
     "sweep.codes": "{dtype} on one side, taken as codes: times {scale}, plus {offset}, they fit best",
     "sweep.not_codes": (
@@ -78,7 +78,7 @@ MESSAGES = {
     "sweep.ranked_row": (
         "{path}: {share} of it (own error {own}; weights {weights}, activations {activations}, cache {cache})"
     ),
-    "sweep.ranked_module": "{row}; putting the reference back takes away {confirmed}",
+    "sweep.ranked_module": "{row}; with the reference's values there the error falls by {confirmed}",
     "sweep.ranked_injected": "{row}; its error alone in the reference makes {confirmed}",
     "sweep.ignore": "{mode}: leave these as they are",
     "sweep.not_ranked": "the layers of {mode} could not be ranked: {why}",
@@ -118,5 +118,4 @@ MESSAGES = {
     "sweep.explain_command": "{mode} is a command, and has no model here",
     "sweep.explain_batch": "{mode} is another batch of the same model",
     "sweep.explain_error": "the two could not be searched in one process ({why})",
-    "sweep.explain_float": "{mode} casts the model; both are searched on the input in its own dtype",
 }

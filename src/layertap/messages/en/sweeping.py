@@ -18,7 +18,6 @@ MESSAGES = {
         "a histogram of differences needs runs of the reference and of at least one other mode"
     ),
     "sweeping.holds_run": "{folder} contains a run; a sweep writes one run per mode, give it a folder of its own",
-    "sweeping.ideal_error": "{ratio:.3g} × the ideal {bits}-bit error",
     "sweeping.ignore": "{where}: ignore belongs to quantize, which this mode does not have",
     "sweeping.ignore_all": "; ignore excludes all of them",
     "sweeping.in_use": "{folder}: another sweep is writing here; wait for it, or give another folder",

@@ -84,7 +84,6 @@ MESSAGES = {
     "targets.not_from_this_bake": "the compiled form has no {lost}; was it made from this bake?",
     "targets.not_seen": "not visible: {collapse}: {why}",
     "targets.not_torch_save": "it is not a file of torch.save",
-    "targets.only_baked": "it has no tap: of such a file only what was baked in is visible",
     "targets.operator": (
         "the operator {shown}, which is not registered in this process; import its module first: "
         "layertap record --import {module} …, or import {module} before open_target{where}"

@@ -6,8 +6,6 @@ MESSAGES = {
     "view.origin_refused": "another origin may not read this viewer",
     "view.plan_step": "plan: {step}",
     "view.query_too_large": "{name}={text!r}: too large",
-    "view.query_whole": "{name}={text!r}: expected a whole number",
-    "view.title": "layertap",
     "view.listening": "layertap view: {url}",
     "view.stop": "Ctrl-C ends it",
     "view.missing": "the viewer needs {package}; install it with: pip install 'layertap[view]'",
@@ -53,7 +51,6 @@ MESSAGES = {
     "view.key_escape": "leave the filter, close this",
     "view.key_help": "this list",
     "view.close": "close",
-    "view.more_rows": "rows are loaded as they come into view",
     "view.at_step": "step {step}",
     "view.paired": "paired with {site} of the candidate ({rung})",
     "view.one_side": "recorded on side {side} alone: nothing to compare",
@@ -160,5 +157,5 @@ MESSAGES = {
     "view.by_token": "The ladder shows the error of token {token} alone.",
     "view.all_tokens": "back to all tokens",
     "view.unforeseen": "this part could not be made: {error}",
-    "view.empty_run": "the run holds no record of a site that was asked for; its receipt, under runs, says why",
+    "view.empty_run": "the run contains no record of a requested site; its receipt, under runs, gives the reason",
 }

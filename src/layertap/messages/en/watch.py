@@ -80,7 +80,7 @@ MESSAGES = {
     "watch.text": "a string",
     "watch.thinned": (
         "{thinned} records were removed for the disk budget: steps up to {through} are further apart "
-        "than the schedule says; disk= allows more"
+        "than the schedule asks for; disk= allows more"
     ),
     "watch.what": "watch: what={what}: choose from {known}",
     "watch.whole": "a whole number",

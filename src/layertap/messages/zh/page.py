@@ -41,7 +41,6 @@ MESSAGES = {
     "page.sites_at": "按执行顺序排列的位置，第 {step} 步",
     "page.born": "最先出现的非有限值：{site}（{nan} 个 NaN，{inf} 个 Inf）",
     "page.trigger": "触发",
-    "page.loss": "损失",
     "page.over_steps": "各位置随步数的变化",
     "page.apart": "两次训练随步数的变化",
     "page.attention": "注意力图",

@@ -21,16 +21,13 @@ MESSAGES = {
     "report.no_report": "{name} 没有报告；可以生成报告的有 {documents}",
     "report.note": "注意：{text}",
     "report.note_line": "注意：{note}",
-    "report.note_of": "注意：{name}：{note}",
     "report.offline_hint": (
         "离线记录只能说明误差最先出现在哪里，不能说明是哪一层造成的；要确定来源，请对两个模型使用 lt.find_fault。"
     ),
     "report.only_in": "只在{side}侧：{site}",
-    "report.only_not_noise": "只看非舍入的 {count} 行",
     "report.plan": "步骤：{step}",
     "report.scale": "误差（对数刻度）",
     "report.the_model": "（整个模型）",
-    "report.to_first": "跳到首个偏离",
     "report.verdict": "{verdict}：{candidate} 对比 {reference}：{reasons}",
     "report.worst": "超出下限最多的位置：{named}",
 }

@@ -31,7 +31,6 @@ MESSAGES = {
     "scan.no_logits": "{model} 没有返回形状为 [批, token, 词表] 的 logits：扫描只适用于语言模型",
     "scan.bad_request": "应为包含 prompt、ids 和 skip 的 JSON 对象",
     "scan.no_token": "打开本页时没有带上 layertap view 打印的令牌：不能运行模型",
-    "scan.running": "正在运行",
     "scan.doing_gradients": "{side}：第 {token} / {count} 个 token 的梯度",
     "scan.doing_text": "{side}：生成第 {token} / {count} 个 token",
     "scan.nothing_yet": "还没有运行过。不给提示词也不给 id 时，运行模型自带的输入。",

@@ -2,7 +2,6 @@
 
 MESSAGES = {
     "sweep.first_values": "  前 10 个值：{value}",
-    "sweep.groups": "{groups}",
     "sweep.alone": "{count} 个模式，两两均不逐位相同：{modes}",
     "sweep.mean": "  均值：{mean:.6f}",
     "sweep.none": "没有任何模式留下运行结果",
@@ -96,5 +95,4 @@ MESSAGES = {
     "sweep.explain_command": "{mode} 是一个命令，这里没有它的模型",
     "sweep.explain_batch": "{mode} 是同一模型的另一种批次",
     "sweep.explain_error": "无法在同一进程中查找两者（{why}）",
-    "sweep.explain_float": "{mode} 转换了模型的数据类型；两者各用自己的数据类型的输入",
 }

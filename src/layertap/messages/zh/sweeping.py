@@ -14,7 +14,6 @@ MESSAGES = {
     "sweeping.grid_step": "，步长 {first:.4g}",
     "sweeping.histogram_runs": "差值直方图需要参考模式和至少一个其他模式的运行",
     "sweeping.holds_run": "{folder} 中已有一次运行；扫描会为每个模式写一次运行，请给它单独的文件夹",
-    "sweeping.ideal_error": "理想 {bits} 位误差的 {ratio:.3g} 倍",
     "sweeping.ignore": "{where}：ignore 用于 quantize，而该模式没有 quantize",
     "sweeping.ignore_all": "；ignore 排除了全部",
     "sweeping.in_use": "{folder}：另一次扫描正在写入；请等待，或给出其他文件夹",

@@ -75,7 +75,6 @@ MESSAGES = {
     "targets.not_from_this_bake": "编译后的形式没有 {lost}；它是由这次 bake 得到的吗？",
     "targets.not_seen": "无法看到：{collapse}：{why}",
     "targets.not_torch_save": "它不是 torch.save 写的文件",
-    "targets.only_baked": "它没有探针：这种文件只能看到烘焙进去的内容",
     "targets.operator": (
         "算子 {shown} 在此进程中没有注册；请先导入其模块：layertap record --import {module} …，或在 "
         "open_target 之前 import {module}{where}"

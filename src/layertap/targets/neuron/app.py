@@ -114,7 +114,7 @@ class App(Reader):
         self._probed = False
         self._replayed: ForwardCall | None = None
         self._before: Ran | None = None
-        self._told: dict[str, None] = {}
+        self._notes: dict[str, None] = {}
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:
         if self._replayed is not None:
@@ -122,8 +122,8 @@ class App(Reader):
             if self._before is not None and wanted:
                 ran.notes.extend(moved(ran, self._before, frozenset()))
             self._before = ran
-            self._told |= dict.fromkeys(ran.notes)
-            return replace(ran, notes=list(self._told))
+            self._notes |= dict.fromkeys(ran.notes)
+            return replace(ran, notes=list(self._notes))
         fresh = self._probe(args, kwargs, wanted)
         ran = self._call(args, kwargs, wanted)
         ran.notes.extend(fresh(ran) if fresh is not None else [])

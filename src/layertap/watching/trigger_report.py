@@ -12,15 +12,14 @@ from layertap.durable import replacing
 from layertap.errors import BadArgument, CorruptRun
 from layertap.files import parse_json, read_bytes
 from layertap.messages import printable, tr
-from layertap.plain import from_plain
-from layertap.result import Note
+from layertap.result import Note, rebuild
 from layertap.site import Record
 from layertap.store.runfile import plain
 from layertap.watching.trigger import LOSS, STATE, UPDATE, Step, nonfinite_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Birth:
+class Origin:
     """The first non-finite values of a training."""
 
     step: int
@@ -47,7 +46,7 @@ class TriggerReport:
     epoch: int | None
     batch: int | None
     rank: int
-    birth: Birth | None
+    birth: Origin | None
     loss: float | None
     inputs: tuple[dict[str, Any], ...]
     """The batch: name, shape, dtype and fingerprint of each of the model's own inputs in this step."""
@@ -81,13 +80,13 @@ class TriggerReport:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TriggerReport:
-        found: TriggerReport = from_plain(cls, data)
+        found = rebuild(cls, data)
         if any(not {"name", "dtype", "shape", "fingerprint"} <= set(given) for given in found.inputs):
             raise ValueError(tr("trigger.input_parts"))
         return found
 
 
-def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record], bool]) -> Birth:
+def find_origin(records: Sequence[Record], first: Record, bad: Callable[[Record], bool]) -> Origin:
     """Reports the first bad record of a step; `records` in order of execution."""
     earlier = [record for record in records if record.order < first.order and not bad(record)]
     before = next((r for r in reversed(earlier) if _same_way(r, first)), None)
@@ -108,7 +107,7 @@ def find_birth(records: Sequence[Record], first: Record, bad: Callable[[Record],
             text += Note("trigger.before", before=before.site)
         elif where == "forward" and not any(r.site.role == "input" and not r.site.path for r in records):
             text += Note("trigger.no_batch")
-    return Birth(
+    return Origin(
         step=first.step,
         site=str(first.site),
         kind=first.kind,
@@ -172,7 +171,7 @@ def make_report(
     reason: str,
     step: Step,
     records: Sequence[Record],
-    birth: Birth | None,
+    birth: Origin | None,
     rank: int,
     steps: Sequence[int],
     *,
