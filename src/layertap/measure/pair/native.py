@@ -105,8 +105,18 @@ def fingerprint(raw: npt.NDArray[np.uint8], size: int, offset: int) -> int:
 
 
 def threads() -> int:
-    """As many as the process may run at once."""
+    """As many as the process may run at once, or as `use_threads` has it."""
+    if _most:
+        return _most[0]
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_threads(count: int) -> None:
+    """So many threads from now on; the numbers are the same with any."""
+    _most[:] = [count]
+
+
+_most: list[int] = []
 
 
 @lru_cache(maxsize=1)
