@@ -88,6 +88,7 @@ class RayEngine:
         if self._ours:
             self._ours = False
             self._ray.shutdown()
+            _print_reports(True)
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -155,6 +156,7 @@ class RayEngine:
             settings["address"] = self.address
         try:
             self._ours = True
+            _print_reports(False)
             self._ray.init(**settings)
         except (LayertapError, KeyboardInterrupt):
             raise
@@ -183,6 +185,14 @@ def _ray() -> Any:
     except ImportError as error:
         raise MissingExtra(tr("engine.needs_ray")) from error
     return ray
+
+
+def _print_reports(shown: bool) -> None:
+    """Whether Ray prints what its node reports (a worker that died): on standard output, where JSON would be spoiled."""
+    from ray._private import worker
+
+    if hasattr(worker, "_worker_logs_enabled"):  # of its own progress bars; there is no public switch
+        worker._worker_logs_enabled = shown
 
 
 def _reach(address: str) -> None:
