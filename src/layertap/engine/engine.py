@@ -43,11 +43,14 @@ class Engine(Protocol):
         here: Any,
         there: Callable[[], Recipe],
         called: Callable[[Item], str],
+        processors: int = 1,
+        at_once: int | None = None,
     ) -> Iterator[Found]:
         """`work(state, item)` for each item, in the items' order; an item is taken only when there is room for it.
 
         `here` is the state for this process, `there()` tells others how to make theirs, and `called` what an item is
-        called in an error. An exception of the work comes out as the same exception.
+        called in an error. An exception of the work comes out as the same exception. Of the processors of another
+        process the work takes so many, and at most `at_once` items are at work.
         """
 
 
@@ -66,8 +69,10 @@ class InProcess:
         items: Iterable[Item],
         *,
         here: Any,
-        there: Callable[[], Recipe],  # noqa: ARG002
-        called: Callable[[Item], str],  # noqa: ARG002
+        there: Callable[[], Recipe],
+        called: Callable[[Item], str],
+        processors: int = 1,
+        at_once: int | None = None,
     ) -> Iterator[Found]:
         return map(partial(work, here), items)
 

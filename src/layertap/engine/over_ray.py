@@ -101,9 +101,11 @@ class RayEngine:
         work: Callable[[Any, Item], Found],
         items: Iterable[Item],
         *,
-        here: Any,  # noqa: ARG002
+        here: Any,
         there: Callable[[], Recipe],
         called: Callable[[Item], str],
+        processors: int = 1,
+        at_once: int | None = None,
     ) -> Iterator[Found]:
         ray, waiting = self._ray, deque[tuple[str, Any]]()
         if ray is None:
@@ -111,10 +113,12 @@ class RayEngine:
         # Under a reference within a list, which Ray does not resolve: a worker fetches it once, not for each task.
         given = [ray.put(_pickled(there(), tr("engine.the_sources")))]
         job = _Job(secrets.token_hex(8), layertap.__version__, language(), os.getcwd())
-        task = ray.remote(num_cpus=1, max_retries=self.retries)(_do)
-        room = AHEAD * (self.workers or max(1, int(ray.cluster_resources().get("CPU", 1))))
+        processors = max(1, min(processors, int(max(node["Resources"].get("CPU", 1) for node in ray.nodes()))))
+        task = ray.remote(num_cpus=processors, max_retries=self.retries)(_do)
+        room = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)) // processors)
         if self.workers is not None and not self._ours:
             room = self.workers  # of a Ray that others have started, no more than these are asked for
+        room = min(room, at_once or room)
         try:
             for item in items:
                 name = called(item)

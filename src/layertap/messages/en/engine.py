@@ -16,6 +16,9 @@ MESSAGES = {
         "{name} is in memory, where Ray workers cannot read it; give its folder or file, or leave engine= out"
     ),
     "engine.in_worker": "{name}, in a Ray worker:\n{trace}",
+    "engine.live_weights": (
+        "{name} is in this process, where Ray workers cannot read it; save it and give its path, or leave engine= out"
+    ),
     "engine.lost": "{name}: the Ray workers that worked on it were lost, {retries} retries included: {kind}: {why}",
     "engine.needs_ray": "engine='ray' needs Ray; install it with: pip install 'layertap[ray]'",
     "engine.not_sent": "{name} cannot be sent to a Ray worker: {why}",

@@ -9,6 +9,7 @@ MESSAGES = {
     "engine.failed": "{name}：{why}（由 Ray 工作进程抛出）",
     "engine.in_memory": "{name} 在内存中，Ray 工作进程无法读取；请给出其文件夹或文件，或去掉 engine=",
     "engine.in_worker": "{name}，在 Ray 工作进程中：\n{trace}",
+    "engine.live_weights": "{name} 在本进程中，Ray 工作进程无法读取；请保存后给出其路径，或去掉 engine=",
     "engine.lost": "{name}：处理它的 Ray 工作进程均已丢失（已重试 {retries} 次）：{kind}：{why}",
     "engine.needs_ray": "engine='ray' 需要 Ray；安装命令：pip install 'layertap[ray]'",
     "engine.not_sent": "{name} 无法发送给 Ray 工作进程：{why}",
