@@ -49,7 +49,7 @@ def measured_pairs(engine: Engine, sides: Sides, pairs: Iterable[Told]) -> Itera
             yield pair, sides.measure(pair, same)
         return
     ahead, behind = tee(_batches(pairs))
-    sent = ([told for told in batch if _keeps(told[0])] for batch in ahead)
+    sent = ([told for told in batch if _reads(sides, told[0])] for batch in ahead)
     found = engine.map(
         _measure_all,
         (some for some in sent if some),
@@ -58,9 +58,9 @@ def measured_pairs(engine: Engine, sides: Sides, pairs: Iterable[Told]) -> Itera
         called=_called,
     )
     for batch in behind:
-        measured = iter(next(found)) if any(_keeps(pair) for pair, _ in batch) else iter(())
+        measured = iter(next(found)) if any(_reads(sides, pair) for pair, _ in batch) else iter(())
         for pair, same in batch:
-            yield pair, next(measured) if _keeps(pair) else sides.measure(pair, same)
+            yield pair, next(measured) if _reads(sides, pair) else sides.measure(pair, same)
 
 
 def _batches(pairs: Iterable[Told]) -> Iterator[list[Told]]:
@@ -84,8 +84,10 @@ def _bytes(record: Record) -> int:
     return 0 if record.kept == "stats" else size_of(record.kept_dtype, record.kept_shape) or 0
 
 
-def _keeps(pair: Pair) -> bool:
-    return any(record.kept != "stats" for record in _both(pair))
+def _reads(sides: Sides, pair: Pair) -> bool:
+    """Whether something that was kept is read to measure a pair: both, or one whose bytes are checked."""
+    both = all(record.kept != "stats" for record in _both(pair))
+    return both or any(run.checks(record) for run, record in zip(sides[:2], _both(pair), strict=True))
 
 
 def _called(batch: Sequence[Told]) -> str:
@@ -131,12 +133,11 @@ class _Given:
 
 
 def _given(sides: Sides) -> _Given:
-    sources = []
-    for run in (sides.reference, sides.candidate):
-        sources.append(_Source.of(run))
-        if not run.source and _has_kept(run):
-            raise BadArgument(tr("engine.in_memory", name=run.name))
-    return _Given(reference=sources[0], candidate=sources[1], trims=tuple(sides.trims), limits=dict(sides.limits))
+    runs = sides.reference, sides.candidate
+    if all(map(_has_kept, runs)) and (gone := [run for run in runs if not run.source]):
+        raise BadArgument(tr("engine.in_memory", name=gone[0].name))
+    one, other = map(_Source.of, runs)
+    return _Given(reference=one, candidate=other, trims=tuple(sides.trims), limits=dict(sides.limits))
 
 
 def _has_kept(run: Run) -> bool:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-import layertap
+from layertap import __version__
 from layertap.engine.engine import Recipe
 from layertap.errors import BadArgument, EngineError, LayertapError, MissingExtra
 from layertap.messages import language, tr
@@ -112,7 +112,7 @@ class RayEngine:
             raise BadArgument(tr("engine.closed"))
         # Under a reference within a list, which Ray does not resolve: a worker fetches it once, not for each task.
         given = [ray.put(_pickled(there(), tr("engine.the_sources")))]
-        job = _Job(secrets.token_hex(8), layertap.__version__, language(), os.getcwd())
+        job = _Job(secrets.token_hex(8), __version__, language(), os.getcwd())
         processors = max(1, min(processors, int(max(node["Resources"].get("CPU", 1) for node in ray.nodes()))))
         task = ray.remote(num_cpus=processors, max_retries=self.retries)(_do)
         room = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)) // processors)
@@ -192,7 +192,7 @@ def _ray() -> Any:
 
 
 def _print_reports(shown: bool) -> None:
-    """Whether Ray prints what its node reports (a worker that died): on standard output, where JSON would be spoiled."""
+    """Whether Ray prints what its node reports (a worker that died). It does so on standard output, and spoils JSON."""
     from ray._private import worker
 
     if hasattr(worker, "_worker_logs_enabled"):  # of its own progress bars; there is no public switch
@@ -217,7 +217,7 @@ def _pickled(value: Any, name: str) -> bytes:
     from ray import cloudpickle
 
     try:
-        found: bytes = cloudpickle.dumps(value)
+        found: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise BadArgument(tr("engine.not_sent", name=name, why=_first_line(error))) from error
     return found
@@ -278,8 +278,8 @@ def _do(job: _Job, given: list[Any], work: Callable[[Any, Any], Any], item: byte
 
 
 def _prepared(job: _Job, given: list[Any]) -> Any:
-    if job.version != layertap.__version__:
-        raise EngineError(tr("engine.versions", here=job.version, there=layertap.__version__))
+    if job.version != __version__:
+        raise EngineError(tr("engine.versions", here=job.version, there=__version__))
     import ray
 
     os.environ["LAYERTAP_LANG"] = job.language  # texts of results are made here too

@@ -103,7 +103,7 @@ class Weights:
     config: dict[str, Any] = field(default_factory=dict)
     """What is beside a checkpoint in config.json, or belongs to the model."""
     source: tuple[str, ...] = ()
-    """The files and folders that another process reads the same from; empty where something is in this process alone."""
+    """The files and folders that another process reads the same from; empty where something is in memory."""
     called: Callable[[str], str | None] | None = None
     """As hints, where the format has names of its own: what a model calls a tensor → what it is called here."""
 

@@ -6,7 +6,7 @@ Which tensors are partners is decided here, and so is the search among the rest,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -22,6 +22,8 @@ from layertap.weights.sources import open_weights
 Pair = tuple[Entry, Entry]
 Names = tuple[str, str]
 Valued = Callable[[Sides, Entry, Entry], Relation | None]
+
+T = TypeVar("T")
 
 TOGETHER = 64
 """Tensors that a task measures at most."""
@@ -41,7 +43,7 @@ class Measuring:
     def same(self, pairs: Sequence[Pair]) -> list[Same]:
         """As `same.compare`, and the bytes that were read move the bar."""
         found: list[Same] = []
-        for one in self._map(_same, _batches(pairs)):
+        for one in self._map(_same, pairs):
             found += one.found
             self._sides.tick(one.read)
         return found
@@ -58,12 +60,12 @@ class Measuring:
         """As `same.finite`."""
         return list(self._flat(_finite, [(entry, entry) for entry in entries]))
 
-    def _flat(self, work, pairs):  # type: ignore[no-untyped-def]
-        for found in self._map(work, _batches(pairs)):
+    def _flat(self, work: Callable[[Sides, Sequence[Names]], list[T]], pairs: Sequence[Pair]) -> Iterator[T]:
+        for found in self._map(work, pairs):
             yield from found
 
-    def _map(self, work, batches):  # type: ignore[no-untyped-def]
-        return self._engine.map(work, batches, here=self._sides, there=self._recipe, called=_called)
+    def _map(self, work: Callable[[Sides, Sequence[Names]], T], pairs: Sequence[Pair]) -> Iterator[T]:
+        return self._engine.map(work, _batches(pairs), here=self._sides, there=self._recipe, called=_called)
 
     def _recipe(self) -> Recipe:
         model, other = (weights.source for weights in (self._sides.model, self._sides.other))
@@ -103,7 +105,7 @@ class _SameRead(NamedTuple):
 
 def _open(given: _Given) -> Sides:
     torch.set_num_threads(given.threads)  # another number may give other bits
-    return Sides(*(_weights(source) for source in (given.model, given.other)), None)
+    return Sides(_weights(given.model), _weights(given.other), None)
 
 
 def _weights(source: tuple[str, ...]) -> Weights:

@@ -39,9 +39,7 @@ def open_weights(source: Any) -> Weights:
         if path.suffix == ".json" and not path.name.endswith(".index.json") and path.is_file():
             return replace(as_weights(read_fingerprints(path)), source=(str(path),))
         entries = checkpoint_entries(path)
-        return Weights(
-            name=str(path), entries=entries, config=_config(path), source=(str(path),), called=_names(path)
-        )
+        return Weights(name=str(path), entries=entries, config=_config(path), source=(str(path),), called=_names(path))
     if isinstance(source, (list, tuple)) and source:
         return _joined([open_weights(part) for part in source])
     raise BadArgument(tr("audit.bad_source", type=type(source).__name__))

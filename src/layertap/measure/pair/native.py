@@ -104,7 +104,9 @@ def _run(library: ctypes.CDLL, pair: _PairStruct, end: int) -> None:
     arguments: tuple[object, ...] = (ctypes.byref(pair),)
     if end < count or pair.merged:
         chunks, rows, columns = _chunks(library, pair)
-        line, within = divmod(end, rows * pair.columns)  # a chunk is whole lines of that many elements, or a part of one
+        line, within = divmod(
+            end, rows * pair.columns
+        )  # a chunk is whole lines of that many elements, or a part of one
         stop = chunks if end == count else line * -(-pair.columns // columns) + (within // columns if rows == 1 else 0)
         pair.next = pair.merged
         work, arguments = library.layertap_pair_until, (*arguments, ctypes.c_int64(stop))
