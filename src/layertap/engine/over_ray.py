@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from layertap import __version__
 from layertap.engine.engine import Recipe
 from layertap.errors import BadArgument, EngineError, LayertapError, MissingExtra
 from layertap.messages import language, tr
@@ -112,7 +111,7 @@ class RayEngine:
             raise BadArgument(tr("engine.closed"))
         # Under a reference within a list, which Ray does not resolve: a worker fetches it once, not for each task.
         given = [ray.put(_pickled(there(), tr("engine.the_sources")))]
-        job = _Job(secrets.token_hex(8), __version__, language(), os.getcwd())
+        job = _Job(secrets.token_hex(8), _version(), language(), os.getcwd())
         processors = max(1, min(processors, int(max(node["Resources"].get("CPU", 1) for node in ray.nodes()))))
         task = ray.remote(num_cpus=processors, max_retries=self.retries)(_do)
         room = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)) // processors)
@@ -223,6 +222,11 @@ def _pickled(value: Any, name: str) -> bytes:
     return found
 
 
+def _version() -> str:
+    """Of layertap; its index card is not imported by those whom it imports."""
+    return str(sys.modules["layertap"].__dict__["__version__"])
+
+
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
@@ -278,8 +282,8 @@ def _do(job: _Job, given: list[Any], work: Callable[[Any, Any], Any], item: byte
 
 
 def _prepared(job: _Job, given: list[Any]) -> Any:
-    if job.version != __version__:
-        raise EngineError(tr("engine.versions", here=job.version, there=__version__))
+    if job.version != _version():
+        raise EngineError(tr("engine.versions", here=job.version, there=_version()))
     import ray
 
     os.environ["LAYERTAP_LANG"] = job.language  # texts of results are made here too

@@ -24,6 +24,7 @@ Names = tuple[str, str]
 Valued = Callable[[Sides, Entry, Entry], Relation | None]
 
 T = TypeVar("T")
+_Found = tuple[Relation | None, Differences | None]
 
 TOGETHER = 64
 """Tensors that a task measures at most."""
@@ -50,8 +51,8 @@ class Measuring:
 
     def valued(self, pairs: Sequence[Pair], valued: Valued) -> Iterator[Relation | None]:
         """What `valued` finds for each pair; the differences that it had to measure are known here from then on."""
-        work = _Valuing(valued)
-        for (entry, source), (relation, apart) in zip(pairs, self._flat(work, pairs), strict=True):
+        found: Iterator[_Found] = self._flat(_Valuing(valued).all, pairs)
+        for (entry, source), (relation, apart) in zip(pairs, found, strict=True):
             if apart is not None:
                 self._sides.keep(entry, source, apart)
             yield relation
@@ -124,7 +125,7 @@ def _same(sides: Sides, batch: Sequence[Names]) -> _SameRead:
 class _Valuing(NamedTuple):
     valued: Valued
 
-    def __call__(self, sides: Sides, batch: Sequence[Names]) -> list[tuple[Relation | None, Differences | None]]:
+    def all(self, sides: Sides, batch: Sequence[Names]) -> list[_Found]:
         return [
             (self.valued(sides, entry, source), sides.known(entry, source)) for entry, source in _pairs(sides, batch)
         ]
