@@ -16,8 +16,6 @@ import time
 from pathlib import Path
 from threading import Event, Thread
 
-from sparse_runs import write
-
 import layertap as lt
 from layertap.engine.over_ray import RayEngine
 
@@ -27,6 +25,8 @@ LIMIT = 10**9
 
 
 def main() -> None:
+    from sparse_runs import write
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--gigabytes", type=float, default=50)
     parser.add_argument("--workers", type=int, default=2)

@@ -21,7 +21,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
@@ -70,8 +70,8 @@ class RayEngine:
         global _imported_here
         # Ray reads these when it is imported: who imported it before us has chosen.
         _imported_here = _imported_here or "ray" not in sys.modules
-        if self.address is None and _imported_here and "RAY_AUTH_MODE" not in os.environ:
-            self._set_environment()
+        if self.address is None:
+            self._set_environment(_ENVIRONMENT if _imported_here and "RAY_AUTH_MODE" not in os.environ else {})
         try:
             self._ray = _ray()
             if not self._ray.is_initialized():
@@ -171,15 +171,15 @@ class RayEngine:
             if threading.current_thread() is threading.main_thread() and handler is not None:
                 signal.signal(signal.SIGTERM, handler)  # Ray sets one and leaves it
 
-    def _set_environment(self) -> None:
-        for name, value in _ENVIRONMENT.items():
+    def _set_environment(self, wanted: Mapping[str, str]) -> None:
+        for name, value in wanted.items():
             if name not in os.environ:
                 self._before[name] = None
                 os.environ[name] = value
         # The workers find what this process finds, in the same order.
         self._before["PYTHONPATH"] = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)
-        self._before["RAY_AUTH_MODE"] = None  # which Ray sets when it starts
+        self._before["RAY_AUTH_MODE"] = os.environ.get("RAY_AUTH_MODE")  # which Ray sets when it starts
 
 
 def _ray() -> Any:
