@@ -38,7 +38,7 @@ from layertap.compare.comparable import Comparability, comparable
 from layertap.compare.estimates import blocks_of
 from layertap.compare.floors import measured_floors
 from layertap.compare.layouts import AsOne, doubts, judge_replicas, merge_ranks, ranks_at_fault, read_as_one
-from layertap.compare.measured_pairs import Sides, Told, measured_pairs
+from layertap.compare.measured_pairs import RunPair, Told, measured_pairs
 from layertap.compare.measuring import PartialPairs
 from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
 from layertap.compare.result import Alignment, Pair, Report, Row
@@ -131,7 +131,7 @@ def _diff(
         alignment = chosen(alignment, sites)
     floors = _floors(engine, reference, floor)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
-    sides = Sides(reference, candidate, alignment.trims, limits)
+    sides = RunPair(reference, candidate, alignment.trims, limits)
     parts = PartialPairs()
     told = told_precision(reference, candidate)
     roundoff = roundoff_of(reference, candidate, computing=[reference])
@@ -176,7 +176,7 @@ def _diff(
 
 def _measured(
     engine: Engine,
-    sides: Sides,
+    sides: RunPair,
     alignment: Alignment,
     progress: Callable[[int, int], None] | None,
     parts: PartialPairs,
@@ -190,7 +190,7 @@ def _measured(
 
 def _by_blocks(
     engine: Engine,
-    sides: Sides,
+    sides: RunPair,
     alignment: Alignment,
     roundoff: float,
     progress: Callable[[int, int], None] | None,

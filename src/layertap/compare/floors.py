@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from layertap.compare.align import align
-from layertap.compare.measured_pairs import Sides, measured_pairs
+from layertap.compare.measured_pairs import RunPair, measured_pairs
 from layertap.engine import Engine
 from layertap.judge.floor import Floor, FloorKey, key_of
 from layertap.store import Run
@@ -18,7 +18,7 @@ def measured_floors(engine: Engine, reference: Run, floors: Sequence[Run]) -> di
     for run in floors:
         alignment = align(reference, run)
         pairs = ((pair, False) for pair in alignment.pairs)
-        for pair, measured in measured_pairs(engine, Sides(reference, run, alignment.trims), pairs):
+        for pair, measured in measured_pairs(engine, RunPair(reference, run, alignment.trims), pairs):
             if math.isnan(measured.error):
                 continue
             here = measured.difference

@@ -30,7 +30,7 @@ Told = tuple[Pair, bool]
 """A pair, and whether it is known to be bit-identical."""
 
 
-class Sides(NamedTuple):
+class RunPair(NamedTuple):
     """Two runs, and how their pairs are measured."""
 
     reference: Run
@@ -42,7 +42,7 @@ class Sides(NamedTuple):
         return measure_pair(self.reference, self.candidate, pair, self.trims, same=same, **self.limits)
 
 
-def measured_pairs(engine: Engine, sides: Sides, pairs: Iterable[Told]) -> Iterator[tuple[Pair, Measured]]:
+def measured_pairs(engine: Engine, sides: RunPair, pairs: Iterable[Told]) -> Iterator[tuple[Pair, Measured]]:
     """Each pair with its measurement. Other processes get those of which something was kept; the rest is done here."""
     if not engine.remote:
         for pair, same in pairs:
@@ -84,7 +84,7 @@ def _bytes(record: Record) -> int:
     return 0 if record.kept == "stats" else size_of(record.kept_dtype, record.kept_shape) or 0
 
 
-def _reads(sides: Sides, pair: Pair) -> bool:
+def _reads(sides: RunPair, pair: Pair) -> bool:
     """Whether something that was kept is read to measure a pair: both, or one whose bytes are checked."""
     both = all(record.kept != "stats" for record in _both(pair))
     return both or any(run.checks(record) for run, record in zip(sides[:2], _both(pair), strict=True))
@@ -96,7 +96,7 @@ def _called(batch: Sequence[Told]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
+class _RunSource:
     """How another process opens a run."""
 
     name: str
@@ -107,7 +107,7 @@ class _Source:
     count: int
 
     @classmethod
-    def of(cls, run: Run) -> _Source:
+    def of(cls, run: Run) -> _RunSource:
         whole = bool(run.info.get("ranks_merged")) and run.path is None
         return cls(name=run.name, address=run.source, merged=whole, verify=run.verify, count=run.count)
 
@@ -125,19 +125,19 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
-    reference: _Source
-    candidate: _Source
+class _RunsGiven:
+    reference: _RunSource
+    candidate: _RunSource
     trims: tuple[Trim, ...]
     limits: dict[str, float]
 
 
-def _given(sides: Sides) -> _Given:
+def _given(sides: RunPair) -> _RunsGiven:
     runs = sides.reference, sides.candidate
     if all(map(_has_kept, runs)) and (gone := [run for run in runs if not run.source]):
         raise BadArgument(tr("engine.in_memory", name=gone[0].name))
-    one, other = map(_Source.of, runs)
-    return _Given(reference=one, candidate=other, trims=tuple(sides.trims), limits=dict(sides.limits))
+    one, other = map(_RunSource.of, runs)
+    return _RunsGiven(reference=one, candidate=other, trims=tuple(sides.trims), limits=dict(sides.limits))
 
 
 def _has_kept(run: Run) -> bool:
@@ -145,11 +145,11 @@ def _has_kept(run: Run) -> bool:
     return any(kept != "stats" for kept in index.values("kept", index.ordered).tolist())
 
 
-def _open(given: _Given) -> Sides:
+def _open(given: _RunsGiven) -> RunPair:
     """In a worker: both runs, opened once. Each worker has one thread, since there are as many as processors."""
     native.use_threads(1)
-    return Sides(given.reference.open(), given.candidate.open(), given.trims, given.limits)
+    return RunPair(given.reference.open(), given.candidate.open(), given.trims, given.limits)
 
 
-def _measure_all(sides: Sides, batch: Sequence[Told]) -> list[Measured]:
+def _measure_all(sides: RunPair, batch: Sequence[Told]) -> list[Measured]:
     return [sides.measure(pair, same) for pair, same in batch]

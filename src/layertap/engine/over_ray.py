@@ -111,7 +111,7 @@ class RayEngine:
             raise BadArgument(tr("engine.closed"))
         # Under a reference within a list, which Ray does not resolve: a worker fetches it once, not for each task.
         given = [ray.put(_pickled(there(), tr("engine.the_sources")))]
-        job = _Job(secrets.token_hex(8), _version(), language(), os.getcwd())
+        job = _MapJob(secrets.token_hex(8), _version(), language(), os.getcwd())
         processors = max(1, min(processors, int(max(node["Resources"].get("CPU", 1) for node in ray.nodes()))))
         task = ray.remote(num_cpus=processors, max_retries=self.retries)(_do)
         room = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)) // processors)
@@ -141,7 +141,7 @@ class RayEngine:
                 raise EngineError(tr("engine.cannot_run", name=name, why=last)) from error
             told = {"name": name, "retries": self.retries, "kind": type(error).__name__}
             raise EngineError(tr("engine.lost", **told, why=last)) from error
-        if isinstance(found, _Failure):
+        if isinstance(found, _TaskFailure):
             found.raise_for(name)
         return found
 
@@ -235,7 +235,7 @@ def _first_line(error: BaseException) -> str:
 # What follows runs in a worker.
 
 
-class _Job(NamedTuple):
+class _MapJob(NamedTuple):
     """What all tasks of one `map` have in common."""
 
     token: str
@@ -244,7 +244,7 @@ class _Job(NamedTuple):
     folder: str
 
 
-class _Failure(NamedTuple):
+class _TaskFailure(NamedTuple):
     """What a task raised."""
 
     error: bytes
@@ -267,7 +267,7 @@ _state: dict[str, Any] = {}
 """What this worker prepared for the map that it works for."""
 
 
-def _do(job: _Job, given: list[Any], work: Callable[[Any, Any], Any], item: bytes) -> Any:
+def _do(job: _MapJob, given: list[Any], work: Callable[[Any, Any], Any], item: bytes) -> Any:
     try:
         if job.token not in _state:
             _state.clear()
@@ -278,10 +278,10 @@ def _do(job: _Job, given: list[Any], work: Callable[[Any, Any], Any], item: byte
             pickled = pickle.dumps(error)
         except Exception:  # noqa: BLE001  whatever it holds, its text can be sent
             pickled = b""
-        return _Failure(pickled, _first_line(error), traceback.format_exc())
+        return _TaskFailure(pickled, _first_line(error), traceback.format_exc())
 
 
-def _prepared(job: _Job, given: list[Any]) -> Any:
+def _prepared(job: _MapJob, given: list[Any]) -> Any:
     if job.version != _version():
         raise EngineError(tr("engine.versions", here=job.version, there=_version()))
     import ray

@@ -50,7 +50,7 @@ def run_jobs_by(
 # What follows runs in a worker.
 
 
-class _End(NamedTuple):
+class _JobEnd(NamedTuple):
     """What became of a job."""
 
     outcome: dict[str, Any]
@@ -66,7 +66,7 @@ def _nothing(_: object) -> None:
     return None
 
 
-def _run(_: None, job: Job) -> _End:
+def _run(_: None, job: Job) -> _JobEnd:
     job.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="try-", dir=job.folder))
 
@@ -93,7 +93,7 @@ def _run(_: None, job: Job) -> _End:
             shutil.rmtree(place)
         os.replace(folder / name, place)
     folder.rmdir()
-    return _End(moved(tried.outcome, folder, job.folder), tried.error, tried.log, tried.seconds, tried.peak, files)
+    return _JobEnd(moved(tried.outcome, folder, job.folder), tried.error, tried.log, tried.seconds, tried.peak, files)
 
 
 def _as_json(path: Path) -> str:

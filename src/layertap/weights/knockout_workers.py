@@ -37,7 +37,7 @@ def effects(
         devices = {str(tensor.device) for tensor in model.state_dict().values()} - {"cpu"}
         if devices:  # Ray gives a worker no accelerator unless it is asked for one
             raise BadArgument(tr("engine.device", device=min(devices)))
-        given = _Given(None if build else model, build, measured.batches, marks(model), torch.get_num_threads())
+        given = _KnockoutGiven(None if build else model, build, measured.batches, marks(model), torch.get_num_threads())
         return Recipe(prepare=_made, given=given)
 
     return engine.map(_effect, parts, here=measured, there=recipe, called=lambda part: part.site)
@@ -56,7 +56,7 @@ def _effect(measured: Measure, part: Part) -> dict[str, float]:
 # What follows runs in a worker.
 
 
-class _Given(NamedTuple):
+class _KnockoutGiven(NamedTuple):
     model: nn.Module | None
     build: Build | None
     batches: Sequence[Any]
@@ -64,7 +64,7 @@ class _Given(NamedTuple):
     threads: int
 
 
-def _made(given: _Given) -> Measure:
+def _made(given: _KnockoutGiven) -> Measure:
     from layertap.weights.knockout import Measure
 
     torch.set_num_threads(given.threads)  # another number may give other bits

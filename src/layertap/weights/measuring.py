@@ -24,7 +24,7 @@ Names = tuple[str, str]
 Valued = Callable[[Sides, Entry, Entry], Relation | None]
 
 T = TypeVar("T")
-_Found = tuple[Relation | None, Differences | None]
+_RelationFound = tuple[Relation | None, Differences | None]
 
 TOGETHER = 64
 """Tensors that a task measures at most."""
@@ -51,7 +51,7 @@ class Measuring:
 
     def valued(self, pairs: Sequence[Pair], valued: Valued) -> Iterator[Relation | None]:
         """What `valued` finds for each pair; the differences that it had to measure are known here from then on."""
-        found: Iterator[_Found] = self._flat(_Valuing(valued).all, pairs)
+        found: Iterator[_RelationFound] = self._flat(_Valuing(valued).all, pairs)
         for (entry, source), (relation, apart) in zip(pairs, found, strict=True):
             if apart is not None:
                 self._sides.keep(entry, source, apart)
@@ -70,7 +70,7 @@ class Measuring:
 
     def _recipe(self) -> Recipe:
         model, other = (weights.source for weights in (self._sides.model, self._sides.other))
-        return Recipe(prepare=_open, given=_Given(model, other, torch.get_num_threads()))
+        return Recipe(prepare=_open, given=_WeightsGiven(model, other, torch.get_num_threads()))
 
 
 def _batches(pairs: Sequence[Pair]) -> Iterator[list[Names]]:
@@ -93,7 +93,7 @@ def _called(batch: Sequence[Names]) -> str:
 # What follows runs in a worker.
 
 
-class _Given(NamedTuple):
+class _WeightsGiven(NamedTuple):
     model: tuple[str, ...]
     other: tuple[str, ...]
     threads: int
@@ -104,7 +104,7 @@ class _SameRead(NamedTuple):
     read: int
 
 
-def _open(given: _Given) -> Sides:
+def _open(given: _WeightsGiven) -> Sides:
     torch.set_num_threads(given.threads)  # another number may give other bits
     return Sides(_weights(given.model), _weights(given.other), None)
 
@@ -125,7 +125,7 @@ def _same(sides: Sides, batch: Sequence[Names]) -> _SameRead:
 class _Valuing(NamedTuple):
     valued: Valued
 
-    def all(self, sides: Sides, batch: Sequence[Names]) -> list[_Found]:
+    def all(self, sides: Sides, batch: Sequence[Names]) -> list[_RelationFound]:
         return [
             (self.valued(sides, entry, source), sides.known(entry, source)) for entry, source in _pairs(sides, batch)
         ]
