@@ -17,10 +17,13 @@ from layertap.errors import BadArgument
 from layertap.measure import measure
 from layertap.site import Sharding
 from layertap.store import RunWriter
+from layertap.store.remote_writer import RemoteWriter
+from layertap.store.storage import is_url
 from layertap.testing import assert_matches
 from layertap.weights import knockout
 from models import qwen3
 from store.making import kept, receipt
+from store.s3 import BUCKET, running
 from sweeping.nets import write as write_sweep
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -51,7 +54,7 @@ def record_of(name, value, **more):
 
 
 def write(folder, values):
-    writer = RunWriter(folder, info={"model": "M"}, durability="none")
+    writer = RemoteWriter(folder, info={}) if is_url(folder) else RunWriter(folder, info={}, durability="none")
     for order, (name, value) in enumerate(values):
         record, raw = record_of(name, value, order=order)
         if order % 5 == 4:  # of which nothing but statistics and a sketch is there
@@ -138,6 +141,21 @@ def test_ranks_that_hold_parts_are_put_together_by_the_workers(workers, tmp_path
     here = lt.diff(tmp_path / "one", tmp_path / "two")
     assert any(row.verdict == "fault" for row in here.rows)
     same(here, lt.diff(tmp_path / "one", tmp_path / "two", engine=workers))
+
+
+def test_runs_in_object_storage_are_read_by_the_workers(workers, runs, tmp_path):
+    pytest.importorskip(
+        "moto", reason="object storage on this machine is moto's: pip install 'moto[s3]' flask flask-cors"
+    )
+    with running(tmp_path / "log") as server:
+        for name, changed in (("a", 0.0), ("b", 0.5)):
+            write(f"s3://{BUCKET}/runs/{name}", tensors(changed, 12))
+        # The workers were started before the server, and do not have its address in their environment.
+        query = f"endpoint_override=127.0.0.1%3A{server.port}&scheme=http&region=us-east-1"
+        urls = [f"s3://test:test@{BUCKET}/runs/{name}?{query}" for name in ("a", "b")]
+        here = lt.diff(*urls)
+        assert here.verdict == "fault"
+        same(here, lt.diff(*urls, engine=workers))
 
 
 def test_an_error_of_a_measurement_is_the_same_and_names_the_site(workers, runs):
