@@ -115,7 +115,7 @@ class RayEngine:
         processors = max(1, min(processors, int(max(node["Resources"].get("CPU", 1) for node in ray.nodes()))))
         task = ray.remote(num_cpus=processors, max_retries=self.retries)(_do)
         room = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)) // processors)
-        if self.workers is not None and not self._ours:
+        if self.workers is not None and (self.address is not None or not self._ours):
             room = self.workers  # of a Ray that others have started, no more than these are asked for
         room = min(room, at_once or room)
         try:
