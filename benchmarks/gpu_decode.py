@@ -1,6 +1,6 @@
 """What recording costs where tensors are small and there are many: decoding with a cache, beside plain hooks.
 
-    PYTHONPATH=src python3 benchmarks/gpu_decode.py [decode] [prefill] [profile]
+    PYTHONPATH=src python3 benchmarks/gpu_decode.py [decode] [prefill] [check] [profile] [--rounds N]
 
 `decode`: a Qwen3 of 28 layers × 1024 (transformers, random weights, bf16), batch 1, a prefill of 64 tokens and 32 steps
 of one token. `prefill`: a Qwen3 of 8 billion parameters, 1 × 1024 tokens. Ways take turns with bare passes, and a way's
@@ -9,6 +9,7 @@ ratio is to the bare passes right before and after it. Exits 1 if a limit is mis
 
 from __future__ import annotations
 
+import argparse
 import cProfile
 import pstats
 import statistics
@@ -260,20 +261,25 @@ def check(model: nn.Module) -> None:
 
 
 def main() -> int:
-    chosen = sys.argv[1:] or ["decode", "prefill"]
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("chosen", nargs="*", choices=["decode", "prefill", "check", "profile"])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args()
+    chosen = options.chosen or ["check", "decode", "prefill"]
     missed = False
-    if {"decode", "profile"} & set(chosen):
+    if {"decode", "check", "profile"} & set(chosen):
         model = small()
-        if "decode" in chosen:
+        if "check" in chosen:
             check(model)
-            missed |= table("decode", model, decoding(model), ROUNDS)
+        if "decode" in chosen:
+            missed |= table("decode", model, decoding(model), options.rounds)
         if "profile" in chosen:
             profile(model, decoding(model))
         del model
         torch.cuda.empty_cache()
     if "prefill" in chosen:
         model = large()
-        missed |= table("prefill", model, prefilling(model), ROUNDS)
+        missed |= table("prefill", model, prefilling(model), options.rounds)
     return int(missed)
 
 

@@ -108,7 +108,7 @@ def main() -> None:
     for number, (one, two, shape) in enumerate(CASES):
         for flavour in FLAVOURS if number in (0, 3) else FLAVOURS[1:2]:
             a, b = pair(one, two, shape, flavour)
-            found[f"{one}, {two} {shape} {flavour}"] = differences(read_pairs([begin_pair(a, b)], [shape])[0], a, b)
+            found[f"{one}, {two} {shape} {flavour}"] = differences(read_pairs([begin_pair(a, b)[0]], [shape])[0], a, b)
     print(json.dumps(found))
 
 

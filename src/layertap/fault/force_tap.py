@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -38,14 +38,15 @@ class ForceTap:
         stack.measuring = True
         self._task.replayed.casts[self._path] = autocast_now()
         if self._path in self._task.trace.calls:
-            self._look_at_masks(token, args, kwargs)
-            swaps = self._compare(token, "input", arriving(self._names, args, kwargs))
+            given = [leaf for leaf in arriving(self._names, args, kwargs) if leaf.tensor is not None]
+            self._look_at_masks(token, given)
+            swaps = self._compare(token, "input", given)
             args, kwargs = swap((args, kwargs), swaps, self._task.into)
         if any(call_of(key) == (self._path, call) for key in self._task.keep):
             self._task.replayed.arguments[self._path] = _copied((args, kwargs))
         stack.measuring = False
-        given = [(tensor, version(tensor)) for tensor in tensors_in((args, kwargs))]
-        return args, kwargs, (token, args, kwargs, given)
+        before = [(tensor, version(tensor)) for tensor in tensors_in((args, kwargs))]
+        return args, kwargs, (token, args, kwargs, before)
 
     def leave(self, token: tuple[_Token, taps.Args, taps.Kwargs, list[tuple[torch.Tensor, int]]], output: Any) -> Any:
         begun, args, kwargs, given = token
@@ -60,14 +61,12 @@ class ForceTap:
         stack.measuring = False
         return output
 
-    def _look_at_masks(self, token: _Token, args: taps.Args, kwargs: taps.Kwargs) -> None:
+    def _look_at_masks(self, token: _Token, given: Iterable[Leaf]) -> None:
         call, again, caller = token
         if again or not self._task.force or not self._task.judge:
             return
         trace = self._task.trace
-        found = {
-            leaf.path: leaf.tensor for leaf in arriving(self._names, args, kwargs) if _mask(leaf.path, leaf.tensor)
-        }
+        found = {leaf.path: leaf.tensor for leaf in given if _mask(leaf.path, leaf.tensor)}
         slots = {
             name: trace.slots[Site(path=self._path, call=call, role="input", leaf=name)]
             for name in trace.leaves(self._path, call, "input")
@@ -79,7 +78,7 @@ class ForceTap:
             mine = next((tensor for path, tensor in found.items() if names.get(path, path) == name), None)
             self._task.masks.meet((self._path, call), caller, name, right.get(name), mine, self._module)
 
-    def _compare(self, token: _Token, end: str, found: Iterator[Leaf]) -> Swaps:
+    def _compare(self, token: _Token, end: str, found: Iterable[Leaf]) -> Swaps:
         call, again, caller = token
         task = self._task
         swaps: Swaps = {}

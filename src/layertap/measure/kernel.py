@@ -99,7 +99,7 @@ class Deferred:
         if self._slabs is None:
             self._slabs, self._address = slabs, slabs.data_ptr()
         self._end = index + 1
-        place, count, stream = tensor.data_ptr(), tensor.numel(), _stream(self._device)
+        place, count, stream = tensor.data_ptr(), tensor.numel(), stream_of(self._device)
         key = (tensor.dtype, place % 16, count >= 2**31)
         ready = self._prepared.get(key)
         if ready is None:
@@ -119,7 +119,7 @@ class Deferred:
         """Enqueues the one kernel that completes all slabs since the last time."""
         if not self._waiting or self._slabs is None:
             return
-        stream, count = _stream(self._device), self._waiting
+        stream, count = stream_of(self._device), self._waiting
         first = self._slabs.view(torch.int64)[self._end - count]
         key = (self._device, "finish")
         ready = _ready.get(key)
@@ -181,7 +181,7 @@ _kept: dict[int, torch.Tensor] = {}
 def _scratch(device: torch.device) -> tuple[int, torch.Tensor]:
     """The current stream, and room for the partial results, which the default stream keeps from call to call."""
     words = HEADER + MOST * FIELDS + MOST * 256 // 2
-    stream = _stream(device)
+    stream = stream_of(device)
     if device.type != "cuda":
         return stream, torch.zeros(words, dtype=torch.int64)
     if stream != DEFAULT_STREAM:
@@ -193,7 +193,8 @@ def _scratch(device: torch.device) -> tuple[int, torch.Tensor]:
     return stream, _kept[device.index]
 
 
-def _stream(device: torch.device) -> int:
+def stream_of(device: torch.device) -> int:
+    """The number of the current stream."""
     # The public way makes two objects, 20 us.
     return int(torch._C._cuda_getCurrentRawStream(device.index)) if device.type == "cuda" else 0
 

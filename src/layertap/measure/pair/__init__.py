@@ -4,6 +4,7 @@ arrays      `compare`: two arrays of bytes, on the host, without torch (`native`
 difference  what that gives: `Difference`
 signs_native of tensors in memory, by signs.c
 deferred    pairs of tensors of any device, measured now and read later; `compare_tensors` is one pair at once
+massive     the error without the rows or columns that hold nearly all of the energy, for many pairs at once
 many        pairs on a CUDA device by our own kernel (`kernel` launches `fused`, with `words`, `exact` and `fold`)
 """
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 
 from layertap.measure.dense import closed, closing, dense
 from layertap.measure.pair import many, signs_native
 from layertap.measure.pair.difference import Concentration, Difference
+from layertap.measure.pair.massive import MASSIVE, SEVERAL, Later, judged, later, on_grid, without_massive
 
 BLOCK = 1 << 22
 """Elements at a time, in float64."""
@@ -31,6 +33,8 @@ class PendingPair:
     truth: bool = False
     calm: torch.Tensor | None = None
     """The error apart from what is massive, and whether the values lie on a grid."""
+    later: Later | None = None
+    """The same, before it is judged."""
 
 
 def compare_tensors(reference: torch.Tensor, candidate: torch.Tensor) -> Difference | None:
@@ -57,18 +61,17 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Dif
     if candidate.is_cuda:
         reference, candidate = reference.contiguous(), candidate.contiguous()
         if many.fits(reference, candidate) and not _may_close(candidate):
-            slab = many.begin_pair(reference, candidate)
-            calm = _calm(*_lines_of(reference.float(), candidate.float() - reference.float()))
-            calm = torch.stack([calm, _on_grid(candidate)])
-            return PendingPair(slab, reference.numel(), tuple(reference.shape), calm=calm)
+            slab, lines = many.begin_pair(reference, candidate)
+            assert lines is not None, "what fits has rows and columns"
+            return PendingPair(slab, reference.numel(), tuple(reference.shape), later=later(lines, candidate))
     if signs_native.available() and signs_native.fits(reference) and signs_native.fits(candidate):
         closed_at = closing(reference.dtype), closing(candidate.dtype)
-        *sums, nonfinite, without_massive, grid = signs_native.signs(reference, candidate, closed_at, MASSIVE, SEVERAL)
+        *sums, nonfinite, calm, grid = signs_native.signs(reference, candidate, closed_at, MASSIVE, SEVERAL)
         only_nan = float((reference.isnan() != candidate.isnan()).sum()) if nonfinite else 0.0
-        read = _read([*sums, only_nan, nonfinite - only_nan], reference.numel())
-        return replace(read, calm=without_massive, grid=bool(grid))
-    numbers, calm = _measure_lines(reference, candidate)
-    return PendingPair(numbers, reference.numel(), calm=torch.stack([calm, _on_grid(candidate)]))
+        return _read([*sums, only_nan, nonfinite - only_nan], reference.numel(), calm=calm, grid=bool(grid))
+    numbers, energies = _measure_lines(reference, candidate)
+    judgement = [without_massive(*energies)[0], on_grid(candidate.reshape(1, -1))[0].double()]
+    return PendingPair(numbers, reference.numel(), calm=torch.stack(judgement))
 
 
 def _may_close(tensor: torch.Tensor) -> bool:
@@ -88,12 +91,18 @@ def form_of(reference: torch.Tensor, candidate: torch.Tensor) -> Difference | No
         return None
     if reference.is_nested or candidate.is_nested:  # torch's nested tensors have no shape to be asked for
         same = reference.is_nested == candidate.is_nested and reference.numel() == candidate.numel()
-        return Difference(equal=True, count=reference.numel()) if same else None
+        return alike(reference.numel()) if same else None
     if reference.shape != candidate.shape:
         return Difference(relative_l2=math.inf, shape=True, count=reference.numel())
     if reference.is_floating_point() != candidate.is_floating_point():
         return None
-    return Difference(equal=True, count=reference.numel())
+    return alike(reference.numel())
+
+
+@lru_cache(maxsize=1024)
+def alike(count: int) -> Difference:
+    """Of so many values that need no measuring, or have not been measured yet."""
+    return Difference(equal=True, count=count)
 
 
 def settle(begun: Sequence[PendingPair]) -> list[Difference]:
@@ -101,18 +110,20 @@ def settle(begun: Sequence[PendingPair]) -> list[Difference]:
     found: list[Difference | None] = [None] * len(begun)
     kernel = [i for i, one in enumerate(begun) if one.shape is not None]
     slabs, shapes = [begun[i].numbers for i in kernel], [begun[i].shape or () for i in kernel]
+    waiting = judged([kept for i in kernel if (kept := begun[i].later) is not None])
     for i, numbers in zip(kernel, many.read_pairs(slabs, shapes), strict=True):
-        found[i] = _read([*numbers], begun[i].count)
+        calm, grid = next(waiting)
+        found[i] = _read([*numbers], begun[i].count, calm=calm, grid=grid)
     for device in {one.numbers.device for one in begun if one.shape is None}:
         here = [i for i, one in enumerate(begun) if one.shape is None and one.numbers.device == device]
         read = torch.cat([begun[i].numbers for i in here]).tolist()
         for i in here:
             size = begun[i].numbers.numel()
-            found[i] = replace(_read(read[:size], begun[i].count), truth=begun[i].truth)
+            found[i] = _read(read[:size], begun[i].count, truth=begun[i].truth)
             read = read[size:]
     for device in {one.calm.device for one in begun if one.calm is not None}:
-        calm = [(i, one.calm) for i, one in enumerate(begun) if one.calm is not None and one.calm.device == device]
-        for (i, _), (value, grid) in zip(calm, torch.stack([value for _, value in calm]).tolist(), strict=True):
+        ready = [(i, one.calm) for i, one in enumerate(begun) if one.calm is not None and one.calm.device == device]
+        for (i, _), (value, grid) in zip(ready, torch.stack([value for _, value in ready]).tolist(), strict=True):
             found[i] = replace(found[i] or Difference(), calm=value, grid=bool(grid))
     return [one for one in found if one is not None]
 
@@ -121,8 +132,10 @@ def _measure(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
     return _measure_lines(reference, candidate)[0]
 
 
-def _measure_lines(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The numbers that a difference is read from, and the error apart from what holds nearly all of the energy."""
+def _measure_lines(
+    reference: torch.Tensor, candidate: torch.Tensor
+) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    """The numbers that a difference is read from, and the energies of rows and columns for `without_massive`."""
     width = reference.shape[-1] if reference.ndim else 1
     left, right = reference.reshape(-1, width), candidate.reshape(-1, width)
     rows, columns, sums = [], torch.zeros(2, width, dtype=torch.float64, device=left.device), []
@@ -143,44 +156,12 @@ def _measure_lines(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[to
     product, total, *nonfinite = torch.stack(sums).sum(0).unbind()
     lines = map(_worst_line, (by_row, columns))
     numbers = torch.cat([by_row.sum(1), torch.stack([product, total]), *lines, torch.stack(nonfinite)])
-    return numbers, _calm(by_row, columns)
+    return numbers, (by_row.T[None], columns.T[None])
 
 
 def _opened(values: torch.Tensor) -> torch.Tensor:
     """In float64, the lowest numbers there are, which masks add to scores, as the infinities that they represent."""
     return values.double().masked_fill_(closed(values), -math.inf)
-
-
-def _lines_of(r: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    width = r.shape[-1] if r.ndim else 1
-    squares = torch.stack([d.reshape(-1, width).square(), r.reshape(-1, width).square()])
-    return squares.sum(2).double(), squares.sum(1).double()
-
-
-MASSIVE = 1e3
-"""A row or column with this many times the energy of the typical one hides what happens in the others."""
-
-
-def _calm(*sums: torch.Tensor) -> torch.Tensor:
-    """The relative error without massive rows, and without massive columns: the larger of the two."""
-    errors = []
-    for wrong, size in sums:
-        typical = size.median()
-        usual = (size <= MASSIVE * typical) | (typical == 0)
-        left, rest = (wrong * usual).sum(), (size * usual).sum()
-        errors.append((left / rest.clamp_min(1e-300)).sqrt() * ~usual.all())
-    return torch.stack(errors).max().double()
-
-
-def _on_grid(values: torch.Tensor) -> torch.Tensor:
-    """Whether the values, many and not zero, have four bits at most: they went through an eight-bit float."""
-    mantissa = torch.frexp(values.float()).mantissa * 16
-    few = (mantissa == mantissa.round()).all()
-    return (few & ((values != 0).sum() >= SEVERAL)).double()
-
-
-SEVERAL = 64
-"""So many values have four bits each by chance never."""
 
 
 def _worst_line(sums: torch.Tensor) -> torch.Tensor:
@@ -189,9 +170,11 @@ def _worst_line(sums: torch.Tensor) -> torch.Tensor:
     return torch.stack([value.sqrt(), index.double()])
 
 
-def _read(numbers: list[float], count: int) -> Difference:
+def _read(
+    numbers: list[float], count: int, *, calm: float = 0.0, grid: bool = False, truth: bool = False
+) -> Difference:
     if len(numbers) == 1:
-        return Difference(mismatched=numbers[0] / count, count=count, equal=numbers[0] == 0)
+        return Difference(mismatched=numbers[0] / count, count=count, equal=numbers[0] == 0, truth=truth)
     wrong, square, product, total, row, row_index, column, column_index, only_nan, other = numbers
     return Difference(
         relative_l2=_over(math.sqrt(wrong), math.sqrt(square)),
@@ -203,6 +186,9 @@ def _read(numbers: list[float], count: int) -> Difference:
         inf_mismatch=int(other),
         count=count,
         equal=wrong == 0 and not (only_nan or other),
+        calm=calm,
+        grid=grid,
+        truth=truth,
     )
 
 

@@ -1,4 +1,7 @@
-"""Which row and which column of a pair stand out: a small kernel over the norms that the pair kernel left."""
+"""Which row and which column of a pair stand out: a small kernel over the norms that the pair kernel left.
+
+It also leaves the norms of whole rows and columns, of the error and of the reference (massive.py).
+"""
 
 from __future__ import annotations
 
@@ -24,19 +27,22 @@ if FOUND:
 
 @jit
 def fold_lines(  # type: ignore[no-untyped-def]
-    slab, row_norms, column_norms, rows, segments, row_folds, width, slots, stride, full, programs
+    slab, row_norms, column_norms, lines, rows, segments, row_folds, width, slots, stride, full, programs
 ):
     """Looks at rows by the first `row_folds` programs, at columns by the rest."""
     pid = tl.program_id(0)
     if pid < row_folds:
-        _fold(slab, row_norms, rows, segments, tl.cast(full, tl.int64) * 2, 1, programs, pid, row_folds, 0)
+        _fold(slab, row_norms, lines, rows, segments, tl.cast(full, tl.int64) * 2, 1, programs, pid, row_folds, 0)
     else:
         folds, apart = tl.num_programs(0) - row_folds, tl.cast(slots, tl.int64) * stride
-        _fold(slab, column_norms, width, slots, tl.cast(stride, tl.int64), apart, programs, pid - row_folds, folds, 1)
+        below, pid = lines + tl.cast(rows, tl.int64) * 2, pid - row_folds
+        _fold(slab, column_norms, below, width, slots, tl.cast(stride, tl.int64), apart, programs, pid, folds, 1)
 
 
 @jit
-def _fold(slab, norms, lines, parts, stride, apart, programs, pid, folds, SIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _fold(  # type: ignore[no-untyped-def]
+    slab, norms, whole_norms, lines, parts, stride, apart, programs, pid, folds, SIDE: tl.constexpr
+):
     """The parts of a line lie `stride` apart, its references' norms `apart` from the errors': beside them for rows."""
     LINE: tl.constexpr = _LINE
     PART: tl.constexpr = 32
@@ -57,6 +63,8 @@ def _fold(slab, norms, lines, parts, stride, apart, programs, pid, folds, SIDE: 
             r = tl.load(norms + apart + place, mask=there, other=0.0).to(tl.float64)
             error += tl.sum(e * e, axis=1)
             reference += tl.sum(r * r, axis=1)
+        tl.store(whole_norms + 2 * line, tl.sqrt(error).to(tl.float32), mask=line < lines)
+        tl.store(whole_norms + 2 * line + 1, tl.sqrt(reference).to(tl.float32), mask=line < lines)
         floor = tl.maximum(reference, whole / lines)
         ratio = tl.where(floor > 0, error / tl.where(floor > 0, floor, 1.0), float("inf"))
         relative = tl.sqrt(tl.where(error == 0, 0.0, ratio))

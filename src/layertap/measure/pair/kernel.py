@@ -20,6 +20,8 @@ import torch
 
 from layertap.errors import BadArgument
 from layertap.measure.bits import FOUND
+from layertap.measure.kernel import stream_of
+from layertap.measure.launching import Prepared
 from layertap.measure.pair.exact import mend_pair
 from layertap.measure.pair.fold import FOLDS, LINE, PAIR_SLAB_BYTES, fold_lines
 from layertap.measure.pair.fused import MOST, compare_pair
@@ -49,13 +51,16 @@ def supported_pair(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
     )
 
 
-def launch_pair(reference: torch.Tensor, candidate: torch.Tensor, slab: torch.Tensor) -> None:
-    """Enqueues on the current stream what measures a pair into `slab`: PAIR_SLAB_BYTES of uint8 on the same device."""
+def launch_pair(reference: torch.Tensor, candidate: torch.Tensor, slab: torch.Tensor) -> torch.Tensor | None:
+    """Enqueues on the current stream what measures a pair into `slab`: PAIR_SLAB_BYTES of uint8 on the same device.
+
+    Where rows or columns are separate, it returns where their norms will be: of the error and of the reference, of each
+    row, then of each column.
+    """
     device = reference.device
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):  # triton launches on the current device
-            launch_pair(reference, candidate, slab)
-        return
+            return launch_pair(reference, candidate, slab)
     if reference.shape != candidate.shape or not (reference.is_contiguous() and candidate.is_contiguous()):
         sides = " and ".join(
             tr("measure.with_strides", shape=tuple(side.shape), stride=side.stride()) for side in (reference, candidate)
@@ -65,56 +70,49 @@ def launch_pair(reference: torch.Tensor, candidate: torch.Tensor, slab: torch.Te
         raise BadArgument(tr("measure.pair_slab", PAIR_SLAB_BYTES=PAIR_SLAB_BYTES, numel=slab.numel()))
     if not reference.numel():
         slab.zero_()
-        return
-    plan = _plan(reference, candidate)
-    norms = 2 * (plan.row_norms + plan.column_norms)
-    scratch = torch.empty(norms + plan.flags, dtype=torch.float32, device=device)
-    row_norms, column_norms = scratch[: 2 * plan.row_norms], scratch[2 * plan.row_norms : norms]
-    out, flags = slab.view(torch.float64), scratch[norms:].view(torch.int32)
-    a, b = (side.detach().reshape(-1).view(_RAW[side.element_size()]) for side in (reference, candidate))
-    arguments = (
-        *(a, b, out, row_norms, column_norms, flags),
-        *(reference.numel(), plan.width, plan.rows, plan.tiles, plan.segments),
-    )
-    warps = _WARPS[plan.words]
-    shape = {"ROWED": plan.rowed, "COLUMNS": plan.columned, "BLOCKS": plan.blocks, "ROWS": 4 * warps, "CHUNK": _CHUNK}
-    kinds = {"KIND_A": plan.kinds[0], "KIND_B": plan.kinds[1]}
-    way = {"ALIGNED": plan.aligned, "WORDS": plan.words, "ASM": _hopper(device)}
-    ahead = {"STAGES": _STAGES[plan.words] if plan.aligned else 1, "FULL": plan.full}
-    options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
-    _run(compare_pair, plan.programs, arguments, {**kinds, **way, **shape, **ahead}, options)
-    _run(mend_pair, plan.programs, arguments, {**kinds, "UNIT": 2 if plan.words else 1, **shape}, options)
-    row_folds, column_folds = folds_of(tuple(reference.shape))
-    if row_folds:
-        slots = plan.programs // plan.segments
-        full = plan.tiles * 4 * warps
-        sizes = (plan.rows, plan.segments, row_folds, plan.width, slots, plan.segments * plan.span, full, plan.programs)
-        _run(fold_lines, row_folds + column_folds, (out, row_norms, column_norms, *sizes), {}, {"num_warps": 8})
+        return None
+    place_a, place_b = reference.data_ptr() % 16, candidate.data_ptr() % 16
+    plan = _plan(reference.shape, reference.dtype, candidate.dtype, place_a, place_b, device)
+    scratch = torch.empty(plan.norms + plan.flags, dtype=torch.float32, device=device)
+    row_norms, column_norms = scratch, scratch[2 * plan.row_norms :]
+    pair = (_words(reference), _words(candidate), slab.view(torch.float64), row_norms, column_norms)
+    flags = scratch[plan.norms :].view(torch.int32)
+    sizes = (reference.numel(), plan.width, plan.rows, plan.tiles, plan.segments)
+    _run(compare_pair, plan, plan.programs, (*pair, flags, *sizes))
+    _run(mend_pair, plan, plan.programs, (*pair, flags, *sizes))
+    if not plan.row_folds:
+        return None
+    lines = torch.empty((plan.rows + (plan.width if plan.column_folds else 0), 2), dtype=torch.float32, device=device)
+    arguments = (*pair[2:], lines, *plan.folds)
+    _run(fold_lines, plan, plan.row_folds + plan.column_folds, arguments)
+    return lines
 
 
-_ready: dict[Any, Any] = {}
+def _words(side: torch.Tensor) -> torch.Tensor:
+    return side.detach().view(_RAW[side.element_size()])
 
 
-def _run(
-    kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any], options: dict[str, Any]
-) -> None:
+_ready: dict[tuple[Any, _PairPlan], Prepared] = {}
+
+
+def _run(kernel: Any, plan: _PairPlan, programs: int, arguments: tuple[Any, ...]) -> None:
     """Launches; knowing which compiled kernel fits saves the 100 us in which triton would find out."""
-    tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
-    places = [x.data_ptr() for x in tensors]
-    numbers = arguments[len(tensors) :]
-    wide = [isinstance(x, int) and x >= 2**31 for x in numbers]
-    key = (kernel, tensors[0].device, *(p % 16 for p in places), *wide, *constants.values(), *options.values())
-    ready = _ready.get(key)
-    if ready is None:
-        _ready[key] = kernel[(programs,)](*arguments, **constants, **options)
-    else:
-        stream = torch.cuda.current_stream(tensors[0].device).cuda_stream
-        ready[(programs, 1, 1)](*places, *numbers, *constants.values(), stream=stream)
+    ready = _ready.get((kernel, plan))
+    if ready is not None:
+        places = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in arguments]
+        ready(programs, stream_of(arguments[0].device), *places)
+        return
+    constants, options = plan.compares if kernel is compare_pair else plan.mends, plan.options
+    if kernel is fold_lines:
+        constants, options = {}, {"num_warps": 8}
+    compiled = kernel[(programs,)](*arguments, **constants, **options)
+    if compiled is not None:  # triton's interpreter compiles nothing
+        _ready[kernel, plan] = Prepared(compiled, list(constants.values()), len(arguments))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _PairPlan:
-    """How a pair is cut up: into rows × segments of `span` columns, and those into tiles."""
+    """How pairs of a shape are cut up: into rows × segments of `span` columns, and those into tiles."""
 
     kinds: tuple[str, str]
     width: int
@@ -123,6 +121,7 @@ class _PairPlan:
     columned: bool
     words: bool
     aligned: bool
+    asm: bool
     full: bool
     blocks: int
     span: int
@@ -131,22 +130,64 @@ class _PairPlan:
     programs: int
     flags: int
 
+    row_folds: int
+    column_folds: int
+    """Programs that look for the worst row and column."""
+
     @property
     def row_norms(self) -> int:
         return self.tiles * 4 * _WARPS[self.words] * self.segments if self.rowed else 0
 
     @property
-    def column_norms(self) -> int:
-        return self.programs * self.span if self.columned else 0
+    def norms(self) -> int:
+        """Floats: of rows and of columns, of the error and of the reference."""
+        return 2 * (self.row_norms + (self.programs * self.span if self.columned else 0))
+
+    # The constants of a kernel in the order of its parameters, by which triton's own way takes them.
+
+    @property
+    def compares(self) -> dict[str, Any]:
+        """What compare_pair is compiled for."""
+        way = {"ALIGNED": self.aligned, "WORDS": self.words, "ASM": self.asm}
+        ahead = {"STAGES": _STAGES[self.words] if self.aligned else 1, "FULL": self.full}
+        return {**self._kinds, **way, **self._cut, **ahead}
+
+    @property
+    def mends(self) -> dict[str, Any]:
+        """What mend_pair is compiled for."""
+        return {**self._kinds, "UNIT": 2 if self.words else 1, **self._cut}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"num_warps": _WARPS[self.words], "num_stages": 1, "enable_fp_fusion": True}
+
+    @property
+    def _kinds(self) -> dict[str, Any]:
+        return {"KIND_A": self.kinds[0], "KIND_B": self.kinds[1]}
+
+    @property
+    def _cut(self) -> dict[str, Any]:
+        tall = 4 * _WARPS[self.words]
+        rows = {"ROWED": self.rowed, "COLUMNS": self.columned, "BLOCKS": self.blocks, "ROWS": tall}
+        return {**rows, "CHUNK": _CHUNK}
+
+    @property
+    def folds(self) -> tuple[int, ...]:
+        """What fold_lines is told."""
+        slots, full = self.programs // self.segments, self.tiles * 4 * _WARPS[self.words]
+        sizes = (self.rows, self.segments, self.row_folds, self.width)
+        return (*sizes, slots, self.segments * self.span, full, self.programs)
 
 
-def _plan(reference: torch.Tensor, candidate: torch.Tensor) -> _PairPlan:
-    count = reference.numel()
-    rows, rowed, columned = _lines(tuple(reference.shape))
-    place = (reference.data_ptr() | candidate.data_ptr()) % 16
-    both = reference.element_size() == candidate.element_size() == 2
-    row = reference.shape[-1] if rowed else count
-    words = both and place == 0 and row % 8 == 0
+@lru_cache(maxsize=4096)
+def _plan(
+    shape: tuple[int, ...], one: torch.dtype, two: torch.dtype, place_a: int, place_b: int, device: torch.device
+) -> _PairPlan:
+    count = math.prod(shape)
+    rows, rowed, columned = _lines(shape)
+    place = place_a | place_b
+    row = shape[-1] if rowed else count
+    words = one.itemsize == two.itemsize == 2 and place == 0 and row % 8 == 0
     blocks, unit = _BLOCKS[words], 32 * (2 if words else 1)
     width = row if rowed else blocks * unit
     while blocks > 1 and (blocks // 2) * unit >= width:
@@ -155,18 +196,20 @@ def _plan(reference: torch.Tensor, candidate: torch.Tensor) -> _PairPlan:
     if not rowed:
         rows = -(-count // width)
     tiles, segments = -(-rows // (4 * _WARPS[words])), -(-width // span)
-    most = _programs(reference.device, _PER_SM[words])
+    most = _programs(device, _PER_SM[words])
     slots = max(1, min(tiles, most // segments))
     programs = slots * segments if columned else min(tiles * segments, most)
     aligned = words or (place == 0 and row % 4 == 0)
+    row_folds, column_folds = folds_of(shape)
     return _PairPlan(
-        kinds=(_KINDS[reference.dtype], _KINDS[candidate.dtype]),
+        kinds=(_KINDS[one], _KINDS[two]),
         width=width,
         rows=rows,
         rowed=rowed,
         columned=columned,
         words=words,
         aligned=aligned,
+        asm=_hopper(device),
         full=aligned and count == rows * width and rows % (4 * _WARPS[words]) == 0 and width % span == 0,
         blocks=blocks,
         span=span,
@@ -174,6 +217,8 @@ def _plan(reference: torch.Tensor, candidate: torch.Tensor) -> _PairPlan:
         segments=segments,
         programs=programs,
         flags=programs * (-(-tiles * segments // (programs * _CHUNK)) + 1),
+        row_folds=row_folds,
+        column_folds=column_folds,
     )
 
 

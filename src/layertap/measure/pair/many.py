@@ -26,11 +26,10 @@ def fits(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
     return coarse and supported_pair(reference, candidate) and all(folds_of(tuple(reference.shape)))
 
 
-def begin_pair(reference: torch.Tensor, candidate: torch.Tensor) -> torch.Tensor:
-    """Enqueues the measurement; the result is read by `read_pairs`."""
+def begin_pair(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Enqueues the measurement: a slab for `read_pairs`, and the norms of rows and columns, if there are any."""
     slab = torch.empty(PAIR_SLAB_BYTES, dtype=torch.uint8, device=reference.device)
-    launch_pair(reference, candidate, slab)
-    return slab
+    return slab, launch_pair(reference, candidate, slab)
 
 
 def read_pairs(slabs: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
