@@ -16,14 +16,14 @@ from view.test_browser import until
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from layertap.watching.trigger import Step
-    from layertap.watching.trigger_report import Origin, make_report, write_report
+    from layertap.watching.trigger_report import Origin, TriggerReport, write_report
 
     found = tmp_path_factory.mktemp("pages")
     results.training(found / "bad")
     results.training(found / "good", bad=False)
     birth = Origin(step=9, site="layers.0", kind="Linear", where="forward", module="layers.0", before="embed", text="x")
-    write_report(found / "bad", make_report("nonfinite", "NaN", Step(number=9), (), birth, 0, (7, 8, 9)))
+    moment = {"step": 9, "epoch": None, "batch": None, "loss": None, "inputs": (), "steps": (7, 8, 9)}
+    write_report(found / "bad", TriggerReport(rule="nonfinite", reason="NaN", rank=0, birth=birth, **moment))
     for name in ("audit", "knockout", "diagnosis", "finding", "sweep"):
         (found / f"{name}.json").write_text(json.dumps(jsonable(getattr(results, name)().to_dict())))
     return found

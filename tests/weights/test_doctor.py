@@ -1,9 +1,11 @@
 """Why a changed model goes wrong: four stories and their answers, from one command."""
 
 import copy
+import gc
 import importlib.util
 import json
 import pickle
+import weakref
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import models
 from layertap import cli
 from layertap.errors import BadArgument
 from layertap.weights import doctor, knockout
+from layertap.weights.knockout import _SOURCES
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pruned_story.py"
 
@@ -172,8 +175,26 @@ def test_d6_a_plan_is_measured_and_not_added_up(trained, inputs):
     assert joint.kl == pytest.approx((whole.exp() * (whole - cut)).sum(-1).mean().item(), rel=1e-4)
     again = pickle.loads(pickle.dumps(found))
     assert again.rows == found.rows
-    with pytest.raises(BadArgument, match="came without its model"):
+    with pytest.raises(BadArgument, match="does not exist in this process"):
         again.plan(size=0.8)
+
+
+def test_a_knockout_is_data_and_keeps_no_model(inputs, trained):
+    model = copy.deepcopy(trained)
+    known = weakref.ref(model)
+    found = knockout(model, inputs, blocks=False)
+    assert found.plan(size=0.8).size <= 0.8
+    assert not [value for value in vars(found).values() if isinstance(value, (nn.Module, torch.Tensor))]
+    assert pickle.loads(pickle.dumps(found)) == found
+    del model
+    gc.collect()
+    assert known() is None, "the result keeps the model"
+    with pytest.raises(BadArgument, match="does not exist in this process"):
+        found.plan(size=0.8)
+    kept = len(_SOURCES)
+    del found
+    gc.collect()
+    assert len(_SOURCES) == kept - 1
 
 
 def test_knockout_leaves_the_model_as_it_was(trained, inputs):

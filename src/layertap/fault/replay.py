@@ -21,10 +21,9 @@ from layertap.fault.local import unwrapped
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.record_tap import RecordTap
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
-from layertap.fault.replay_measure import Lowered, Replay
+from layertap.fault.replay_measure import Replay, ReplayOptions
 from layertap.fault.sharded_replay import RankParts
 from layertap.fault.tensor_cache import TensorCache
-from layertap.fault.tensor_swap import Nudge
 from layertap.site import Site
 
 
@@ -48,39 +47,21 @@ def play(
     modules: Mapping[str, nn.Module],
     trace: ReferenceTrace,
     names: Mapping[str, tuple[str, ...]],
-    *,
-    force: bool,
-    nudge: Nudge | None = None,
-    keep: frozenset[Site] = frozenset(),
-    judge: bool = True,
-    seeded: bool = False,
+    options: ReplayOptions,
     within: Callable[[CallStack], Any] | None = None,
-    put_back: frozenset[tuple[str, str]] = frozenset(),
-    lowered: Lowered | None = None,
-    parts: RankParts | None = None,
-    whole: bool = False,
-    ends: frozenset[str] | None = None,
 ) -> ReplayResult:
-    """Runs a model against the trace; `force` replaces what flows by the trace's, `nudge` changes what is entered.
+    """Runs a model against the trace; `within` makes a context to run it in.
 
-    A run that is not forced is free, but for the paths and ends in `put_back`, whose values are replaced all the same.
-
-    `lowered` is the trace of the reference in the candidate's dtype: it is filled, or measured against as well.
-
-    `parts` says which part of each value a rank holds, where the candidate runs on several; `whole`, that this model
-    does not; `ends`, that only values of these roles are exchanged.
-
-    Without `judge` values are exchanged and not measured. `names` are the parameters of the reference's `forward`, by
-    path, so that a value given by position is known when the other side gives it by name.
+    `names` are the parameters of the reference's `forward`, by path, so that a value given by position is known when
+    the other side gives it by name.
     """
-    replayed, stack = ReplayResult(), CallStack(seeded)
-    task = Replay(
-        stack, replayed, trace, force, nudge, keep, judge, put_back, lowered, parts=parts, whole=whole, ends=ends
-    )
+    stack = CallStack(options.seeded)
+    task = Replay.of(options, stack, trace)
+    replayed, judge, parts = task.replayed, options.judge, options.parts
     watchers = {module: ForceTap(task, path, names.get(path, ()), module) for path, module in modules.items()}
     replayed.output = side.run(watchers, within(stack) if within is not None else None)
     for path, name, grad in _gradients(modules):
-        task.measure(Site(path=path, role="param_grad", leaf=name), (path, 0), _own_share(grad, parts, whole))
+        task.measure(Site(path=path, role="param_grad", leaf=name), (path, 0), _own_share(grad, parts, options.whole))
     if judge and parts is not None:
         parts.add_summands(task)
     if judge:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -43,21 +43,38 @@ class Begun(NamedTuple):
     rank: int
 
 
-@dataclass(slots=True)
-class Replay:
-    """What all taps of one run share."""
+@dataclass(slots=True, kw_only=True)
+class ReplayOptions:
+    """How a model is run against the trace."""
 
-    stack: CallStack
-    replayed: ReplayResult
-    trace: ReferenceTrace
     force: bool
-    nudge: Nudge | None
-    keep: frozenset[Site]
+    """Whether what flows is replaced by the trace's; a run that is not forced is free."""
+    nudge: Nudge | None = None
+    """Changes what is entered."""
+    keep: frozenset[Site] = frozenset()
     judge: bool = True
     """Whether values are measured; if not, they are only exchanged."""
     put_back: frozenset[tuple[str, str]] = frozenset()
     """In a free run, the paths and ends whose values are exchanged for the reference's all the same."""
     lowered: Lowered | None = None
+    """The trace of the reference in the candidate's dtype: it is filled, or measured against as well."""
+    seeded: bool = False
+    """Whether random numbers are drawn from the same seed in each module."""
+    parts: RankParts | None = None
+    """Where each rank's values lie in the reference's, if the candidate runs on several."""
+    whole: bool = False
+    """Whether the model that runs has the whole values all the same: the reference."""
+    ends: frozenset[str] | None = None
+    """The only roles whose values are exchanged; None for all."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Replay(ReplayOptions):
+    """What all taps of one run share."""
+
+    stack: CallStack
+    replayed: ReplayResult
+    trace: ReferenceTrace
     begun: list[Begun] = field(default_factory=list)
     beside: dict[int, PendingPair | Difference] = field(default_factory=dict)
     """By the number of the measurement, the same value against the lowered reference's."""
@@ -70,12 +87,11 @@ class Replay:
     callers: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict)
     without_grad: set[ModuleCall] = field(default_factory=set)
     """Calls that were made where gradients are off."""
-    parts: RankParts | None = None
-    """Where each rank's values lie in the reference's, if the candidate runs on several."""
-    whole: bool = False
-    """Whether the model that runs has the whole values all the same: the reference."""
-    ends: frozenset[str] | None = None
-    """The only roles whose values are exchanged; None for all."""
+
+    @classmethod
+    def of(cls, options: ReplayOptions, stack: CallStack, trace: ReferenceTrace) -> Replay:
+        given = {one.name: getattr(options, one.name) for one in fields(options)}
+        return cls(stack=stack, replayed=ReplayResult(), trace=trace, **given)
 
     def forces(self, key: Site) -> bool:
         """Whether what is here is exchanged for the reference's."""

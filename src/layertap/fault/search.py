@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.fault.call_stack import CallStack
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.outputs import output_error, results_of, same, size_of
 from layertap.fault.pairing import Pairing
 from layertap.fault.reduction import STIRRED
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.replay import parameter_names, play, write_down
+from layertap.fault.replay_measure import ReplayOptions
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.sharded_replay import ARRIVING, RankParts
@@ -166,9 +168,18 @@ class FaultSearch:
             else:
                 self.notes.append(Note("fault.observer_rounds", side=side, beside=beside))
 
-    def play(self, side: ModelRunner, modules: dict[str, nn.Module], trace: ReferenceTrace, **how: Any) -> ReplayResult:
+    def play(
+        self,
+        side: ModelRunner,
+        modules: dict[str, nn.Module],
+        trace: ReferenceTrace,
+        within: Callable[[CallStack], Any] | None = None,
+        **how: Any,
+    ) -> ReplayResult:
+        """`how` are fields of `ReplayOptions`."""
         whole = side is not self.theirs
-        return play(side, modules, trace, self.names, seeded=self.seeded, parts=self.parts, whole=whole, **how)
+        options = ReplayOptions(seeded=self.seeded, parts=self.parts, whole=whole, **how)
+        return play(side, modules, trace, self.names, options, within)
 
     def follow_autocast(self, trace: ReferenceTrace, free: ReplayResult) -> bool:
         """Sees in which dtype the candidate computes under autocast; whether the reference has to be run so too."""

@@ -88,7 +88,8 @@ class TeacherForcedSearch(FaultSearch):
         # Inputs nudged everywhere move more than the dtype alone does.
         if faulty and low is not self.ours and self.spent + CLOSER < MOST_FORWARDS:
             drift = self.play(low, modules, trace, force=False)
-        told = self._sorted(faulty, table, trace, free, floors, floors_of([drift]), total, self.total(trace, drift))
+        seen = Free(trace, free, floors_of([drift]), least_of(self.dtype))
+        told = self._sorted(faulty, table, trace, seen, floors, (total, self.total(trace, drift)))
         faulty = told.faults
         if faulty and faulty[0].reference_path not in {mask.reference_path for mask in masks}:
             self._doubt_unjudged(faulty[0], trace, forced)
@@ -189,14 +190,12 @@ class TeacherForcedSearch(FaultSearch):
         faulty: list[ModuleRow],
         table: list[ModuleRow],
         trace: ReferenceTrace,
-        free: ReplayResult,
+        free: Free,
         floors: dict[Site, Difference],
-        drifts: dict[Site, Difference],
-        total: float,
-        floor: float,
+        output: tuple[float, float],
     ) -> Sorted:
-        """Which of them are faults; the others cancel, which is said."""
-        least = least_of(self.dtype)
+        """Which of them are faults; the others cancel, which is noted. `output` is its error and its floor."""
+        total, floor = output[0], max(output[1], least_of(self.dtype))
 
         def probe(ends: frozenset[tuple[str, str]]) -> Probe:
             replayed = self.play(self.theirs, self.pairing.candidate, trace, force=False, put_back=ends)
@@ -208,7 +207,7 @@ class TeacherForcedSearch(FaultSearch):
 
         # Ranks are run on other values in between, so that what is stale shows.
         probes = max(MOST_FORWARDS - CLOSER - self.theirs.forwards, 1 if self.parts is not None else 0)
-        told = sort_out(faulty, Free(trace, free, drifts, least), total, max(floor, least), probe, hollow, probes)
+        told = sort_out(faulty, free, total, floor, probe, hollow, probes)
         if told.faults and self.theirs.forwards + CLOSER < MOST_FORWARDS:
             self._take_omitted(told, faulty, table, floors, probe)
         if told.cancelled:

@@ -15,7 +15,7 @@ from layertap.messages import printable, tr
 from layertap.result import Note, rebuild
 from layertap.site import Record
 from layertap.store.runfile import plain
-from layertap.watching.trigger import LOSS, STATE, UPDATE, Step, nonfinite_text
+from layertap.watching.trigger import LOSS, STATE, UPDATE, nonfinite_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,36 +164,6 @@ def input_marks(records: Sequence[Record]) -> tuple[dict[str, Any], ...]:
 def loss_of(records: Sequence[Record]) -> float | None:
     found = [record.statistics.first[0] for record in records if record.kind == LOSS and record.statistics.first]
     return sum(found) / len(found) if found else None
-
-
-def make_report(
-    rule: str,
-    reason: str,
-    step: Step,
-    records: Sequence[Record],
-    birth: Origin | None,
-    rank: int,
-    steps: Sequence[int],
-    *,
-    world: int = 1,
-    site: str = "",
-) -> TriggerReport:
-    """Puts together what is known of one moment."""
-    marks = input_marks(records)
-    return TriggerReport(
-        rule=rule,
-        reason=reason,
-        step=step.number,
-        epoch=step.epoch,
-        batch=step.batch,
-        rank=rank,
-        birth=birth,
-        loss=loss_of(records),
-        inputs=marks,
-        steps=tuple(steps),
-        site=site,
-        world=world,
-    )
 
 
 def write_report(folder: Path, report: TriggerReport) -> Path:

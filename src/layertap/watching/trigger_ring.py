@@ -25,7 +25,7 @@ from layertap.watching.actions import act
 from layertap.watching.rules import SiteRules
 from layertap.watching.scalars import Scalars
 from layertap.watching.trigger import Reason, Rules, Step, Triggers
-from layertap.watching.trigger_report import TriggerReport, find_origin, make_report, write_report
+from layertap.watching.trigger_report import TriggerReport, find_origin, input_marks, loss_of, write_report
 
 SEEN = 100_000
 """Records of a step that has not ended: a script that never steps must not fill the memory."""
@@ -204,16 +204,19 @@ class RingWriter:
         steps = self._empty()
         self._through = step.number + self._after
         self._kept.append(range(min(steps, default=step.number), self._through + 1))
-        report = make_report(
-            rule,
-            text,
-            step,
-            records,
-            birth,
-            self._rank,
-            steps,
-            world=self._world,
+        report = TriggerReport(
+            rule=rule,
+            reason=text,
+            step=step.number,
+            epoch=step.epoch,
+            batch=step.batch,
+            rank=self._rank,
+            birth=birth,
+            loss=loss_of(records),
+            inputs=input_marks(records),
+            steps=steps,
             site="" if reason is None else reason.site,
+            world=self._world,
         )
         self.reports.append(report)
         log.warning("layertap: %s", report)

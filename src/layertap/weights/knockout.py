@@ -8,9 +8,10 @@ is not computed again.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -88,19 +89,19 @@ class Knockout(Result):
     tokens: int
     perplexity: float
     """The whole model's."""
-    measure: Measure | None = field(default=None, repr=False, compare=False)
-    """What measures further plans; it holds the model and does not travel in a pickle."""
 
     def plan(self, size: float = 0.8, *, progress: Progress | None = None) -> Joint:
-        """Branches to leave out until `size` of the parameters is left: chosen one by one, each set measured anew."""
-        if self.measure is None:
+        """Branches to leave out until `size` of the parameters is left: chosen one by one, each set measured anew.
+
+        In the process that made this result, while its model exists: the result is data and does not keep the model.
+        """
+        known, batches = _SOURCES.get(id(self), (None, ()))
+        model = known() if known is not None else None
+        if model is None:
             raise BadArgument(tr("knockout.no_model"))
         if not 0 < size < 1:
             raise BadArgument(tr("knockout.size", size=size))
-        return self.measure.greedy([row.site for row in self.rows], size, progress)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "measure": None}
+        return Measure(model, batches).greedy([row.site for row in self.rows], size, progress)
 
     def __str__(self) -> str:
         known = {"tokens": self.tokens, "perplexity": self.perplexity}
@@ -171,7 +172,14 @@ def knockout(
             if progress is not None:
                 progress(done, len(jobs))
     rows.sort(key=lambda row: row.kl if not math.isnan(row.kl) else math.inf)
-    return Knockout(rows=tuple(rows), tokens=measure.tokens, perplexity=measure.perplexity, measure=measure)
+    result = Knockout(rows=tuple(rows), tokens=measure.tokens, perplexity=measure.perplexity)
+    _SOURCES[id(result)] = (weakref.ref(model), batches)
+    weakref.finalize(result, _SOURCES.pop, id(result), None)
+    return result
+
+
+_SOURCES: dict[int, tuple[weakref.ref[nn.Module], Sequence[Any]]] = {}
+"""By a result's id, the model that it is of and the inputs, as long as the result exists."""
 
 
 class Measure:

@@ -12,7 +12,7 @@ MESSAGES = {
     "knockout.no_heads": "{path}：不知道其头数",
     "knockout.no_inputs": "knockout 至少需要一批输入",
     "knockout.no_logits": "模型不返回 logits；knockout 比较的是输出最后一维上的分布",
-    "knockout.no_model": "此结果不含模型；请重新调用 knockout(model, inputs) 来制定计划",
+    "knockout.no_model": "此结果的模型不在本进程中；请重新调用 knockout(model, inputs) 来制定计划",
     "knockout.no_projection": "{path}：不知道其输出投影（{names} 之一）",
     "knockout.perplexity": "困惑度",
     "knockout.share": "占比",
