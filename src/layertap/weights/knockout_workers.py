@@ -14,7 +14,7 @@ from layertap.measure import measure
 from layertap.messages import tr
 
 if TYPE_CHECKING:
-    from layertap.weights.knockout import Measure
+    from layertap.weights.knockout_measure import Measure
 
 Build = Callable[[], nn.Module]
 
@@ -65,7 +65,7 @@ class _KnockoutGiven(NamedTuple):
 
 
 def _made(given: _KnockoutGiven) -> Measure:
-    from layertap.weights.knockout import Measure
+    from layertap.weights.knockout_measure import Measure
 
     torch.set_num_threads(given.threads)  # another number may give other bits
     model = given.model if given.build is None else given.build()
