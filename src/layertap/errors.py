@@ -7,6 +7,7 @@ LayertapError
 ├── MissingExtra       an optional dependency is absent; the pip line is in the text
 ├── TargetError        a model or a compiled file could not be opened or run
 ├── WeightsWrong       weights were loaded, and a checkpoint and the model do not agree
+├── EngineError        the workers that an analysis was given to cannot be reached, or were lost
 └── RunError           something about a run on disk
     ├── RunExists      the folder already holds a run
     ├── NotARun        the folder contains no run
@@ -49,6 +50,10 @@ class TargetError(LayertapError):
 
 class WeightsWrong(LayertapError):
     """Weights were loaded, and a checkpoint and the model do not agree."""
+
+
+class EngineError(LayertapError):
+    """Workers cannot be reached, or were lost."""
 
 
 class RunError(LayertapError):

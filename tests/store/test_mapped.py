@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import signal
 import subprocess
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 
 import layertap.compare.measuring as measuring
-from layertap.compare import diff
+from layertap.compare import diff, tensors
 from layertap.measure.fingerprint import fingerprint
+from layertap.measure.pair import plain
 from layertap.store import Run, RunWriter, mapped
+from layertap.store import kept as kept_tensors
 from store.making import kept, receipt
 
 pytestmark = pytest.mark.skipif(not mapped.available(), reason="needs a C compiler at build time")
@@ -103,3 +106,39 @@ def test_without_the_library_tensors_are_read(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(mapped, "_library", lambda: None)
     report = diff(tmp_path / "a", tmp_path / "b")
     assert [row.difference is None for row in report.rows] == [True, False, False]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="pages of files are counted from /proc")
+def test_pages_that_were_let_go_of_are_out_of_memory_and_can_be_read_again(tmp_path: Path) -> None:
+    def of_files() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[2]) * mmap.PAGESIZE
+
+    path, size = tmp_path / "bytes", 64 << 20
+    path.write_bytes(b"\1" * size)
+    with path.open("rb") as file:
+        raw = mapped.map_bytes(file.fileno(), 10, size)
+    assert raw is not None
+    assert int(raw.sum()) == size - 10
+    held = of_files()
+    mapped.release(raw[90:].reshape(-1, 2)[:], 0, size)  # of a view, and beyond its end
+    assert held - of_files() > 60 << 20
+    assert int(raw.sum()) == size - 10
+    mapped.release(raw, 5000, 5001)  # no whole page
+    mapped.release(np.ones(1 << 20, np.uint8), 0, 1 << 20)  # no map
+    assert int(raw.sum()) == size - 10
+    assert held - of_files() < 4 << 20
+
+
+def test_a_diff_lets_go_of_the_pages_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, change in (("a", 0.0), ("b", 0.5)):
+        run(tmp_path / name, change)
+    whole = diff(tmp_path / "a", tmp_path / "b")
+    parts: list[tuple[int, int]] = []
+    for module in (tensors, kept_tensors):
+        monkeypatch.setattr(module, "release", lambda raw, begin, end: parts.append((begin, end)))
+    monkeypatch.setattr(plain, "WINDOW", 1 << 20)
+    monkeypatch.setattr(kept_tensors, "WINDOW", 1 << 20)
+    report = diff(tmp_path / "a", tmp_path / "b")
+    assert repr(tuple(report.rows)) == repr(tuple(whole.rows))
+    assert len(parts) == len(report.rows) * 2 * (4 * SIZE >> 20)
+    assert sum(end - begin for begin, end in parts) == len(report.rows) * 2 * 4 * SIZE  # every byte of both sides, once

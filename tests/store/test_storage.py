@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import mmap
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from torch import nn
 
 import layertap as lt
 from layertap.errors import BadArgument, CorruptRun, NotARun, RunError, RunExists
+from layertap.store import mirror
 from layertap.store.mirror import Mirror
 from layertap.store.remote_writer import RemoteWriter
 from layertap.store.storage import Storage
@@ -86,6 +88,17 @@ def test_a_fault_between_two_runs_in_storage_is_named(url: str) -> None:
     recorded(f"{url}/b", broken)
     report = lt.diff(f"{url}/a", f"{url}/b")
     assert (report.verdict, str(report.first.site)) == ("fault", "2")
+
+
+def test_a_large_tensor_is_in_a_map_and_not_in_memory(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(f"{url}/a", net())
+    expected = lt.Run(f"{url}/a")["2"].at(step=1).tensor()
+    monkeypatch.setattr(mirror, "IN_MEMORY", 100)
+    run = lt.Run(f"{url}/a")
+    raw = run.kept_bytes(run["2"].at(step=1).record)
+    assert isinstance(raw.base.obj, mmap.mmap)  # type: ignore[union-attr]
+    assert torch.equal(run["2"].at(step=1).tensor(), expected)
+    assert lt.diff(f"{url}/a", run).verdict == "identical"
 
 
 def test_only_the_asked_tensor_is_read(url: str) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from layertap.cli.engines import AddressOption, EngineOption
 from layertap.cli.screen import progress, show_json, show_text
 from layertap.errors import BadArgument
 from layertap.messages import tr
@@ -19,6 +20,8 @@ def audit(
     other: Annotated[str | None, typer.Argument(help=tr("cli.audit_other"))] = None,
     out: Annotated[Path | None, typer.Option("--output", "-o", help=tr("cli.audit_json_path"))] = None,
     fingerprints: Annotated[Path | None, typer.Option(help=tr("cli.audit_fingerprints"))] = None,
+    engine: EngineOption = None,
+    address: AddressOption = None,
     html: Annotated[Path | None, typer.Option(help=tr("cli.html"))] = None,
     json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
@@ -29,6 +32,8 @@ def audit(
     if (other is None) == (fingerprints is None):
         raise BadArgument(tr("cli.audit_sides"))
     if other is None and fingerprints is not None:
+        if engine not in (None, "in-process"):
+            raise BadArgument(tr("engine.fingerprints"))
         if fingerprints.suffix != ".json":
             raise BadArgument(tr("cli.audit_suffix", fingerprints=fingerprints))
         with progress() as bar:
@@ -41,7 +46,12 @@ def audit(
     sides = _opened(model), _opened(str(other))
     with progress() as bar:
         task = bar.add_task(tr("cli.reading_weights"), total=None)
-        found = compare(*sides, progress=lambda done, total: bar.update(task, completed=done, total=total))
+        found = compare(
+            *sides,
+            engine=engine,
+            address=address,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
     if html is not None:
         found.to_html(html)
     if out is not None:

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from layertap.cli.engines import AddressOption, EngineOption
 from layertap.cli.screen import progress, show_json, show_screen, show_text
+from layertap.errors import BadArgument
 from layertap.messages import tr
 
 
@@ -19,6 +21,8 @@ def diff(
     sites: Annotated[list[str] | None, typer.Option(help=tr("cli.diff_sites"))] = None,
     rtol: Annotated[float | None, typer.Option(help=tr("cli.rtol"))] = None,
     atol: Annotated[float | None, typer.Option(help=tr("cli.atol"))] = None,
+    engine: EngineOption = None,
+    address: AddressOption = None,
     html: Annotated[Path | None, typer.Option(help=tr("cli.html"))] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help=tr("cli.diff_verbose"))] = False,
     json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
@@ -35,6 +39,8 @@ def diff(
 
     sides = open_run(reference), open_run(candidate)
     if all(map(is_training, sides)) and not (floor or mapping or sites or rtol is not None or atol is not None):
+        if engine not in (None, "in-process"):
+            raise BadArgument(tr("engine.trainings"))
         # Thousands of steps: not a table of layers, but the first step and site where they part.
         with progress() as bar:
             task = bar.add_task("comparing", total=None)
@@ -54,6 +60,8 @@ def diff(
             sites=sites or None,
             rtol=rtol,
             atol=atol,
+            engine=engine,
+            address=address,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if html is not None:

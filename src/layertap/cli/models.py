@@ -25,6 +25,11 @@ def open_model(text: str) -> tuple[Any, Any]:
         return open_target(f"hf:{path}"), load_pruned(path)
 
 
+def only_model(text: str) -> Any:
+    """The model alone, for a worker that runs it."""
+    return open_model(text)[1]
+
+
 def refuse_stock_class(text: str) -> None:
     """A folder that was saved pruned, named as any other: its class would come back whole, with new weights."""
     kind, _, path = text.partition(":")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from layertap.cli.models import given_inputs, open_model, refuse_stock_class
+from layertap.cli.engines import AddressOption, EngineOption
+from layertap.cli.models import given_inputs, only_model, open_model, refuse_stock_class
 from layertap.cli.screen import progress, show_json, show_text
 from layertap.errors import BadArgument
 from layertap.messages import tr
@@ -24,6 +26,8 @@ def prune(
     ids: Annotated[str | None, typer.Option(help=tr("cli.ids"))] = None,
     input: Annotated[Path | None, typer.Option("--input", "--inputs", help=tr("cli.inputs"))] = None,  # noqa: A002
     seq_len: Annotated[int | None, typer.Option(help=tr("cli.seq_len"))] = None,
+    engine: EngineOption = None,
+    address: AddressOption = None,
     html: Annotated[Path | None, typer.Option(help=tr("cli.prune_html"))] = None,
     json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
 ) -> None:
@@ -37,6 +41,8 @@ def prune(
         raise BadArgument(tr("cli.prune_where"))
     if html is not None and not scan:
         raise BadArgument(tr("cli.prune_html_scan"))
+    if not scan and engine not in (None, "in-process"):
+        raise BadArgument(tr("engine.scan"))
     refuse_stock_class(model)
     target, whole = open_model(model)
     inputs = given_inputs(target, ids, prompt, input, seq_len)
@@ -55,7 +61,15 @@ def prune(
         def tell(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        result = knockout(whole, inputs, heads=heads, progress=tell)
+        result = knockout(
+            whole,
+            inputs,
+            heads=heads,
+            engine=engine,
+            address=address,
+            build=partial(only_model, model),
+            progress=tell,
+        )
         joint = result.plan(size, progress=tell) if size is not None else None
     if html is not None:
         result.to_html(html)

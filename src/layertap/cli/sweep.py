@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from layertap.cli.engines import AddressOption, EngineOption
 from layertap.cli.screen import progress, show_json, show_screen, show_text, status
 from layertap.errors import BadArgument
 from layertap.messages import tr
@@ -39,6 +40,8 @@ def sweep(
         Path | None, typer.Option("--output-file", "--output_file", "--npz", help=tr("cli.sweep_layer"))
     ] = None,
     png: Annotated[Path | None, typer.Option(help=tr("cli.sweep_histograms"))] = None,
+    engine: EngineOption = None,
+    address: AddressOption = None,
     html: Annotated[Path | None, typer.Option(help=tr("cli.html"))] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help=tr("cli.sweep_verbose"))] = False,
     json: Annotated[bool, typer.Option("--json", help=tr("cli.json"))] = False,
@@ -74,6 +77,8 @@ def sweep(
             fresh=fresh,
             sensitivity=False if explain is not None and sensitivity is None else sensitivity,
             changes=changes,
+            engine=engine,
+            address=address,
             progress=tell,
         )
     if html is not None:

@@ -12,6 +12,7 @@ padding      padding, as ids or masks prove it
 overlap      tensors of different lengths, and what part of them is the same
 estimates    pairs without tensors, measured by columns
 measuring    one pass over each pair
+measured_pairs  all of them, in this process or by the workers of an engine
 floors       what rounding explains, measured by further runs (modelled: judge)
 sharded      records of a part of a tensor, and what both sides hold of it
 rows         a row for each pair, in order of execution
@@ -37,11 +38,13 @@ from layertap.compare.comparable import Comparability, comparable
 from layertap.compare.estimates import blocks_of
 from layertap.compare.floors import measured_floors
 from layertap.compare.layouts import AsOne, doubts, judge_replicas, merge_ranks, ranks_at_fault, read_as_one
-from layertap.compare.measuring import PartialPairs, measure_pair
+from layertap.compare.measured_pairs import RunPair, Told, measured_pairs
+from layertap.compare.measuring import PartialPairs
 from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
 from layertap.compare.result import Alignment, Pair, Report, Row
 from layertap.compare.rows import Judging, rows_of
 from layertap.compare.training import TrainingReport, diff_training
+from layertap.engine import Engine, EngineChoice, open_engine
 from layertap.errors import BadArgument, CorruptRun
 from layertap.formats import open_run
 from layertap.judge.measured import Measured
@@ -67,6 +70,8 @@ def diff(
     sites: str | Iterable[str] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
+    engine: EngineChoice = None,
+    address: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Compares two runs (or what other tools left, or dicts of tensors) and says whether, where and how they part.
@@ -75,6 +80,7 @@ def diff(
     it the floor is modelled from dtypes and depth. `mapping` renames the candidate's sites: {regex: replacement}.
     `sites` are patterns, as for `record`: only what they match is judged, and only that can be missing. `rtol` and
     `atol` replace the floor: |candidate - reference| <= atol + rtol x |reference| everywhere, or it is a fault.
+    `engine="ray"` measures by the workers of the Ray cluster at `address`, or of this machine: the same, bit for bit.
 
     >>> import torch
     >>> x = torch.ones(1, 4, 8)
@@ -82,20 +88,31 @@ def diff(
     Site('layers.1')
     """
     opened = open_run(reference), open_run(candidate)
-    while True:
-        unread = [run.index.unread for run in opened]
-        try:
-            one = read_as_one(*opened)
-            return _diff(
-                one, opened, floor=floor, mapping=mapping, sites=sites, rtol=rtol, atol=atol, progress=progress
-            )
-        except CorruptRun:
-            # What turns out to be damaged on the way is named in the run's problems and left out: the rest is compared.
-            if unread == [run.index.unread for run in opened]:
-                raise
+    with open_engine(engine, address) as workers:
+        while True:
+            unread = [run.index.unread for run in opened]
+            try:
+                one = read_as_one(*opened)
+                return _diff(
+                    workers,
+                    one,
+                    opened,
+                    floor=floor,
+                    mapping=mapping,
+                    sites=sites,
+                    rtol=rtol,
+                    atol=atol,
+                    progress=progress,
+                )
+            except CorruptRun:
+                # What turns out to be damaged on the way is named in the run's problems and left out: the rest is
+                # compared.
+                if unread == [run.index.unread for run in opened]:
+                    raise
 
 
 def _diff(
+    engine: Engine,
     one: AsOne,
     opened: tuple[Run, Run],
     *,
@@ -112,19 +129,20 @@ def _diff(
     proof = comparable(reference, candidate, alignment)
     if sites is not None:
         alignment = chosen(alignment, sites)
-    floors = _floors(reference, floor)
+    floors = _floors(engine, reference, floor)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
+    sides = RunPair(reference, candidate, alignment.trims, limits)
     parts = PartialPairs()
     told = told_precision(reference, candidate)
     roundoff = roundoff_of(reference, candidate, computing=[reference])
     found: Iterable[tuple[Pair, Measured]] = ()
     rows: Sequence[Row]
     if told or floors or tolerance is not None:
-        found = _measured(reference, candidate, alignment, limits, progress, parts)
+        found = _measured(engine, sides, alignment, progress, parts)
         found = list(found) if told else found  # judged twice; else one block of a long training is in memory at a time
         rows = rows_of(found, floors, roundoff, tolerance)
     else:
-        rows = _by_blocks(reference, candidate, alignment, roundoff, progress, parts)
+        rows = _by_blocks(engine, sides, alignment, roundoff, progress, parts)
     coarse = silent_precision(reference, candidate, alignment.pairs, rows)
     if told and tolerance is None and not {"fault", "inconclusive"}.isdisjoint(column(rows, "verdict")):
         roundoff = roundoff_of(reference, candidate, computing=[reference, candidate])
@@ -157,15 +175,13 @@ def _diff(
 
 
 def _measured(
-    reference: Run,
-    candidate: Run,
+    engine: Engine,
+    sides: RunPair,
     alignment: Alignment,
-    limits: Mapping[str, float],
     progress: Callable[[int, int], None] | None,
     parts: PartialPairs,
 ) -> Iterator[tuple[Pair, Measured]]:
-    for done, (pair, same) in enumerate(alignment.pairs.told(), start=1):
-        measured = measure_pair(reference, candidate, pair, alignment.trims, same=same, **limits)
+    for done, (pair, measured) in enumerate(measured_pairs(engine, sides, alignment.pairs.told()), start=1):
         parts.add(pair, measured)
         yield pair, measured
         if progress is not None:
@@ -173,21 +189,24 @@ def _measured(
 
 
 def _by_blocks(
-    reference: Run,
-    candidate: Run,
+    engine: Engine,
+    sides: RunPair,
     alignment: Alignment,
     roundoff: float,
     progress: Callable[[int, int], None] | None,
     parts: PartialPairs,
 ) -> Sequence[Row]:
     """The same, judged by the modelled floor; pairs without tensors are measured and judged by columns."""
+    done = 0
 
-    def measure(pair: Pair, same: bool) -> Measured:
-        measured = measure_pair(reference, candidate, pair, alignment.trims, same=same)
-        parts.add(pair, measured)
-        return measured
+    def measure(pairs: Iterable[Told]) -> Iterator[tuple[Pair, Measured]]:
+        for one, (pair, measured) in enumerate(measured_pairs(engine, sides, pairs), start=1):
+            parts.add(pair, measured)
+            yield pair, measured
+            if progress is not None and engine.remote:
+                progress(done + one, len(alignment.pairs))
 
-    judging, done = Judging({}, roundoff), 0
+    judging = Judging({}, roundoff)
     for block in blocks_of(alignment.pairs, measure):
         judging.add_estimates(block)
         parts.add_whole(len(block.errors) - block.errors.count(None))
@@ -240,7 +259,7 @@ def _tolerance(rtol: float | None, atol: float | None, floor: Any) -> Tolerance 
     return Tolerance(**given)
 
 
-def _floors(reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any, Any]:
+def _floors(engine: Engine, reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any, Any]:
     if floor is None:
         return {}
     sources = [floor] if isinstance(floor, (Run, str, os.PathLike, Mapping)) else list(floor)
@@ -249,4 +268,4 @@ def _floors(reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any
         reasons = comparable(reference, run, align(reference, run)).reasons
         if reasons:
             raise BadArgument(tr("compare.floor_other_input", name=run.name, reasons=reasons[0]))
-    return measured_floors(reference, runs)
+    return measured_floors(engine, reference, runs)

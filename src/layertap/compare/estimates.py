@@ -6,7 +6,7 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ _AT_ONCE = 256
 """Sketches that are subtracted at a time: twice this many in float64 stay in the cache."""
 
 Flags = npt.NDArray[np.bool_]
+Measure = Callable[[Iterable[tuple[Pair, bool]]], Iterator[tuple[Pair, Measured]]]
+"""Measures pairs in their order; with each comes whether it is known to be bit-identical."""
 Names = tuple[Site, Site, str, str]
 
 
@@ -46,13 +48,13 @@ class Estimates:
     """A pair of which more is to be known; to be asked for in order."""
 
 
-def blocks_of(pairs: Pairs, measure: Callable[[Pair, bool], Measured]) -> Iterator[Estimates]:
+def blocks_of(pairs: Pairs, measure: Measure) -> Iterator[Estimates]:
     """All pairs in order, block by block."""
     for begin in range(0, len(pairs), BLOCK):
         yield _block(pairs[begin : begin + BLOCK], measure)
 
 
-def _block(pairs: Pairs, measure: Callable[[Pair, bool], Measured]) -> Estimates:
+def _block(pairs: Pairs, measure: Measure) -> Estimates:
     same, usable = pairs.identical(), _usable(pairs)
     tables = [pairs.columns(side, _COLUMNS) for side in (0, 1)] if usable.any() else []
     kinds: tuple[list[str], list[int]] = ([""], [0] * len(pairs))
@@ -80,7 +82,7 @@ def _estimates(
     same: Flags,
     usable: Flags,
     kinds: tuple[list[str], list[int]],
-    measure: Callable[[Pair, bool], Measured],
+    measure: Measure,
 ) -> Estimates:
     matches, which = pairs.matches
     sites = [pairs.sites(side) for side in (0, 1)]
@@ -96,18 +98,14 @@ def _estimates(
             found = known[key] = sites[0][key[0]], sites[1][key[1]], kinds[0][key[2]], matches[key[3]].rung
         return found
 
-    rest = pairs.where(~usable).told()
-
-    def measured(_: int) -> tuple[Pair, Measured]:
-        pair, equal = next(rest)
-        return pair, measure(pair, equal)
+    rest = measure(pairs.where(~usable).told())
 
     return Estimates(
         errors=[error if fit else None for error, fit in zip(errors.tolist(), usable.tolist(), strict=True)],
         same=same.tolist(),
         moments=list(zip(*(column.tolist() for column in moments), strict=True)),
         names=names,
-        measured=measured,
+        measured=lambda _: next(rest),
     )
 
 

@@ -6,18 +6,19 @@ import math
 from collections.abc import Sequence
 
 from layertap.compare.align import align
-from layertap.compare.measuring import measure_pair
+from layertap.compare.measured_pairs import RunPair, measured_pairs
+from layertap.engine import Engine
 from layertap.judge.floor import Floor, FloorKey, key_of
 from layertap.store import Run
 
 
-def measured_floors(reference: Run, floors: Sequence[Run]) -> dict[FloorKey, Floor]:
+def measured_floors(engine: Engine, reference: Run, floors: Sequence[Run]) -> dict[FloorKey, Floor]:
     """Lays each floor run beside the reference; where there are several, the largest error counts."""
     found: dict[FloorKey, Floor] = {}
     for run in floors:
         alignment = align(reference, run)
-        for pair in alignment.pairs:
-            measured = measure_pair(reference, run, pair, alignment.trims)
+        pairs = ((pair, False) for pair in alignment.pairs)
+        for pair, measured in measured_pairs(engine, RunPair(reference, run, alignment.trims), pairs):
             if math.isnan(measured.error):
                 continue
             here = measured.difference

@@ -105,7 +105,7 @@ def _exact(reference: Run, candidate: Run, pair: Pair, trims: Sequence[Trim], rt
         if shape is None:
             return Measured(how="shapes", shapes=(pair.reference.shape, pair.candidate.shape))
         merged = compact(a.shape) != compact(b.shape)
-        a, b = (Array(raw=side.raw, dtype=side.dtype, shape=shape) for side in (a, b))
+        a, b = (Array(raw=side.raw, dtype=side.dtype, shape=shape, release=side.release) for side in (a, b))
     measured = _compared(pair, a, b, rtol, atol)
     return replace(measured, shapes=(pair.reference.shape, pair.candidate.shape)) if merged else measured
 

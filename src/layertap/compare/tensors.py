@@ -14,14 +14,15 @@ from layertap.measure.pair import Array
 from layertap.messages import tr
 from layertap.site import Record
 from layertap.store import Run
-from layertap.store.mapped import was_cut
+from layertap.store.mapped import release, was_cut
 
 
 def array_of(run: Run, record: Record, *, later: bool = False) -> Array:
     """What was kept of a record, checked; if `later`, by the pass over the pair, which reads the bytes anyway."""
     raw = np.asarray(run.kept_bytes(record, verify=False if later else None, mapped=True))
     check = partial(_check, run, record, raw, later and run.checks(record))
-    return Array(raw=raw, dtype=record.kept_dtype, shape=record.kept_shape, check=check)
+    free = partial(release, raw)
+    return Array(raw=raw, dtype=record.kept_dtype, shape=record.kept_shape, check=check, release=free)
 
 
 def _check(run: Run, record: Record, raw: npt.NDArray[np.uint8], whole: bool, found: int) -> None:
@@ -44,4 +45,4 @@ def elements(array: Array, shape: tuple[int, ...] | None = None) -> npt.NDArray[
 
 def changed(array: Array, new: npt.NDArray[np.uint8]) -> Array:
     """The array with other elements, as `elements` gives them."""
-    return replace(array, raw=np.ascontiguousarray(new).reshape(-1), shape=new.shape[:-1])
+    return replace(array, raw=np.ascontiguousarray(new).reshape(-1), shape=new.shape[:-1], release=None)

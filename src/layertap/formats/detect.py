@@ -55,7 +55,9 @@ def open_run(source: Run | MemoryWriter | str | os.PathLike[str] | Mapping[str, 
     if isinstance(source, str) and is_url(source):
         return Run(source)
     with reading(str(source), tr("formats.not_its_name"), NotARun):
-        return _open(Path(source))
+        run = _open(Path(source))
+        run.source = str(source)
+        return run
 
 
 def _open(path: Path) -> Run:

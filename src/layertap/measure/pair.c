@@ -126,9 +126,11 @@ int64_t layertap_pair_chunks(const Pair *p, int64_t *rows, int64_t *columns) {
 
 static Work *spare; /* the last one used: for a small tensor, fresh memory would cost more than the work itself */
 
-/* Works until no chunk is left; any number of threads may be in here at once. Returns 0, or 1 without memory. */
-int layertap_pair(Pair *p) {
+/* Works until no chunk before `stop` is left; any number of threads may be in here at once. Returns 0, or 1 without
+ * memory. Where it goes on from there `next` is set to `merged` first: the numbers are the same as in one go. */
+int layertap_pair_until(Pair *p, int64_t stop) {
     int64_t rows, columns, chunks = layertap_pair_chunks(p, &rows, &columns), i;
+    if (stop < chunks) chunks = stop;
     int64_t across = (p->columns + columns - 1) / columns, room = columns / p->column_group + 2;
     Work *w = __atomic_exchange_n(&spare, NULL, __ATOMIC_ACQUIRE);
     if (!w) w = calloc(1, sizeof *w);
@@ -164,6 +166,8 @@ int layertap_pair(Pair *p) {
     free(column);
     return failed;
 }
+
+int layertap_pair(Pair *p) { return layertap_pair_until(p, INT64_MAX); }
 
 #else /* the part that is compiled once for each instruction set */
 

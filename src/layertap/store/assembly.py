@@ -29,6 +29,7 @@ from layertap.measure.result import merge_statistics
 from layertap.messages import tr
 from layertap.site import Record, Sharding, Statistics
 from layertap.store.dtype import SIZES, Bytes, size_of, to_numpy
+from layertap.store.mapped import release
 
 IN_MEMORY = 256 << 20
 """A larger whole is in a temporary file, whose pages the system may write out."""
@@ -134,6 +135,8 @@ def assembled(whole: Whole, read: Callable[[Record], Bytes]) -> Bytes:
         if whole.reduction:
             raw = _reduced(whole, part, raw, read)
         cells[place] = raw.reshape(*shape, SIZES[whole.dtype])
+        if size > IN_MEMORY:
+            release(out, 0, size)  # to its file
     return out
 
 

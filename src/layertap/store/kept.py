@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from layertap.errors import CorruptRun, NoTensor
-from layertap.measure.fingerprint import fingerprint
+from layertap.measure.fingerprint import fingerprint, word_size
+from layertap.measure.pair.plain import WINDOW
 from layertap.messages import tr
 from layertap.site import Record
 from layertap.store.dtype import Bytes, size_of, stored_as
+from layertap.store.mapped import release
 from layertap.store.mirror import Mirror
 from layertap.store.schema import SCHEMA
 from layertap.store.shards import Shard, decode, tensor_path
@@ -30,7 +32,7 @@ class KeptTensors:
     def bytes_of(self, record: Record, *, verify: bool, mapped: bool) -> Bytes:
         raw = self._read(record, mapped)
         if verify and checksum(record) is not None:
-            check(self._name, record, fingerprint(raw, record.kept_dtype))
+            check(self._name, record, _fingerprint(raw, record.kept_dtype))
         return raw
 
     def _read(self, record: Record, mapped: bool) -> Bytes:
@@ -85,6 +87,17 @@ class KeptTensors:
                 rows, same = decode(shard, 0, shard.read(SCHEMA.names)), (record.site, record.step, record.order)
                 return next((row for row in rows if (row.site, row.step, row.order) == same), None)
         return None
+
+
+def _fingerprint(raw: Bytes, dtype: str) -> int:
+    """Window by window, each let go of when it is read: a map may be larger than memory."""
+    found = 0
+    for begin in range(0, len(raw), WINDOW):
+        part = raw[begin : begin + WINDOW]
+        found += fingerprint(part, dtype, offset=begin // word_size(dtype))
+        if len(raw) > WINDOW:
+            release(raw, begin, begin + len(part))
+    return found % 2**64
 
 
 def keyed(record: Record) -> str:

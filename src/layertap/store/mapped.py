@@ -48,6 +48,33 @@ def map_bytes(fd: int, begin: int, end: int) -> Bytes | None:
     return raw
 
 
+def release(raw: Bytes, begin: int, end: int) -> None:
+    """Takes the pages of a map that lie wholly between two of its bytes out of this process's memory.
+
+    They stay in the file, and are read from there again when they are asked for. What is no map is left alone.
+    """
+    pages, base = _pages_of(raw)
+    if pages is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    size = mmap.PAGESIZE
+    first, last = -(-(base + begin) // size) * size, (base + end) // size * size
+    if base + end == len(pages):
+        last = base + end  # the last page holds nothing else
+    if last > first:
+        pages.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def _pages_of(raw: Bytes) -> tuple[mmap.mmap | None, int]:
+    """The map that bytes lie in, and where they begin in it."""
+    owner: Any = raw
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    held = owner.base.obj if isinstance(owner.base, memoryview) else owner.base
+    if not isinstance(held, mmap.mmap):
+        return None, 0
+    return held, raw.ctypes.data - owner.ctypes.data
+
+
 def was_cut(raw: Bytes) -> bool:
     """Whether the file behind these bytes was cut since they were mapped; then some of them are zeros."""
     library = _library()

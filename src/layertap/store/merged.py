@@ -79,7 +79,9 @@ def merged(run: Run) -> Merged:
     writer.close()
     if run.receipt is not None:
         writer.info["receipt"] = run.info.get("receipt")
-    return Merged(run=Run(writer), divergences=tuple(divergences), ranks=tuple(sorted(ranks)))
+    whole = Run(writer)
+    whole.source = run.source
+    return Merged(run=whole, divergences=tuple(divergences), ranks=tuple(sorted(ranks)))
 
 
 def _one(run: Run, held: list[Record], divergences: list[Divergence]) -> tuple[Record, Callable[[], Bytes] | None]:

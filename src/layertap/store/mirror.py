@@ -6,12 +6,16 @@ twice. Of a tensor file only the header is copied, when the first of its tensors
 
 from __future__ import annotations
 
+import mmap
+import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import numpy as np
 
 from layertap.errors import CorruptRun
 from layertap.messages import tr
@@ -20,6 +24,7 @@ from layertap.store.runfile import rank_of
 from layertap.store.shards import is_shard
 from layertap.store.storage import Storage
 
+IN_MEMORY = 256 << 20
 _AT_ONCE = 8
 _FIRST = 64 << 10
 """Bytes of a tensor file that are read at first: most headers are in there whole."""
@@ -76,13 +81,26 @@ class Mirror:
         return None if size is None else size == 0
 
     def read(self, name: str, begin: int, end: int) -> Bytes:
-        """The bytes of a tensor."""
-        raw = self.storage.read(f"tensors/{name}", begin, end)
+        """The bytes of a tensor; of a large one in a map of a temporary file, which may be larger than memory."""
+        if end - begin > IN_MEMORY:
+            raw = self._paged(f"tensors/{name}", begin, end)
+        else:
+            raw = self.storage.read(f"tensors/{name}", begin, end)
         if len(raw) != end - begin:
             raise CorruptRun(
                 tr("store.short_read", file=f"{self.url}/tensors/{name}", count=len(raw), size=end - begin, begin=begin)
             )
         return raw
+
+    def _paged(self, name: str, begin: int, end: int) -> Bytes:
+        with tempfile.TemporaryFile() as file:
+            self.storage.read_into(name, begin, end, file)
+            file.flush()
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                return np.empty(0, np.uint8)
+            # Copied on writing, so that what is handed out can be changed, as other tensors can.
+            return np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY), np.uint8)
 
     def _has(self, name: str, size: int) -> bool:
         path = self.folder / "records" / name

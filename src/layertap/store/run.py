@@ -57,6 +57,8 @@ class Run:
     def __init__(self, source: str | os.PathLike[str] | MemoryWriter, *, since: str = "", verify: bool = True) -> None:
         self.path: Path | None = None
         """The folder; None for a run in memory."""
+        self.source = "" if isinstance(source, MemoryWriter) else str(source)
+        """What opens it again in another process: a folder, a file of another tool, a URL; empty where nothing does."""
         self.verify = verify
         """Whether the bytes of tensors are checked when they are handed out."""
         self._memory: MemoryWriter | None = None

@@ -3,6 +3,7 @@
 sweep        the whole of it: plan, run what is not there yet, compare, judge (running.py: read this first)
 definition   what is to be run, read from TOML (values: checked one by one); task: one mode of it as JSON, and its hash
 environment  all that a mode's process sees; processes: how many at once (memory), and what became of each
+jobs_by_engine  the same processes, started by the workers of a Ray cluster
 worker       the other side: recording, opening, quantising, batches, ends, evidence, grids, tokens
 comparing    every mode against every other; ideal: what so many bits can do; language: two models by what they say
 judging      the result; sharing: identical tensors lie on the disk once

@@ -24,7 +24,7 @@ _BOOT = (
     "import json, sys; sys.path[:] = json.load(open(sys.argv[1], encoding='utf-8'))['sys_path']; "
     "from layertap.sweeping.worker import run; run(sys.argv[1])"
 )
-_POLL = 0.02
+POLL = 0.02
 _TAIL = 12
 """Lines of a dead process's output that its error shows."""
 
@@ -147,7 +147,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int, told: Callable[[Job, str], None]
                 running.remove(job)
                 yield job
             if not ended:
-                time.sleep(_POLL)
+                time.sleep(POLL)
     finally:
         for job in running:
             job.kill()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from layertap.engine import IN_PROCESS, Engine, EngineChoice, open_engine
 from layertap.errors import BadArgument, LayertapError, RunExists
 from layertap.files import parse_json, read_bytes, reason
 from layertap.messages import tr
@@ -19,6 +20,7 @@ from layertap.store.folder_lock import FolderLock
 from layertap.store.storage import on_this_machine
 from layertap.sweeping.definition import Definition, ModeDefinition, read_definition, slug
 from layertap.sweeping.environment import clean_environment
+from layertap.sweeping.jobs_by_engine import run_jobs_by
 from layertap.sweeping.judging import Finished, conclude
 from layertap.sweeping.processes import Job, remove, run_jobs
 from layertap.sweeping.result import Sweep
@@ -46,6 +48,8 @@ def sweep(
     fresh: bool = False,
     sensitivity: bool | Sequence[str] | None = None,
     changes: Mapping[str, Any] | None = None,
+    engine: EngineChoice = None,
+    address: str | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
     """Runs one input through many modes, each in a process of its own, and compares all of them.
@@ -54,7 +58,8 @@ def sweep(
     `reference` and `sites` replace the definition's, `changes` any of its keys. A mode whose run is in the folder
     `output` already is not run again, unless its definition or its files have changed, or `fresh` is set. At most
     `jobs` modes run at once, as memory allows, each for `timeout` seconds at most. A mode that fails does not stop the
-    others: it is in the result with its error, and the verdict is then inconclusive.
+    others: it is in the result with its error, and the verdict is then inconclusive. `engine="ray"` starts the modes'
+    processes by the workers of the Ray cluster at `address`, or of this machine.
     """
     began = time.monotonic()
     name = "" if isinstance(definition, Mapping) else str(definition)
@@ -62,8 +67,8 @@ def sweep(
     chosen = defined.chosen(modes)
     folder = on_this_machine(output, "sweep")
     tell: Progress = progress or (lambda name, state, done, total: None)
-    with _claimed(folder):
-        plan = _SweepPlan(defined, folder, jobs)
+    with _claimed(folder), open_engine(engine, address) as workers:
+        plan = _SweepPlan(defined, folder, jobs, workers)
         finished = _run(plan, chosen, fresh=fresh, tell=tell)
         result = conclude(defined, finished, name=name, folder=folder, jobs=plan.jobs, tell=tell)
         result = _ranked_before(folder, result)
@@ -95,6 +100,7 @@ class _SweepPlan:
     definition: Definition
     folder: Path
     asked: int | None
+    engine: Engine = IN_PROCESS
 
     @property
     def threads(self) -> int:
@@ -134,6 +140,12 @@ class _SweepPlan:
             timeout=self.timeout(mode),
         )
 
+    def run(self, jobs: Sequence[Job], told: Callable[[Job, str], None]) -> Iterator[Job]:
+        """The jobs when they have ended."""
+        if self.engine.remote:
+            return run_jobs_by(self.engine, jobs, self.jobs, self.threads, told)
+        return run_jobs(jobs, self.jobs, told)
+
     def record(self, mode: ModeDefinition) -> Job:
         job = self.job(mode, "record")
         if mode.command:
@@ -159,7 +171,7 @@ def _run(plan: _SweepPlan, chosen: Sequence[ModeDefinition], *, fresh: bool, tel
     by_name = {mode.name: mode for mode in due}
     made = [plan.record(mode) for mode in due]
     try:
-        for job in run_jobs(made, plan.jobs, lambda job, state: tell(job.name, state, len(finished), len(chosen))):
+        for job in plan.run(made, lambda job, state: tell(job.name, state, len(finished), len(chosen))):
             mode = by_name[job.name]
             finished[job.name] = _settle(plan, mode, job, pool)
             state = "failed" if finished[job.name].error else "done"

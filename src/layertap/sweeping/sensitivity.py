@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -23,6 +23,7 @@ class JobPlan(Protocol):
     @property
     def jobs(self) -> int: ...
     def job(self, mode: ModeDefinition, kind: str, **more: object) -> Job: ...
+    def run(self, jobs: Sequence[Job], told: Callable[[Job, str], None]) -> Iterator[Job]: ...
 
 
 def wanted(definition: Definition, result: Sweep) -> list[ModeDefinition]:
@@ -55,7 +56,7 @@ def rank_modes(plan: JobPlan, result: Sweep, modes: Sequence[ModeDefinition], te
             notes = {mode.name: Note("sweep.not_ranked", mode=mode.name, why=_last(teacher.error)) for mode in modes}
             return replace(result, modes={name: _noted(one, notes.get(name)) for name, one in ranked.items()})
         jobs = [plan.job(mode, "sensitivity", teacher=teacher.outcome["teacher"]) for mode in modes]
-        for done, job in enumerate(run_jobs(jobs, plan.jobs, lambda job, state: None), start=1):
+        for done, job in enumerate(plan.run(jobs, lambda job, state: None), start=1):
             alone = _injected(plan, reference, teacher, job)
             ranked[job.name] = _with(ranked[job.name], job, alone)
             tell("sensitivity", job.name, done, len(modes))

@@ -10,6 +10,7 @@ from typing import Any
 
 from layertap.compare import Report, diff
 from layertap.compare.align.inputs import input_pairs
+from layertap.engine import EngineChoice, open_engine
 from layertap.errors import RunError
 from layertap.messages import tr
 from layertap.result import code_of
@@ -18,7 +19,15 @@ from layertap.testing.golden import as_run, golden_bytes, load_golden, write_gol
 from layertap.testing.session import GoldenSession, current
 
 
-def assert_matches(run: Any, golden: str | os.PathLike[str], *, floor: Any = None, update: bool | None = None) -> None:
+def assert_matches(
+    run: Any,
+    golden: str | os.PathLike[str],
+    *,
+    floor: Any = None,
+    update: bool | None = None,
+    engine: EngineChoice = None,
+    address: str | None = None,
+) -> None:
     """Fails unless a run is what its golden baseline says, bit for bit or to within rounding.
 
         with layertap.record(model) as rec:
@@ -27,7 +36,7 @@ def assert_matches(run: Any, golden: str | os.PathLike[str], *, floor: Any = Non
 
     `run` is a `Run`, a recorder or a path; `floor` one of these, or several: runs of the right model in the arithmetic
     of `run`, which measure what rounding explains. `update` writes the golden in place of comparing; None leaves that
-    to `pytest --layertap-update`.
+    to `pytest --layertap-update`. `engine` and `address` are as for `diff`; None leaves them to `--layertap-engine`.
     """
     __tracebackhide__ = True
     path = Path(golden)
@@ -37,18 +46,19 @@ def assert_matches(run: Any, golden: str | os.PathLike[str], *, floor: Any = Non
         _update(found, path, session)
         return
     reference = load_golden(path)
-    report = _compare(reference, found, floor)
+    with open_engine(session.workers() if engine is None and session is not None else engine, address) as workers:
+        report = _compare(reference, found, floor, workers)
     if report.verdict in ("fault", "inconclusive"):
         # Every layer differs where the inputs do: a table of that would drown the one line that matters.
         shown = replace(report, rows=()) if _other_inputs(report) else report
         raise AssertionError("\n".join([str(shown), *_hints(reference, found, report)]))
 
 
-def _compare(golden: Run, run: Run, floor: Any = None) -> Report:
+def _compare(golden: Run, run: Run, floor: Any = None, engine: EngineChoice = None) -> Report:
     if floor is not None:
         several = isinstance(floor, Iterable) and not isinstance(floor, (str, os.PathLike, Run))
         floor = [as_run(one) for one in (floor if several else [floor])]
-    report = diff(golden, run, floor=floor)
+    report = diff(golden, run, floor=floor, engine=engine)
     # That a run is its golden bit for bit is what one hopes for, not the sign of a change that did not run.
     notes = tuple(note for note in report.notes if code_of(note) != "comparable.placebo")
     candidate = tr("matching.this_run") if run.path is None else str(run.path)

@@ -1,5 +1,7 @@
 """For pytest: the fixture `layertap_golden`, and `--layertap-update`, which writes goldens in place of comparing.
 
+`--layertap-engine ray` compares by the workers of Ray, which is started once for the session.
+
     def test_model(layertap_golden):
         with layertap.record(model) as rec:
             model(**inputs)
@@ -75,16 +77,23 @@ def file_name(test: str) -> str:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("layertap", tr("pytest.group"))
     group.addoption("--layertap-update", action="store_true", help=tr("pytest.update"))
+    group.addoption("--layertap-engine", metavar="NAME", help=tr("cli.engine"))
+    group.addoption("--layertap-address", metavar="HOST:PORT", help=tr("cli.address"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    session = config.stash[_SESSION] = GoldenSession(update=bool(config.getoption("--layertap-update")))
+    session = config.stash[_SESSION] = GoldenSession(
+        update=bool(config.getoption("--layertap-update")),
+        engine=config.getoption("--layertap-engine"),
+        address=config.getoption("--layertap-address"),
+    )
     begin(session)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     session = config.stash.get(_SESSION, None)
     if session is not None:
+        session.close()
         end(session)
 
 

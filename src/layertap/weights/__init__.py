@@ -3,7 +3,8 @@
 audit     every tensor of either side, explained by a rule that is proven on its values
 loading   the same around any code that loads: what was there before and was never written
 fingerprints  one side of an audit for a model in another process
-knockout  which of them may go: the effect on the output of leaving out each
+knockout  which of them may go: the effect on the output of leaving out each (knockout_workers: by an engine)
+measuring what an audit measures tensor by tensor, by an engine
 doctor    is it the code, the loading, the cache, or the idea?
 prune     a model without some of its branches: gone round, or removed; save_pruned, load_pruned
 """

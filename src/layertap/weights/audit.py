@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from layertap.engine import EngineChoice, open_engine
 from layertap.measure import measure
 from layertap.result import Note
 from layertap.select.collapse import collapse
@@ -24,6 +25,7 @@ from layertap.weights.differences import Differences, differences
 from layertap.weights.entries import Entry
 from layertap.weights.hints import ignored, natural
 from layertap.weights.layout import partial_shards, refines, straight_squares
+from layertap.weights.measuring import Measuring
 from layertap.weights.parametrized import computed_weights
 from layertap.weights.quantised import dequantised, rounded
 from layertap.weights.result import Audit, AuditRow
@@ -33,10 +35,18 @@ from layertap.weights.sides import Progress, Relation, Sides
 from layertap.weights.sources import of_tensor, open_weights
 
 
-def audit(model: Any, other: Any, *, progress: Progress | None = None) -> Audit:
+def audit(
+    model: Any,
+    other: Any,
+    *,
+    engine: EngineChoice = None,
+    address: str | None = None,
+    progress: Progress | None = None,
+) -> Audit:
     """Compares two sets of parameters: a live model, a state dict, a checkpoint, or a list of these on either side.
 
-    Rows carry the names of the model; of two checkpoints, those of the first.
+    Rows carry the names of the model; of two checkpoints, those of the first. `engine="ray"` measures by the workers of
+    the Ray cluster at `address`, or of this machine, which read both sides from their files: the same, bit for bit.
 
     >>> import torch
     >>> net = torch.nn.Linear(2, 2)
@@ -51,12 +61,16 @@ def audit(model: Any, other: Any, *, progress: Progress | None = None) -> Audit:
     first, second = open_weights(model), open_weights(other)
     if second.model is not None and first.model is None:
         first, second = second, first
-    return _Auditing(Sides(first, second, progress)).run(began)
+    sides = Sides(first, second, progress)
+    with open_engine(engine, address) as workers:
+        return _Auditing(sides, Measuring(workers, sides) if workers.remote else None).run(began)
 
 
 class _Auditing:
-    def __init__(self, sides: Sides) -> None:
+    def __init__(self, sides: Sides, workers: Measuring | None = None) -> None:
         self.sides = sides
+        self.workers = workers
+        """Who measures tensor by tensor; None: this process."""
         self.model, self.other, self.hints = sides.model, sides.other, sides.hints
         self.found: dict[str, Relation] = {}
         self.sound: dict[str, bool] = {}
@@ -134,7 +148,8 @@ class _Auditing:
                 pairs.append((entry, source))
             elif self.sides.equal(entry, source):
                 self._settle(entry, source)
-        for (entry, source), same in zip(pairs, compare(pairs, self.sides.tick), strict=True):
+        found = compare(pairs, self.sides.tick) if self.workers is None else self.workers.same(pairs)
+        for (entry, source), same in zip(pairs, found, strict=True):
             if same.equal:
                 self._settle(entry, source)
                 self.sound[entry.name] = same.finite
@@ -185,46 +200,14 @@ class _Auditing:
             if source.shape == entry.shape:
                 pairs.append((entry, source))
         with ThreadPoolExecutor(THREADS) as pool:
-            for (entry, _), relation in zip(pairs, pool.map(lambda pair: self._valued(*pair), pairs), strict=True):
+            found = (
+                pool.map(lambda pair: _valued(self.sides, *pair), pairs)
+                if self.workers is None
+                else self.workers.valued(pairs, _valued)
+            )
+            for (entry, _), relation in zip(pairs, found, strict=True):
                 if relation is not None:
                     self.found[entry.name] = relation
-
-    def _valued(self, entry: Entry, source: Entry) -> Relation | None:
-        small = dequantised(entry, source, self.other.entries)
-        if small is not None:
-            status = "converted" if small.right else "changed"
-            return Relation(status, (source.name, *small.used), "dequantised", small.note, lossy=True)
-        if entry.quantised or source.quantised:
-            kept = rounded(entry, source) or self._rounded_in_rope_order(entry, source)
-            return Relation("cast", (source.name,), "quantised", kept) if kept is not None else None
-        small = dequantised(source, entry, self.model.entries)
-        if small is not None:
-            return Relation("cast" if small.right else "changed", (source.name,), "quantised", small.note)
-        if not entry.dtype.is_floating_point or not source.dtype.is_floating_point:
-            return None
-        apart = self.sides.differences(entry, source)
-        kinds = {"source": short(source.dtype), "own": short(entry.dtype)}
-        if entry.dtype != source.dtype and (apart.lossless or apart.lossless_back):
-            lost = Note("audit.cast_loses", **kinds, error=apart.error) if apart.unequal else None
-            return Relation("cast", (source.name,), "cast", lost or Note("audit.cast_exact", **kinds))
-        if apart.through in ("bfloat16", "float16"):
-            return Relation("cast", (source.name,), "cast", _through(entry, source, apart))
-        if apart.through:
-            told = Note("audit.back_through", through=apart.through, error=apart.error)
-            return Relation("changed", (source.name,), "cast", told)
-        if apart.cut:
-            return Relation("cast", (source.name,), "cast", Note("audit.cut_off", **kinds, error=apart.error))
-        return None
-
-    def _rounded_in_rope_order(self, entry: Entry, source: Entry) -> Note | None:
-        """Quantised queries and keys in the other rope layout, as llama.cpp keeps those of Llama."""
-        for size in head_sizes(self.model.config) if len(entry.shape) == 2 else ():
-            order = rope_order(entry.shape[0], size)
-            if order is not None:
-                kept = rounded(entry, of_tensor(source.name, source.read()[torch.from_numpy(order)]), source.quantised)
-                if kept is not None:
-                    return Note("audit.and_cast", first=Note("audit.rope", size=size), second=kept)
-        return None
 
     def _finite(self) -> None:
         """What was not looked at yet."""
@@ -233,7 +216,8 @@ class _Auditing:
             for name, entry in self.model.entries.items()
             if name in self.found and name not in self.sound and entry.parameter and entry.readable
         ]
-        for entry, sound in zip(left, finite(left, lambda _: None), strict=True):
+        found = finite(left, lambda _: None) if self.workers is None else self.workers.finite(left)
+        for entry, sound in zip(left, found, strict=True):
             self.sound[entry.name] = sound
 
     def _row(self, name: str) -> AuditRow:
@@ -283,6 +267,45 @@ class _Auditing:
             dtype=short(entry.dtype),
             explained=told != "audit.unused",
         )
+
+
+def _valued(sides: Sides, entry: Entry, source: Entry) -> Relation | None:
+    small = dequantised(entry, source, sides.other.entries)
+    if small is not None:
+        status = "converted" if small.right else "changed"
+        return Relation(status, (source.name, *small.used), "dequantised", small.note, lossy=True)
+    if entry.quantised or source.quantised:
+        kept = rounded(entry, source) or _rounded_in_rope_order(sides, entry, source)
+        return Relation("cast", (source.name,), "quantised", kept) if kept is not None else None
+    small = dequantised(source, entry, sides.model.entries)
+    if small is not None:
+        return Relation("cast" if small.right else "changed", (source.name,), "quantised", small.note)
+    if not entry.dtype.is_floating_point or not source.dtype.is_floating_point:
+        return None
+    apart = sides.differences(entry, source)
+    kinds = {"source": short(source.dtype), "own": short(entry.dtype)}
+    if entry.dtype != source.dtype and (apart.lossless or apart.lossless_back):
+        lost = Note("audit.cast_loses", **kinds, error=apart.error) if apart.unequal else None
+        return Relation("cast", (source.name,), "cast", lost or Note("audit.cast_exact", **kinds))
+    if apart.through in ("bfloat16", "float16"):
+        return Relation("cast", (source.name,), "cast", _through(entry, source, apart))
+    if apart.through:
+        told = Note("audit.back_through", through=apart.through, error=apart.error)
+        return Relation("changed", (source.name,), "cast", told)
+    if apart.cut:
+        return Relation("cast", (source.name,), "cast", Note("audit.cut_off", **kinds, error=apart.error))
+    return None
+
+
+def _rounded_in_rope_order(sides: Sides, entry: Entry, source: Entry) -> Note | None:
+    """Quantised queries and keys in the other rope layout, as llama.cpp keeps those of Llama."""
+    for size in head_sizes(sides.model.config) if len(entry.shape) == 2 else ():
+        order = rope_order(entry.shape[0], size)
+        if order is not None:
+            kept = rounded(entry, of_tensor(source.name, source.read()[torch.from_numpy(order)]), source.quantised)
+            if kept is not None:
+                return Note("audit.and_cast", first=Note("audit.rope", size=size), second=kept)
+    return None
 
 
 def _through(entry: Entry, source: Entry, apart: Differences) -> Note:

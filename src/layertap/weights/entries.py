@@ -102,6 +102,8 @@ class Weights:
     """The live model, where it is one."""
     config: dict[str, Any] = field(default_factory=dict)
     """What is beside a checkpoint in config.json, or belongs to the model."""
+    source: tuple[str, ...] = ()
+    """The files and folders that another process reads the same from; empty where something is in memory."""
     called: Callable[[str], str | None] | None = None
     """As hints, where the format has names of its own: what a model calls a tensor → what it is called here."""
 

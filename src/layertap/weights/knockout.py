@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.engine import EngineChoice, open_engine
 from layertap.errors import BadArgument
 from layertap.messages import tr
 from layertap.result import Result
 from layertap.weights.branches import ATTENTION, Branch, call, confirm, find_branches
+from layertap.weights.knockout_workers import Build, Part, effects
 from layertap.weights.plan import Plan
 from layertap.weights.pruning import Pruning, outputs, skips_of
 
@@ -99,7 +101,7 @@ class Knockout(Result):
             raise BadArgument(tr("knockout.no_model"))
         if not 0 < size < 1:
             raise BadArgument(tr("knockout.size", size=size))
-        return _Measure(model, batches).greedy([row.site for row in self.rows], size, progress)
+        return Measure(model, batches).greedy([row.site for row in self.rows], size, progress)
 
     def __str__(self) -> str:
         known = {"tokens": self.tokens, "perplexity": self.perplexity}
@@ -121,16 +123,26 @@ class Knockout(Result):
 
 
 def knockout(
-    model: nn.Module, inputs: Any, *, heads: bool = False, blocks: bool = True, progress: Progress | None = None
+    model: nn.Module,
+    inputs: Any,
+    *,
+    heads: bool = False,
+    blocks: bool = True,
+    engine: EngineChoice = None,
+    address: str | None = None,
+    build: Build | None = None,
+    progress: Progress | None = None,
 ) -> Knockout:
     """Leaves out each attention, feed-forward part and block in turn, and ranks them by the harm that this does.
 
     `inputs` is one batch or a list of them: keywords, with `input_ids` for the perplexity, or positional arguments.
+    `engine="ray"` does the runs by the workers of the Ray cluster at `address`, or of this machine: the same, bit for
+    bit. They are sent the model, or make it by calling `build`, as is better for a large one.
     """
     batches = list(inputs) if isinstance(inputs, list) else [inputs]
     if not batches:
         raise BadArgument(tr("knockout.no_inputs"))
-    measure = _Measure(model, batches)
+    measure = Measure(model, batches)
     parts: list[tuple[str, str, list[Branch]]] = [(b.path, b.kind, [b]) for b in measure.branches]
     if blocks:
         grouped: dict[str, list[Branch]] = {}
@@ -146,17 +158,19 @@ def knockout(
             for head in range(measure.heads(branch))
         ]
     rows = []
-    for done, (site, kind, branches, head) in enumerate(jobs, start=1):
-        effect = measure.without(branches, head)
-        cosine, change = measure.added(site if kind != "head" else branches[0].path)
-        share = measure.share(branches) if head is None else measure.share(branches) / measure.heads(branches[0])
-        rows.append(
-            KnockoutRow(
-                site=site, kind=kind, layer=branches[0].layer, cosine=cosine, change=change, share=share, **effect
+    runs = [Part(site, tuple(branch.path for branch in branches), head) for site, _, branches, head in jobs]
+    with open_engine(engine, address) as workers:
+        found = effects(workers, measure, runs, build)
+        for done, ((site, kind, branches, head), effect) in enumerate(zip(jobs, found, strict=True), start=1):
+            cosine, change = measure.added(site if kind != "head" else branches[0].path)
+            share = measure.share(branches) if head is None else measure.share(branches) / measure.heads(branches[0])
+            rows.append(
+                KnockoutRow(
+                    site=site, kind=kind, layer=branches[0].layer, cosine=cosine, change=change, share=share, **effect
+                )
             )
-        )
-        if progress is not None:
-            progress(done, len(jobs))
+            if progress is not None:
+                progress(done, len(jobs))
     rows.sort(key=lambda row: row.kl if not math.isnan(row.kl) else math.inf)
     result = Knockout(rows=tuple(rows), tokens=measure.tokens, perplexity=measure.perplexity)
     _SOURCES[id(result)] = (weakref.ref(model), batches)
@@ -168,7 +182,7 @@ _SOURCES: dict[int, tuple[weakref.ref[nn.Module], Sequence[Any]]] = {}
 """By a result's id, the model that it is of and the inputs, as long as the result exists."""
 
 
-class _Measure:
+class Measure:
     """The whole model's output, kept, and what becomes of it without some branches."""
 
     def __init__(self, model: nn.Module, batches: Sequence[Any]) -> None:

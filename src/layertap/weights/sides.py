@@ -92,6 +92,14 @@ class Sides:
             self._apart[key] = differences(entry, source)
         return self._apart[key]
 
+    def known(self, entry: Entry, source: Entry) -> Differences | None:
+        """How a pair differs, if that was asked for before."""
+        return self._apart.get((id(entry), id(source)))
+
+    def keep(self, entry: Entry, source: Entry, apart: Differences) -> None:
+        """Takes what another process has measured of a pair."""
+        self._apart[id(entry), id(source)] = apart
+
     def equal(self, a: Entry, b: Entry) -> bool:
         """Whether two tensors are the same bits in the same shape, by their values or by what another process said."""
         if a.meta or b.meta or a.shape != b.shape or a.dtype != b.dtype:

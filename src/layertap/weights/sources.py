@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ def open_weights(source: Any) -> Weights:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if path.suffix == ".json" and not path.name.endswith(".index.json") and path.is_file():
-            return as_weights(read_fingerprints(path))
+            return replace(as_weights(read_fingerprints(path)), source=(str(path),))
         entries = checkpoint_entries(path)
-        return Weights(name=str(path), entries=entries, config=_config(path), called=_names(path))
+        return Weights(name=str(path), entries=entries, config=_config(path), source=(str(path),), called=_names(path))
     if isinstance(source, (list, tuple)) and source:
         return _joined([open_weights(part) for part in source])
     raise BadArgument(tr("audit.bad_source", type=type(source).__name__))
@@ -66,7 +67,10 @@ def _joined(parts: list[Weights]) -> Weights:
         config = {**part.config, **config}
     models = [part.model for part in parts if part.model is not None]
     model = models[0] if len(models) == len(parts) == 1 else None
-    return Weights(name=tr("audit.sources", count=len(parts)), entries=entries, model=model, config=config)
+    sources = tuple(path for part in parts for path in part.source) if all(part.source for part in parts) else ()
+    return Weights(
+        name=tr("audit.sources", count=len(parts)), entries=entries, model=model, config=config, source=sources
+    )
 
 
 def _model(model: nn.Module) -> Weights:

@@ -21,7 +21,7 @@ from layertap.measure.floats import FORMATS
 from layertap.measure.pair import native, plain
 from layertap.measure.pair.difference import Agreement, Difference, ratio
 from layertap.measure.pair.lines import LINES, agreement, worst_column, worst_row
-from layertap.measure.pair.plain import BINS, Task, Totals
+from layertap.measure.pair.plain import BINS, Release, Task, Totals
 from layertap.messages import tr
 
 _COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
@@ -37,6 +37,8 @@ class Array:
     shape: tuple[int, ...]
     check: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
     """Is given the fingerprint that the pass over the bytes found, and raises if they are not what they were."""
+    release: Release | None = field(default=None, repr=False, compare=False)
+    """Lets go of pages of a memory map that the pass has read, so that a map may be larger than memory."""
 
     @classmethod
     def of(cls, array: npt.NDArray[np.generic]) -> Array:
@@ -134,6 +136,7 @@ def _task(reference: Array, candidate: Array, rtol: float, atol: float, eps: flo
         row=np.zeros((2, -(-rows // row_group))),
         column=np.zeros((2, -(-columns // column_group))),
         histogram=_histogram(),
+        release=(reference.release, candidate.release),
     )
 
 

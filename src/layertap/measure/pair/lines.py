@@ -89,7 +89,8 @@ def agreement(task: Task, shape: tuple[int, ...]) -> Agreement | None:
         return None
     agree, margin, index = 0, 0.0, -1
     step = max(1, BLOCK // task.columns)
-    for begin in range(0, task.rows, step):
+    for first, _ in task.windows(step * task.columns):
+        begin = first // task.columns
         a, b = (
             values(grid[begin : begin + step].reshape(-1), dtype).reshape(-1, task.columns)
             for grid, dtype in (

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.measure.float8 import float8_values
+from layertap.measure.pair import plain
 from layertap.measure.pair.plain import Task, Totals
 from layertap.messages import tr
 
@@ -73,19 +74,52 @@ def measure(task: Task) -> Totals:
     pair.table_a, pair.table_b = (table.ctypes.data if table is not None else None for table in tables)
     for k in range(2):
         pair.row[k], pair.column[k] = task.row[k].ctypes.data, task.column[k].ctypes.data
+    for _, end in task.windows(_step(library, pair, task)):
+        _run(library, pair, end)
+    totals = Totals(**{field.name: getattr(pair.totals, field.name) for field in fields(Totals)})
+    totals.max_ulp *= 2.0**task.mantissa
+    return totals
+
+
+def _step(library: ctypes.CDLL, pair: _PairStruct, task: Task) -> int:
+    """How many elements are measured at a time: whole chunks of pair.c, and all of them where nothing is let go of."""
+    count, largest = task.rows * task.columns, max(task.a.size, task.b.size)
+    if task.release == (None, None) or largest <= plain.WINDOW or not hasattr(library, "layertap_pair_until"):
+        return count
+    _, rows, columns = _chunks(library, pair)
+    return max(1, plain.WINDOW * count // largest // (rows * columns)) * rows * columns
+
+
+def _chunks(library: ctypes.CDLL, pair: _PairStruct) -> tuple[int, int, int]:
+    """How many chunks there are, and the rows and columns of one."""
+    rows, columns = ctypes.c_int64(), ctypes.c_int64()
+    count = library.layertap_pair_chunks(ctypes.byref(pair), ctypes.byref(rows), ctypes.byref(columns))
+    return count, rows.value, columns.value
+
+
+def _run(library: ctypes.CDLL, pair: _PairStruct, end: int) -> None:
+    """Goes on with the chunks that lie wholly before the element `end`, with all threads."""
+    count = pair.rows * pair.columns
+    work: Callable[..., int] = library.layertap_pair
+    arguments: tuple[object, ...] = (ctypes.byref(pair),)
+    if end < count or pair.merged:
+        chunks, rows, columns = _chunks(library, pair)
+        line, within = divmod(
+            end, rows * pair.columns
+        )  # a chunk is whole lines of that many elements, or a part of one
+        stop = chunks if end == count else line * -(-pair.columns // columns) + (within // columns if rows == 1 else 0)
+        pair.next = pair.merged
+        work, arguments = library.layertap_pair_until, (*arguments, ctypes.c_int64(stop))
     helpers = []
-    if task.rows * task.columns >= THREADED:
-        helpers = [_submit(library.layertap_pair, ctypes.byref(pair)) for _ in range(threads() - 1)]
-    failed = library.layertap_pair(ctypes.byref(pair)) != 0
+    if count >= THREADED:
+        helpers = [_submit(work, *arguments) for _ in range(threads() - 1)]
+    failed = work(*arguments) != 0
     for helper in helpers:
         # A helper that the system did not get round to finds no work left, so there is nothing to wait for.
         if helper is not None and not helper.cancel():
             failed &= helper.result() != 0  # a thread without memory takes no chunk: the others do its work
     if failed:
         raise MemoryError(tr("measure.out_of_memory"))
-    totals = Totals(**{field.name: getattr(pair.totals, field.name) for field in fields(Totals)})
-    totals.max_ulp *= 2.0**task.mantissa
-    return totals
 
 
 def fingerprint(raw: npt.NDArray[np.uint8], size: int, offset: int) -> int:
@@ -105,8 +139,18 @@ def fingerprint(raw: npt.NDArray[np.uint8], size: int, offset: int) -> int:
 
 
 def threads() -> int:
-    """As many as the process may run at once."""
+    """As many as the process may run at once, or as `use_threads` has it."""
+    if _most:
+        return _most[0]
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def use_threads(count: int) -> None:
+    """So many threads from now on; the numbers are the same with any."""
+    _most[:] = [count]
+
+
+_most: list[int] = []
 
 
 @lru_cache(maxsize=1)
@@ -117,6 +161,8 @@ def _library() -> ctypes.CDLL | None:
     library.layertap_pair.argtypes = (ctypes.c_void_p,)
     library.layertap_pair.restype = ctypes.c_int
     library.layertap_pair_size.restype = ctypes.c_int64
+    library.layertap_pair_chunks.argtypes = (ctypes.c_void_p,) * 3
+    library.layertap_pair_chunks.restype = ctypes.c_int64
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.layertap_fingerprint.argtypes = (pointer, number, number, ctypes.c_int, pointer, pointer)
     library.layertap_fingerprint.restype = None

@@ -5,6 +5,7 @@ Here is also what both share: which element types there are, and the totals that
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,10 @@ from layertap.measure.float8 import float8_values
 Floats = npt.NDArray[np.float64]
 BLOCK = 1 << 17
 BINS = 1 << 15
+WINDOW = 1 << 26
+"""Bytes of either side after which a pass lets go of what it has read."""
+Release = Callable[[int, int], None]
+"""Takes pages of a file, from one byte to another, out of the memory of the process; they can be read again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,14 +79,29 @@ class Task:
     column: Floats
     histogram: npt.NDArray[np.uint64]
     """How many |differences|, and how many relative errors, round to each bfloat16: 2 × BINS."""
+    release: tuple[Release | None, Release | None] = (None, None)
+    """Of either side, where its pages need not stay in memory behind the pass."""
+
+    def windows(self, step: int) -> Iterator[tuple[int, int]]:
+        """All elements in parts, so many at a time; what was read of a part is let go of when the next is asked for."""
+        count = self.rows * self.columns
+        sizes = [side.size // count for side in (self.a, self.b)]
+        held = 0
+        for begin in range(0, count, step):
+            end = min(begin + step, count)
+            yield begin, end
+            if (end - held) * max(sizes) >= WINDOW or end == count:
+                for release, size in zip(self.release, sizes, strict=True):
+                    if release is not None and count * size > WINDOW:
+                        release(held * size, end * size)
+                held = end
 
 
 def measure(task: Task) -> Totals:
     """Goes over the pair once, in blocks, and adds to the task's rows, columns and histogram."""
     totals = Totals()
     itemsizes = task.a.size // (task.rows * task.columns), task.b.size // (task.rows * task.columns)
-    for begin in range(0, task.rows * task.columns, BLOCK):
-        end = min(begin + BLOCK, task.rows * task.columns)
+    for begin, end in task.windows(BLOCK):
         raw_a = task.a[begin * itemsizes[0] : end * itemsizes[0]]
         raw_b = task.b[begin * itemsizes[1] : end * itemsizes[1]]
         totals.fingerprint_a = (totals.fingerprint_a + _fingerprint(raw_a, itemsizes[0], begin)) % 2**64

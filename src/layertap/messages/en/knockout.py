@@ -16,9 +16,7 @@ MESSAGES = {
     "knockout.no_logits": (
         "the model returns no logits; knockout compares distributions over the last axis of its output"
     ),
-    "knockout.no_model": (
-        "this result's model does not exist in this process; call knockout(model, inputs) again for a plan"
-    ),
+    "knockout.no_model": "the result's model does not exist in this process; call knockout(model, inputs) again to plan",
     "knockout.no_projection": "{path}: its output projection is not known (one of {names})",
     "knockout.perplexity": "ppl",
     "knockout.share": "size",
