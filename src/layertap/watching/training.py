@@ -99,17 +99,12 @@ class Training:
             writer = Tee(writer, [self._board])
         self.ring = RingWriter(
             writer,
+            config,
             due=self._record_due if config.ring or self._resuming else lambda record: True,
-            steps=config.ring,
-            budget=parse_bytes(config.ring_budget),
-            triggers=config.parsed_triggers,
             site_rules=SiteRules(self._site_rules),
-            actions=config.actions,
             scalars=self._scalars,
-            after=config.after,
             rank=self._rank,
             world=self._world,
-            hold=True,
         )
         return self.ring
 

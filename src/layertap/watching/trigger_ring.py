@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from layertap.capture.writer_thread import Writer
+from layertap.files import parse_bytes
 from layertap.result import Note
 from layertap.site import Receipt, Record
 from layertap.store.schema import kept_nothing
 from layertap.watching.actions import act
+from layertap.watching.config import WatchConfig
 from layertap.watching.rules import SiteRules
 from layertap.watching.scalars import Scalars
 from layertap.watching.trigger import Reason, Rules, Step, Triggers
@@ -34,8 +36,8 @@ log = logging.getLogger("layertap")
 
 
 @dataclass(slots=True)
-class _Held:
-    """One step that waits."""
+class _RingStep:
+    """The records of one step in the ring."""
 
     items: list[tuple[Record, Any]] = field(default_factory=list)
     nbytes: int = 0
@@ -47,19 +49,13 @@ class RingWriter:
     def __init__(
         self,
         inner: Writer,
+        config: WatchConfig,
         *,
         due: Callable[[Record], bool],
-        steps: int,
-        budget: int,
-        triggers: Triggers,
-        after: int,
+        site_rules: SiteRules,
+        scalars: Scalars | None,
         rank: int,
-        world: int = 1,
-        site_rules: SiteRules | None = None,
-        actions: Sequence[str] = (),
-        scalars: Scalars | None = None,
-        folder: Path | None = None,
-        hold: bool = False,
+        world: int,
     ) -> None:
         self._let_go = 0
         self._kept: list[range] = []
@@ -72,21 +68,22 @@ class RingWriter:
         self.silenced = 0
         """Triggers past the most that are listed."""
         self._inner = inner
-        self._steps, self._budget, self._after = steps, budget, after
-        self._triggers, self._rules = triggers, Rules(triggers)
+        self._steps, self._budget, self._after = config.ring, parse_bytes(config.ring_budget), config.after
+        self._triggers = config.parsed_triggers
+        self._rules = Rules(self._triggers)
         self.due = due
-        self.site_rules = SiteRules(()) if site_rules is None else site_rules
+        self.site_rules = site_rules
         self.scalars = scalars
-        self._actions = tuple(actions)
-        self.folder = folder
+        self._actions = tuple(config.actions)
+        self.folder: Path | None = None
         """Where reports go."""
         self._rank, self._world = rank, world
-        self._ring: OrderedDict[int, _Held] = OrderedDict()
+        self._ring: OrderedDict[int, _RingStep] = OrderedDict()
         self._bytes = self._waited = 0
         self._seen: deque[Record] = deque(maxlen=SEEN)
         self._through = -1
         """Up to this step everything is written: what follows a trigger belongs to it."""
-        self._waiting: list[tuple[Record, Any]] | None = [] if hold else None
+        self._waiting: list[tuple[Record, Any]] | None = []
         """The first step's records, until the optimizer shows which step it is."""
 
     @property
@@ -238,7 +235,7 @@ class RingWriter:
         return steps
 
     def _hold(self, record: Record, data: Any) -> None:
-        held = self._ring.setdefault(record.step, _Held())
+        held = self._ring.setdefault(record.step, _RingStep())
         size = 0 if data is None else len(data)
         if size > self._budget:
             record, data, size = kept_nothing(record), None, 0
@@ -251,7 +248,7 @@ class RingWriter:
                 return
             self._strip(number, older)
 
-    def _strip(self, number: int, held: _Held) -> None:
+    def _strip(self, number: int, held: _RingStep) -> None:
         for place, (record, data) in enumerate(held.items):
             if self._bytes <= self._budget:
                 return
