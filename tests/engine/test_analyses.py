@@ -83,7 +83,7 @@ def same(one, other):
 # Runs.
 
 
-@pytest.mark.parametrize("asked", [{}, {"floor": True}, {"rtol": 1e-3, "atol": 1e-3}, {"sites": "layers.1*"}])
+@pytest.mark.parametrize("asked", [{}, {"floor": True}, {"rtol": 0.1, "atol": 1e-5}, {"sites": "layers.1*"}])
 def test_every_field_of_every_pair_is_the_same(workers, runs, asked):
     a, b, floor = runs
     asked = {**asked, "floor": floor} if "floor" in asked else asked
@@ -207,6 +207,20 @@ def test_the_command_has_the_options_and_standard_output_is_json(workers, runs):
         text = command(verb, "--help").stdout
         assert "--engine" in text
         assert "--address" in text
+
+
+def test_what_is_done_in_this_process_alone_says_so(tmp_path):
+    for name in "ab":
+        writer = RunWriter(tmp_path / name, info={"meta": {"training": True}}, durability="none")
+        writer.close(receipt())
+    for words, told in (
+        (("diff", tmp_path / "a", tmp_path / "b"), "two watched trainings are compared by their statistics"),
+        (("audit", tmp_path, "--fingerprints", "x.json"), "fingerprints are taken in this process"),
+        (("prune", "hf:x", "--plan", "x", "-o", "y"), "a model is pruned in this process"),
+    ):
+        found = command(*words, "--engine", "ray")
+        assert isinstance(found.exception, BadArgument)
+        assert told in str(found.exception)
 
 
 # Weights.

@@ -97,15 +97,18 @@ def test_a_ray_that_the_user_has_started_is_used_and_left(workers):
 
 
 SCRIPT = """
-import os, signal, sys
+import os, signal, sys, tempfile, time
 before = dict(os.environ), signal.getsignal(signal.SIGTERM)
 from layertap.engine import Recipe, open_engine
 sys.path.insert(0, {tests!r})
 from engine import doing
 for _ in range(2):
+    folder = tempfile.mkdtemp()
     with open_engine("ray") as engine:
-        found = list(engine.map(doing.told, range(4), here=0, there=lambda: Recipe(prepare=doing.given), called=str))
-    assert len(found) == 4
+        recipe = Recipe(prepare=doing.given, given=folder)
+        found = list(engine.map(doing.die_once, range(6), here=0, there=lambda: recipe, called=str))
+        time.sleep(1)  # Ray would report the worker that died on standard output
+    assert found[5] == (5, True)
 import ray
 assert not ray.is_initialized()
 changed = {{name for name in os.environ.keys() | before[0].keys() if os.environ.get(name) != before[0].get(name)}}

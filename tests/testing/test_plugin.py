@@ -244,3 +244,24 @@ def test_no_two_tests_share_a_file_by_accident():
     names = [file_name(test) for test in tests]
     assert len(set(names)) == len(tests)
     assert max(map(len, names)) < 200
+
+
+@pytest.mark.slow
+def test_goldens_are_compared_by_the_engine_that_the_command_line_names(suite):
+    pytest.importorskip("ray")
+    pytester = suite(
+        """
+    def test_model(layertap_golden):
+        layertap_golden(recorded())
+
+    def test_who(layertap_golden):
+        import sys
+        layertap_golden(recorded(), "same")
+        assert "ray" in sys.modules and sys.modules["ray"].is_initialized()
+"""
+    )
+    pytester.runpytest_subprocess("--layertap-update").assert_outcomes(passed=1, failed=1)
+    unknown = pytester.runpytest_subprocess("--layertap-engine", "spark")
+    unknown.assert_outcomes(failed=2)
+    unknown.stdout.fnmatch_lines(["*BadArgument: engine='spark' is unknown; known are in-process, ray"])
+    pytester.runpytest_subprocess("--layertap-engine", "ray").assert_outcomes(passed=2)
