@@ -7,6 +7,7 @@ staleness    captures that cannot be of a model at work
 claims       runs that are not what they are called; a placebo
 align        which tensor of one run is which of the other
 layouts      ranks that hold parts, read as one process would have left them
+stages       stages of a pipeline, and calls that are microbatches
 chosen       only the sites that were asked for
 padding      padding, as ids or masks prove it
 overlap      tensors of different lengths, and what part of them is the same
@@ -50,6 +51,7 @@ from layertap.judge.roundoff import roundoff_of
 from layertap.messages import tr
 from layertap.result import Note, Verdict, joined
 from layertap.store import Run
+from layertap.store.stated import stated_layouts
 
 __all__ = ["Alignment", "Pair", "Report", "Row", "TrainingReport", "Verdict", "diff", "diff_training"]
 
@@ -72,7 +74,8 @@ def diff(
     """Compares two runs (or what other tools left, or dicts of tensors) and says whether, where and how they part.
 
     `floor` is one or more runs of the reference in the candidate's arithmetic: what they differ by is rounding. Without
-    it the floor is modelled from dtypes and depth. `mapping` renames the candidate's sites: {regex: replacement}.
+    it the floor is modelled from dtypes and depth. `mapping` renames the candidate's sites: {regex: replacement}; it also
+    says how plain tensors lie on the ranks of a run: {"mesh": {"tp": 4}, regex: {"dims": "b t h[tp]"}}.
     `sites` are patterns, as for `record`: only what they match is judged, and only that can be missing. `rtol` and
     `atol` replace the floor: |candidate - reference| <= atol + rtol x |reference| everywhere, or it is a fault.
 
@@ -82,10 +85,11 @@ def diff(
     Site('layers.1')
     """
     opened = open_run(reference), open_run(candidate)
+    stated = stated_layouts(mapping)
     while True:
         unread = [run.index.unread for run in opened]
         try:
-            one = read_as_one(*opened)
+            one = read_as_one(*opened, stated)
             return _diff(
                 one, opened, floor=floor, mapping=mapping, sites=sites, rtol=rtol, atol=atol, progress=progress
             )
@@ -112,7 +116,7 @@ def _diff(
     proof = comparable(reference, candidate, alignment)
     if sites is not None:
         alignment = chosen(alignment, sites)
-    floors = _floors(reference, floor)
+    floors = _floors(reference, floor, one)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
     parts = PartialPairs()
     told = told_precision(reference, candidate)
@@ -240,11 +244,11 @@ def _tolerance(rtol: float | None, atol: float | None, floor: Any) -> Tolerance 
     return Tolerance(**given)
 
 
-def _floors(reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any, Any]:
+def _floors(reference: Run, floor: Source | Iterable[Source] | None, one: AsOne) -> dict[Any, Any]:
     if floor is None:
         return {}
     sources = [floor] if isinstance(floor, (Run, str, os.PathLike, Mapping)) else list(floor)
-    runs = [merge_ranks(open_run(source), reference) for source in sources]
+    runs = [merge_ranks(open_run(source), reference, one) for source in sources]
     for run in runs:
         reasons = comparable(reference, run, align(reference, run)).reasons
         if reasons:

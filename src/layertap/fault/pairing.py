@@ -50,10 +50,10 @@ class Pairing:
         return self.names.get(page, page)
 
     def _told(self, theirs: Mapping[str, nn.Module], mapping: Mapped | None) -> list[tuple[str, str]]:
-        if mapping is None:
+        rules = () if mapping is None else read_rules(mapping)
+        if not rules:
             return []
         found, nowhere = [], []
-        rules = read_rules(mapping)
         for path in theirs:
             pages = [page for rule in reversed(rules) if (page := rule.rename(path)) is not None]
             if pages and pages[0] in self.reference:

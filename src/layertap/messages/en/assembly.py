@@ -11,6 +11,9 @@ MESSAGES = {
         "{site}: at step {step} the ranks {ranks} hold different tensors (data parallelism?); choose the ranks of one, "
         "as in .at(rank=(0, 1))"
     ),
+    "assembly.microbatch": (
+        "{site} at step {step}: the calls cannot be put together along the batch: where the part of a rank lies is not known"
+    ),
     "assembly.missing": (
         "{site}: {count} of {total} ranks of the mesh recorded step {step}; the parts at {some} of the mesh are "
         "missing. Read one with .at(rank=...)"

@@ -3,6 +3,9 @@
 MESSAGES = {
     "layouts.candidate": "candidate",
     "layouts.merged": "the {ranks} ranks of the {side} were read as one: slices put together, summands added",
+    "layouts.microbatches": (
+        "the {count} calls of each module of the {side} are microbatches: put together along the first dimension"
+    ),
     "layouts.not_whole": "the ranks cannot be read as one, and each is compared by itself: {why}",
     "layouts.ranks_at_fault": "{site} at step {step}: the error lies in the part of rank {ranks}",
     "layouts.ranks_differ": (
@@ -10,4 +13,7 @@ MESSAGES = {
     ),
     "layouts.reference": "reference",
     "layouts.replicas": "replicas differ between the ranks {ranks}, which must hold the same bits",
+    "layouts.stages": (
+        "the {ranks} ranks of the {side} are {stages} stages of a pipeline: their modules were read as one model's"
+    ),
 }
