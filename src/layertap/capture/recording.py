@@ -53,8 +53,8 @@ def record(
     `budget` bounds the bytes under way to disk (or held in memory), `policy` says what happens past it. What was
     committed survives a power cut, unless `durability="none"` spares the disk the work. An opened target may stand in
     place of the model: `with record(target, …): target.run(inputs)`. Of a model cut by hand over several ranks,
-    `mapping` says which part of a tensor a rank holds: `{"mesh": {"tp": 4}, pattern: {"dims": "b t h[tp]"}}`, a dict or a
-    file (see docs/distributed.md).
+    `mapping` says which part of a tensor a rank holds: `{"mesh": {"tp": 4}, pattern: {"dims": "b t h[tp]"}}`, a dict or
+    a file (see docs/distributed.md).
     """
     if not isinstance(model, nn.Module) and isinstance(getattr(model, "model", None), nn.Module):
         model, meta = model.model, {"target": model.name, **(meta or {})}

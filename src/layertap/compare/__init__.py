@@ -74,8 +74,8 @@ def diff(
     """Compares two runs (or what other tools left, or dicts of tensors) and says whether, where and how they part.
 
     `floor` is one or more runs of the reference in the candidate's arithmetic: what they differ by is rounding. Without
-    it the floor is modelled from dtypes and depth. `mapping` renames the candidate's sites: {regex: replacement}; it also
-    says how plain tensors lie on the ranks of a run: {"mesh": {"tp": 4}, regex: {"dims": "b t h[tp]"}}.
+    it the floor is modelled from dtypes and depth. `mapping` renames the candidate's sites: {regex: replacement}; it
+    also says how plain tensors lie on the ranks of a run: {"mesh": {"tp": 4}, regex: {"dims": "b t h[tp]"}}.
     `sites` are patterns, as for `record`: only what they match is judged, and only that can be missing. `rtol` and
     `atol` replace the floor: |candidate - reference| <= atol + rtol x |reference| everywhere, or it is a fault.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -86,8 +86,10 @@ class World:
             return {}
         return {rank: tuple(_on_rank(at, rank) for at in found) for rank in self.here}
 
-    def learn_dims(self, model: nn.Module) -> None:
+    def learn_dims(self, model: nn.Module, stated: Iterable[dict[int, int]] = ()) -> None:
         """Looks for the meshes of a model; where it has none, any way to count through the ranks may be one."""
+        for dim in stated:
+            self._add(dim)
         meshes: dict[int, Any] = {}
         for tensor in (*model.parameters(), *model.buffers()):
             mesh = getattr(tensor, "device_mesh", None)
@@ -117,11 +119,11 @@ class World:
         return tuple(sorted(group[number] for group in places.values() if number < len(group)))
 
 
-def world_of(reference: nn.Module, candidate: nn.Module) -> World | None:
-    """The ranks that run these two; None where each process is by itself."""
+def world_of(reference: nn.Module, candidate: nn.Module, *, stated: bool = False) -> World | None:
+    """The ranks that run these two; None where each process is by itself. `stated`: a mapping says that they do."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
-    if not (_spread(candidate) or _spread(reference) or _smaller(reference, candidate)):
+    if not stated and not (_spread(candidate) or _spread(reference) or _smaller(reference, candidate)):
         return None
     local = sys.modules.get("torch.distributed._local_tensor")
     mode = local.enabled_local_tensor_mode() if local is not None else None

@@ -12,7 +12,8 @@ MESSAGES = {
         "as in .at(rank=(0, 1))"
     ),
     "assembly.microbatch": (
-        "{site} at step {step}: the calls cannot be put together along the batch: where the part of a rank lies is not known"
+        "{site} at step {step}: the calls cannot be put together along the batch: it is not known where the part of a "
+        "rank lies"
     ),
     "assembly.missing": (
         "{site}: {count} of {total} ranks of the mesh recorded step {step}; the parts at {some} of the mesh are "

@@ -11,6 +11,10 @@ MESSAGES = {
         "{site}: {length} places of dimension {dim} cannot be cut into {parts} equal parts over {axis!r}; check the "
         "dimension, the order and the size of the axis"
     ),
+    "dims.held": (
+        "{site}: as annotated, rank 0 holds {stated} of it, but each rank holds another shape, rank 0 {held}; correct "
+        "the annotation or the mesh"
+    ),
     "dims.in_rule": "{where}: rule {pattern!r}: {problem}",
     "dims.mesh": (
         "mesh: expected the axes in rank order with their sizes, as {{'cp': 2, 'tp': 2}}, or a DeviceMesh with "
