@@ -304,7 +304,7 @@ def context_parallel(model, mesh):
 CONTEXT = {
     "mesh": {"cp": 4},
     r"[^:]*(:(in|out)put.*)?": {"dims": "b t[cp:zigzag] d"},
-    r":input\..*|embed:input.*": {"dims": "b t[cp:zigzag]"},
+    r":input.*|embed:input.*": {"dims": "b t[cp:zigzag]"},
     r".*\.norm(:(in|out)put.*)?": {"dims": "b h t[cp:zigzag] d"},
     r".*\.rotary:input.*": {"dims": "t[cp:zigzag]"},
     r".*\.rotary:output.*": {"dims": "t[cp:zigzag] d"},

@@ -1,4 +1,4 @@
-"""find_fault where a mapping says how plain tensors lie on the ranks: context parallelism, and mistakes in what is said."""
+"""find_fault where a mapping says how plain tensors lie on the ranks: context parallelism, and wrong annotations."""
 
 import copy
 

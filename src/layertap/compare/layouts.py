@@ -60,12 +60,13 @@ def _told(side: Note, run: Run, reading: Reading) -> list[Note]:
     """In words, how a run was read."""
     found, ranks = [], len(ranks_of(run))
     if reading.stages:
-        found.append(Note("layouts.stages", side=side, ranks=ranks, stages=len(reading.stages)))
+        found.append(Note("layouts.stages", side=side, ranks=ranks, stages=len(reading.stages.ranks)))
     elif ranks > 1:
         found.append(Note("layouts.merged", side=side, ranks=ranks))
-    if reading.microbatches:
-        calls = 1 + max(site.call for site in run.sites)
-        found.append(Note("layouts.microbatches", side=side, count=calls))
+    if reading.batches is not None:
+        found.append(Note("layouts.microbatches", side=side, count=reading.batches.count))
+        if reading.batches.skipped:
+            found.append(Note("layouts.first_call", side=side, steps=len(reading.batches.skipped)))
     return found
 
 
@@ -115,9 +116,8 @@ def _parts(run: Run, site: Site, step: int, reading: Reading) -> list[Record]:
     """What all ranks recorded of a tensor in one step, with the layouts that are known of it."""
     if not reading:
         return run[site].at(step=step).listed()
-    calls = [known for known in run.index.sites if reading.group(known) == str(site)]
-    held = [record for known in calls for record in run[known].at(step=step).listed()]
-    return reading.parts([record for record in held if reading.wants(record.site, record.rank)])
+    names = [known for known in run.index.sites if reading.group(known) == site]
+    return reading.parts([record for known in names for record in run[known].at(step=step).listed()])
 
 
 def _errors(run: Run, whole: Whole, against: Run, other: Record) -> dict[int, float]:

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import permutations
+from typing import Any
 
 import numpy as np
 
 from layertap.errors import BadArgument
 from layertap.messages import tr
-from layertap.site import Site
 from layertap.store import Run
-from layertap.store.index import Rows
-from layertap.store.merged import Reading, ranks_of
+from layertap.store.merged import Batches, Reading, Stages, plain_name, ranks_of
 from layertap.store.stated import StatedLayouts
 
 Readings = tuple[Reading, Reading]
+
+STAND_IN = "Identity"
+"""The kind of module that is put in the place of what is on another rank."""
+PIPELINE = "pp"
+"""The axis of a stated mesh that counts stages."""
 
 
 def readings_of(reference: Run, candidate: Run, stated: StatedLayouts | None) -> Readings:
     """How each of two runs is to be read beside the other."""
     runs = reference, candidate
+    ranks = [ranks_of(run) for run in runs]
     found = []
-    for run, other in (runs, runs[::-1]):
-        stages = _stages(run, other)
-        found.append(Reading(stages=stages, microbatches=_microbatches(run, other)))
+    for side, run in enumerate(runs):
+        several = len(ranks[side]) > 1 and ranks[0] != ranks[1]
+        stages = _stages(run, runs[1 - side], stated) if several else None
+        found.append(Reading(stages=stages, batches=_batches(run, runs[1 - side], stages)))
     if stated is None or not stated.rules:
         return found[0], found[1]
-    ranks = [ranks_of(run) for run in runs]
     cut = [side for side in (0, 1) if set(ranks[side]) == set(stated.mesh.ranks)]
     if not cut:
         counts = dict(reference=len(ranks[0]), candidate=len(ranks[1]))
@@ -37,61 +44,119 @@ def readings_of(reference: Run, candidate: Run, stated: StatedLayouts | None) ->
     return found[0], found[1]
 
 
-def _stages(run: Run, other: Run) -> tuple[frozenset[int], ...]:
-    """The ranks of each stage, in order, where ranks recorded other modules than their peers; empty elsewhere."""
-    if len(ranks_of(run)) < 2 or set(ranks_of(run)) == set(ranks_of(other)):
-        return ()
-    index = run.index
-    rows = index.asked()
-    pairs = np.unique(np.stack([index.values("rank", rows), index.values("site", rows)]), axis=1)
-    names: dict[int, set[str]] = defaultdict(set)
-    for rank, code in pairs.T.tolist():
-        site = index.sites[code]
-        names[rank] |= {_name(site)} if site.path else set()
-    stages: dict[frozenset[str], set[int]] = defaultdict(set)
-    for rank, own in names.items():
-        stages[frozenset(own)].add(rank)
-    if len(stages) < 2 or any(one & two for one in stages for two in stages if one is not two) or frozenset() in stages:
-        return ()
-    order = {_name(site): number for number, site in enumerate(other.sites)}
-    last = len(order)
+def _stages(run: Run, other: Run, stated: StatedLayouts | None) -> Stages | None:
+    """The stages of a pipeline, where ranks recorded other modules than their peers; None elsewhere.
 
-    def first(stage: tuple[frozenset[str], set[int]]) -> tuple[int, int]:
-        return min(order.get(name, last) for name in stage[0]), min(stage[1])
+    A module that stands in for what is on another rank returns what it is given; one that contains modules of several
+    stages is on all of their ranks. All others must be on one stage only, unless the mesh has an axis `pp`.
+    """
+    kinds: dict[str, set[str]] = defaultdict(set)
+    owned: dict[int, set[str]] = defaultdict(set)
+    tables = [table.group_by(["rank", "path", "kind"]).aggregate([]) for table in run.tables(["rank", "path", "kind"])]
+    for rank, path, kind in (row.values() for table in tables for row in table.to_pylist()):
+        kinds[path].add(kind)
+        owned[rank] |= {path} if kind != STAND_IN else set()
+    above = {parent for path in kinds for parent in _parents(path)}
+    ends = {rank: frozenset(path for path in paths if path not in above) for rank, paths in owned.items()}
+    by_ends: dict[Any, set[int]] = defaultdict(set)
+    if stated is not None and PIPELINE in stated.mesh.names:
+        for rank in ends:
+            by_ends[(stated.mesh.place(rank) or {}).get(PIPELINE)].add(rank)
+    else:
+        for rank, paths in ends.items():
+            by_ends[paths].add(rank)
+        if any(not one or one & two for one, two in permutations(by_ends, 2)):
+            return None
+    if len(by_ends) < 2:
+        return None
+    order = {site.path: number for number, site in reversed(list(enumerate(other.sites)))}
 
-    return tuple(frozenset(ranks) for _, ranks in sorted(stages.items(), key=first))
+    def first(ranks: set[int]) -> tuple[int, int]:
+        return min((order.get(path, len(order)) for rank in ranks for path in ends[rank]), default=0), min(ranks)
+
+    stand_ins = frozenset(path for path, found in kinds.items() if STAND_IN in found and len(found) > 1)
+    ranked = tuple(frozenset(ranks) for ranks in sorted(by_ends.values(), key=first))
+    shared: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
+    for path in above | {""}:
+        on = [stage for stage in ranked if any(path in owned[rank] for rank in stage)]
+        shared |= {path: (on[0], on[-1])} if len(on) > 1 else {}
+    return Stages(ranks=ranked, shared=shared, stand_ins=stand_ins)
 
 
-def _microbatches(run: Run, other: Run) -> bool:
-    """Whether each module was called equally often, where the other run calls it once on the whole batch."""
+def _parents(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
+def _batches(run: Run, other: Run, stages: Stages | None) -> Batches | None:
+    """The microbatches of a run, where the other run calls each module on the whole batch; None elsewhere.
+
+    Each module was called so many times as often, and the first dimensions of its values add up to the whole one's.
+    torch's pipelining may run a stage once more before the first microbatch, to see its shapes: that call is left out.
+    """
     here, there = _calls(run), _calls(other)
-    if len(set(here.values())) != 1 or set(there.values()) != {1} or next(iter(here.values())) < 2:
-        return False
-    shared = [name for name in here if name in there]
-    return bool(shared) and all(_batch(run, name) == _batch(other, name) for name in shared[:1] + shared[-1:])
+    times = {here[name] / there[name] for name in here if name in there}
+    if len(times) != 1 or (count := times.pop()) != int(count) or count < 2:
+        return None
+    constant = _constant(run, other, here.keys() & there.keys())
+    probes = [name for name in here if there.get(name) == 1 and name not in constant and len(other.index.find(name))]
+    found = [_look(run, other, name, int(count), stages) for name in (*probes[:1], *probes[-1:])]
+    if not found or None in found or found[0] != found[-1]:
+        return None
+    skipped = found[0] or frozenset()
+    first = int(run.index.steps()[0])
+    return Batches(count=int(count) - (first in skipped), calls=there, skipped=skipped, constant=constant)
+
+
+def _constant(run: Run, other: Run, names: Collection[str]) -> frozenset[str]:
+    """Values that are as large in one call as in the other run: positions, cosines, a mask for all."""
+    listed = [name for name in sorted(names) if len(run.index.find(name)) and len(other.index.find(name))]
+    pairs = zip(
+        listed,
+        *(
+            side.records_at(np.array([side.index.find(name)[0] for name in listed], np.int64), sketches=False)
+            for side in (run, other)
+        ),
+        strict=True,
+    )
+    return frozenset(
+        name
+        for name, one, whole in pairs
+        if (one.shape if one.sharding is None else one.sharding.global_shape) == whole.shape
+    )
 
 
 def _calls(run: Run) -> dict[str, int]:
-    """How often each module's value was recorded in one step."""
+    """How often each module's value was recorded in the first step."""
+    steps = run.index.steps()
+    rows = run.index.asked()
+    rows = rows[run.index.values("step", rows) == steps[0]] if len(steps) else rows
     found: dict[str, int] = defaultdict(int)
-    for site in run.sites:
+    for code in np.unique(run.index.values("site", rows)).tolist() if len(rows) else ():
+        site = run.index.sites[code]
         if not site.role.startswith("param"):
-            found[_name(site)] += 1
+            found[plain_name(site)] += 1
     return found
 
 
-def _batch(run: Run, name: str) -> tuple[int, ...]:
-    """The shape of a value with all calls of the first step along its first dimension, on one rank."""
-    sites = [site for site in run.sites if _name(site) == name]
-    shapes = [run.records_at(_first(run, site), sketches=False)[0].shape for site in sites]
-    if not all(shapes) or any(shape[1:] != shapes[0][1:] for shape in shapes):
-        return ()
-    return (sum(shape[0] for shape in shapes), *shapes[0][1:])
-
-
-def _first(run: Run, site: Site) -> Rows:
-    return run.index.find(site)[:1]
-
-
-def _name(site: Site) -> str:
-    return str(Site(path=site.path, role=site.role, leaf=site.leaf))
+def _look(run: Run, other: Run, name: str, count: int, stages: Stages | None) -> frozenset[int] | None:
+    """The steps whose first call is none of the batch; None where the calls do not make the other run's batch."""
+    whole = other.record_at(int(other.index.find(name)[0]))
+    lengths: dict[int, dict[int, int]] = defaultdict(dict)
+    for call in range(count):
+        rows = run.index.find(name if not call else f"{name}@{call}")
+        for record in run.records_at(rows, sketches=False):
+            if stages is not None and not stages.wants(record):
+                continue
+            if not record.shape or (record.shape[1:] != whole.shape[1:] and record.sharding is None):
+                return None
+            lengths[record.step][call] = record.shape[0] if record.sharding is None else record.sharding.global_shape[0]
+    skipped = set()
+    for step, by_call in lengths.items():
+        if sum(by_call.values()) == whole.shape[0]:
+            continue
+        if sum(by_call.values()) - by_call.get(0, 0) != whole.shape[0]:
+            return None
+        skipped.add(step)
+    return frozenset(skipped)

@@ -59,42 +59,84 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """The stages of a pipeline."""
+
+    ranks: tuple[frozenset[int], ...]
+    """Of each stage, from the first to the last."""
+    shared: Mapping[str, tuple[frozenset[int], frozenset[int]]]
+    """Modules that are on several stages because they contain others, as the model itself: the ranks of the first
+    stage that has them, and of the last."""
+    stand_ins: frozenset[str]
+    """Modules in whose place another rank has one that returns what it is given."""
+
+    def wants(self, record: Record) -> bool:
+        """Whether a record counts: of what is on several stages the first one's input and the last one's output."""
+        site = record.site
+        if site.path in self.stand_ins and record.kind == "Identity":
+            return False
+        if site.path not in self.shared or site.role.startswith("param"):
+            return True
+        return record.rank in self.shared[site.path][site.role in ("output", "grad_output")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """Calls of each module that are parts of one batch."""
+
+    count: int
+    """How many parts there are."""
+    calls: Mapping[str, int]
+    """How often a module is called in one of them, by the name of its value; once if it is not here."""
+    skipped: frozenset[int]
+    """The steps in which the first call is none of them."""
+    constant: frozenset[str]
+    """Names of values that have no batch, such as positions: the same in all calls."""
+
+    def number(self, site: Site, step: int) -> int:
+        """Of which microbatch a call is; -1 if of none."""
+        return site.call // self.calls.get(plain_name(site), 1) - (step in self.skipped)
+
+    def whole(self, site: Site) -> Site:
+        """The name of a value of the whole batch."""
+        return replace(site, call=site.call % self.calls.get(plain_name(site), 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What is known of a run of several ranks beside what its records say."""
 
     stated: StatedLayouts | None = None
     """How its plain tensors are cut."""
-    stages: tuple[frozenset[int], ...] = ()
-    """Of a pipeline, the ranks of each stage from the first to the last; empty where it is none."""
-    microbatches: bool = False
-    """Whether the calls of a module are parts of one batch."""
+    stages: Stages | None = None
+    batches: Batches | None = None
 
     def __bool__(self) -> bool:
-        return bool((self.stated and self.stated.rules) or self.stages or self.microbatches)
+        return bool((self.stated and self.stated.rules) or self.stages or self.batches)
 
-    def wants(self, site: Site, rank: int) -> bool:
-        """Whether a record counts: of the model itself, the first stage's input and the last one's output."""
-        if not self.stages or site.path:
-            return True
-        return rank in self.stages[-1 if site.role in ("output", "grad_output") else 0]
-
-    def group(self, site: Site) -> str:
+    def group(self, site: Site) -> Site:
         """Records of one name are parts of one tensor."""
-        if self.microbatches and not site.role.startswith("param"):
-            site = Site(path=site.path, role=site.role, leaf=site.leaf)
-        return str(site)
+        return site if self.batches is None or site.role.startswith("param") else self.batches.whole(site)
 
     def parts(self, records: Sequence[Record]) -> list[Record]:
-        """Records with the layouts that are known of them, in the order of calls and ranks."""
-        found = [self._stated(record) for record in records]
-        calls = sorted({record.site.call for record in found})
-        if not self.microbatches or len(calls) < 2:
+        """Those that count, with the layouts that are known of them."""
+        found = [self._stated(record) for record in records if self.stages is None or self.stages.wants(record)]
+        batches = self.batches
+        if batches is None or (found and found[0].site.role.startswith("param")):
             return found
-        sizes = {record.site.call: _length(record) for record in found}
-        return [_microbatch(record, calls, sizes) for record in found]
+        numbers = [batches.number(record.site, record.step) for record in found]
+        sizes = {number: _length(record) for number, record in zip(numbers, found, strict=True) if number >= 0}
+        if len(sizes) < 2:
+            return [record for number, record in zip(numbers, found, strict=True) if number >= 0]
+        constant = plain_name(found[0].site) in batches.constant
+        return [
+            _microbatch(record, number, sizes, constant)
+            for number, record in zip(numbers, found, strict=True)
+            if number >= 0
+        ]
 
     def _stated(self, record: Record) -> Record:
-        if self.stated is None or record.sharding is not None:
+        if self.stated is None or self.stated.of(record.site) is None or record.sharding is not None:
             return record
         sharding = self.stated.sharding(record.site, record.shape, record.rank)
         return record if sharding is None else replace(record, sharding=sharding)
@@ -106,24 +148,30 @@ def _length(record: Record) -> int:
     return shape[0] if shape else -1
 
 
-def _microbatch(record: Record, calls: Sequence[int], sizes: Mapping[int, int]) -> Record:
+def _microbatch(record: Record, number: int, sizes: Mapping[int, int], constant: bool) -> Record:
     """The calls of a module as one more axis of the mesh, which cuts the batch."""
     own = record.sharding or Sharding(placements=(), global_shape=record.shape, offset=(0,) * len(record.shape))
     whole = own.global_shape
     begin = own.offset or ((0,) * len(whole) if whole == record.shape else ())
-    if not whole or not begin or (own.mesh_shape and not own.mesh_coordinate):
+    if len(whole) != len(begin) or not (whole or constant) or (own.mesh_shape and not own.mesh_coordinate):
         raise NotWhole(tr("assembly.microbatch", site=record.site, step=record.step))
-    number = calls.index(record.site.call)
-    before = sum(sizes[call] for call in calls[:number])
+    if not constant:
+        begin = sum(size for other, size in sizes.items() if other < number) + begin[0], *begin[1:]
+        whole = sum(sizes.values()), *whole[1:]
     sharding = Sharding(
-        placements=("Shard(dim=0)", *own.placements),
-        global_shape=(sum(sizes.values()), *whole[1:]),
-        offset=(before + begin[0], *begin[1:]),
-        mesh_shape=(len(calls), *own.mesh_shape),
-        mesh_coordinate=(number, *own.mesh_coordinate),
+        placements=("Replicate()" if constant else "Shard(dim=0)", *own.placements),
+        global_shape=whole,
+        offset=begin,
+        mesh_shape=(len(sizes), *own.mesh_shape),
+        mesh_coordinate=(sorted(sizes).index(number), *own.mesh_coordinate),
         mesh_origin=own.mesh_origin,
     )
     return replace(record, sharding=sharding)
+
+
+def plain_name(site: Site) -> str:
+    """A site without the number of the call."""
+    return str(replace(site, call=0))
 
 
 def layouts_of(run: Run) -> frozenset[tuple[int, tuple[str, ...], tuple[int, ...]]]:
@@ -166,9 +214,7 @@ def merged(run: Run, reading: Reading | None = None) -> Merged:
         order = 0
         for groups in _blocks(state, step):
             for record, data in _read(state, groups):
-                site = record.site
-                if state.reading.microbatches:
-                    site = Site.parse(state.reading.group(site))
+                site = state.reading.group(record.site)
                 record = replace(record, site=site, rank=0, order=order, sharding=None, kept_fingerprint=None)
                 writer.add(record, data)
                 order += 1
@@ -185,14 +231,13 @@ def _blocks(state: _Merging, step: int) -> Iterator[list[Rows]]:
     index = state.run.index
     rows = index.ordered
     rows = rows[index.values("step", rows) == step]
-    columns = [index.values(name, rows).tolist() for name in ("site", "rank", "epoch", "batch", "phase")]
+    columns = [index.values(name, rows).tolist() for name in ("site", "epoch", "batch", "phase")]
     names: dict[int, str] = {}
     groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for row, code, rank, *moment in zip(rows.tolist(), *columns, strict=True):
+    for row, code, *moment in zip(rows.tolist(), *columns, strict=True):
         if code not in names:
-            names[code] = state.reading.group(index.sites[code])
-        if state.reading.wants(index.sites[code], rank):
-            groups[(names[code], *moment)].append(row)
+            names[code] = str(state.reading.group(index.sites[code]))
+        groups[(names[code], *moment)].append(row)
     block: list[Rows] = []
     count = 0
     for held in groups.values():
@@ -208,17 +253,19 @@ def _blocks(state: _Merging, step: int) -> Iterator[list[Rows]]:
 def _read(state: _Merging, groups: list[Rows]) -> Iterator[tuple[Record, Callable[[], Bytes] | None]]:
     """One record for each group, and what gives its bytes."""
     run, found = state.run, _records(state.run, np.concatenate(groups))
-    made = []
+    made: list[tuple[Record, Callable[[], Bytes] | None, int]] = []
     for rows in groups:
-        if held := [found[row] for row in rows.tolist() if row in found]:
+        held = {row: found[row] for row in rows.tolist() if row in found}
+        if parts := state.reading.parts([*held.values()]):
             state.held += len(held)
-            made.append(_one(state, held, partial(list, held) if state.held <= HELD else partial(_again, run, rows)))
-    # Sketches are most of what is on disk, and of a tensor in parts there is none: so they are read at the end.
-    rows_of = {id(record): row for row, record in found.items()}
-    alone = [rows_of[id(record)] for record, _ in made if id(record) in rows_of]
-    whole = _records(run, np.array(alone, np.int64), sketches=True)
-    for record, data in made:
-        yield whole.get(rows_of.get(id(record), -1), record), data
+            again = partial(list, parts) if state.held <= HELD else partial(_again, run, rows, state.reading)
+            record, data, whole = _one(state, parts, again)
+            places = {(one.site, one.rank, one.order): row for row, one in held.items()}
+            made.append((record, data, -1 if whole else places[record.site, record.rank, record.order]))
+    # Sketches are most of what is on disk, and a tensor in parts has none: so they are read at the end.
+    alone = _records(run, np.array([row for _, _, row in made if row >= 0], np.int64), sketches=True)
+    for record, data, row in made:
+        yield alone.get(row, record), data
 
 
 def _records(run: Run, rows: Rows, *, sketches: bool = False) -> dict[int, Record]:
@@ -229,31 +276,31 @@ def _records(run: Run, rows: Rows, *, sketches: bool = False) -> dict[int, Recor
     return {}
 
 
-def _again(run: Run, rows: Rows) -> list[Record]:
-    return run.records_at(run.index.left(rows), sketches=False)
+def _again(run: Run, rows: Rows, reading: Reading) -> list[Record]:
+    return reading.parts(run.records_at(run.index.left(rows), sketches=False))
 
 
 def _one(
-    state: _Merging, held: list[Record], again: Callable[[], list[Record]]
-) -> tuple[Record, Callable[[], Bytes] | None]:
-    first, run = held[0], state.run
-    records = state.reading.parts(held)
-    if len(held) == 1 and (records[0].sharding is None or records[0].sharding.is_whole(first.shape)):
-        return first, _reader(run, first)
+    state: _Merging, records: list[Record], again: Callable[[], list[Record]]
+) -> tuple[Record, Callable[[], Bytes] | None, bool]:
+    """A record of all these, what gives its bytes, and whether it is more than the first of them."""
+    first, run = records[0], state.run
+    if len(records) == 1 and (first.sharding is None or first.sharding.is_whole(first.shape)):
+        return first, _reader(run, first), False
     places = {(record.rank, record.site.call) for record in records}
     if any(record.sharding is None for record in records) or len(places) < len(records):
-        _compare(held, state.divergences)
-        return first, _reader(run, first)
+        _compare(records, state.divergences)
+        return first, _reader(run, first), False
     try:
         whole = whole_of(records)
     except ReplicasDiffer as error:
         state.divergences.append(
             Divergence(site=str(first.site), step=first.step, ranks=_taken_first(error.groups, first), replicas=True)
         )
-        if not records[0].sharding or not records[0].sharding.is_whole(first.shape):
+        if first.sharding is None or not first.sharding.is_whole(first.shape):
             raise NotWhole(str(error)) from None
-        return first, _reader(run, first)
-    return _whole(state, whole, again)
+        return first, _reader(run, first), False
+    return *_whole(state, whole, again), True
 
 
 def _whole(
@@ -274,11 +321,11 @@ def _whole(
         kept_shape=whole.shape if kept else (),
         kept_dtype=whole.dtype if kept else "",
     )
-    return record, partial(_bytes, state.run, state.reading, again) if kept else None
+    return record, partial(_bytes, state.run, again) if kept else None
 
 
-def _bytes(run: Run, reading: Reading, again: Callable[[], list[Record]]) -> Bytes:
-    return assembled(whole_of(reading.parts(again())), run.kept_bytes)
+def _bytes(run: Run, again: Callable[[], list[Record]]) -> Bytes:
+    return assembled(whole_of(again()), run.kept_bytes)
 
 
 def _unknown(count: int) -> Statistics:

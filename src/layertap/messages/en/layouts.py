@@ -2,6 +2,10 @@
 
 MESSAGES = {
     "layouts.candidate": "candidate",
+    "layouts.first_call": (
+        "at {steps} steps of the {side} the first call is left out: it is none of the batch (torch's pipelining looks "
+        "at shapes)"
+    ),
     "layouts.merged": "the {ranks} ranks of the {side} were read as one: slices put together, summands added",
     "layouts.microbatches": (
         "the {count} calls of each module of the {side} are microbatches: put together along the first dimension"

@@ -8,9 +8,7 @@ MESSAGES = {
     "dims.divide": (
         "{site}：维度 {dim} 的 {length} 个位置不能在 {axis!r} 上等分为 {parts} 份；请检查维度、顺序和轴的大小"
     ),
-    "dims.held": (
-        "{site}：按标注 rank 0 持有 {stated}，但每个 rank 的形状都不同，rank 0 为 {held}；请更正标注或网格"
-    ),
+    "dims.held": ("{site}：按标注 rank 0 持有 {stated}，但每个 rank 的形状都不同，rank 0 为 {held}；请更正标注或网格"),
     "dims.in_rule": "{where}：规则 {pattern!r}：{problem}",
     "dims.mesh": (
         "mesh：应为按 rank 顺序排列的轴及其大小，如 {{'cp': 2, 'tp': 2}}，"

@@ -2,6 +2,7 @@
 
 MESSAGES = {
     "layouts.candidate": "候选",
+    "layouts.first_call": ("{side}有 {steps} 步的第一次调用不属于该批次（torch 的流水线用它查看形状），因此略去"),
     "layouts.merged": "{side}的 {ranks} 个 rank 已合并读取：切片拼接，加数相加",
     "layouts.microbatches": ("{side}每个模块的 {count} 次调用是微批次：沿第一个维度拼接"),
     "layouts.not_whole": "各 rank 无法合并读取，因此逐个比较：{why}",
