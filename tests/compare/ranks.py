@@ -100,7 +100,7 @@ def pipeline(rank, mesh, folder):
         model, ids = long_model()
         recorded(model, folder / "long", (ids,))
     if rank > 1:
-        return
+        return None
     for name in ("pipeline", "pipeline-broken"):
         stage, ids = staged(rank)
         if name == "pipeline-broken" and rank == 1:
@@ -109,6 +109,8 @@ def pipeline(rank, mesh, folder):
         schedule = ScheduleGPipe(PipelineStage(stage, rank, 2, torch.device("cpu"), group=pair), MICROBATCHES)
         with torch.no_grad(), lt.record(stage, folder / name, **KEPT):
             schedule.step(ids) if rank == 0 else schedule.step()
+    finding = lt.find_fault(long_model()[0], stage, (ids,))
+    return finding.verdict, [note.code for note in finding.evidence], finding.forwards
 
 
 def staged(rank):

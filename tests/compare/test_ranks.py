@@ -15,7 +15,12 @@ def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     for rank, found in enumerate(ranks.run(folder)):
         assert not [text for text in found.values() if isinstance(text, str)], (rank, found)
+        FOUND[rank] = found
     return folder
+
+
+FOUND = {}
+"""What each rank returned, by scenario."""
 
 
 def codes(report):
@@ -35,9 +40,9 @@ def test_the_whole_tensor_is_put_together_from_what_was_recorded(job):
     whole, run = lt.Run(job / "one")["head"].tensor(), lt.Run(job / "context")
     assert torch.allclose(run["head"].tensor(), whole, atol=1e-5)
     assert torch.equal(run[":input"].tensor(), spread.ids())
-    sharding = run["head"].at(rank=3).record.sharding
+    sharding = run["head"].at(rank=1).record.sharding
     assert (sharding.placements, sharding.global_shape, sharding.offset) == (("Zigzag(dim=1)",), (2, 8, 64), ())
-    assert (sharding.mesh_names, sharding.mesh_shape, sharding.mesh_coordinate) == (("cp",), (4,), (3,))
+    assert (sharding.mesh_names, sharding.mesh_shape, sharding.mesh_coordinate) == (("cp",), (4,), (1,))
 
 
 def test_a_wrong_slice_of_the_positions_is_named_with_its_rank(job):
@@ -63,3 +68,9 @@ def test_the_stages_of_a_pipeline_and_its_microbatches(job):
     assert codes(report) == {"layouts.stages", "layouts.microbatches", "layouts.first_call"}
     broken = lt.diff(job / "long", job / "pipeline-broken")
     assert (broken.verdict, str(broken.first.site)) == ("fault", "blocks.1.feed.down"), str(broken)
+
+
+def test_find_fault_does_not_judge_a_stage(job):
+    for rank in (0, 1):
+        verdict, why, forwards = FOUND[rank]["pipeline"]
+        assert (verdict, why, sum(forwards.values())) == ("inconclusive", ["fault.stage"], 0)

@@ -1,4 +1,4 @@
-"""Calls that are microbatches and ranks that are stages, seen from the records alone; and layouts that a mapping states."""
+"""Calls that are microbatches, ranks that are stages, and layouts that a mapping states: seen from the records."""
 
 import json
 

@@ -109,3 +109,11 @@ def test_a_mapping_with_dims_needs_the_ranks():
     model = torch.nn.Linear(2, 2)
     with pytest.raises(BadArgument, match=r"the mesh \(tp 4\) has 4 ranks and the job 1"):
         lt.find_fault(model, copy.deepcopy(model), (torch.ones(1, 2),), mapping=TENSOR)
+
+
+def test_a_mesh_with_stages_is_inconclusive_and_runs_nothing():
+    model = torch.nn.Linear(2, 2)
+    finding = lt.find_fault(model, copy.deepcopy(model), (torch.ones(1, 2),), mapping={"mesh": {"pp": 2}})
+    assert (finding.verdict, [note.code for note in finding.evidence]) == ("inconclusive", ["fault.stage_stated"])
+    assert "lt.diff" in str(finding)
+    assert set(finding.forwards.values()) == {0}

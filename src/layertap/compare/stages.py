@@ -14,14 +14,12 @@ from layertap.errors import BadArgument
 from layertap.messages import tr
 from layertap.store import Run
 from layertap.store.merged import Batches, Reading, Stages, plain_name, ranks_of
-from layertap.store.stated import StatedLayouts
+from layertap.store.stated import PIPELINE, StatedLayouts
 
 Readings = tuple[Reading, Reading]
 
 STAND_IN = "Identity"
 """The kind of module that is put in the place of what is on another rank."""
-PIPELINE = "pp"
-"""The axis of a stated mesh that counts stages."""
 
 
 def readings_of(reference: Run, candidate: Run, stated: StatedLayouts | None) -> Readings:

@@ -17,6 +17,7 @@ from layertap.fault.pairing import Mapped, Pairing
 from layertap.fault.result import Finding
 from layertap.fault.rounding import forget_moves
 from layertap.fault.search import FaultSearch, Progress
+from layertap.fault.stage import not_judged
 from layertap.fault.stated_parts import StatedParts
 from layertap.fault.teacher_forced import TeacherForcedSearch
 from layertap.fault.tensor_cache import TensorCache, describe
@@ -53,6 +54,8 @@ def find_fault(
         raise BadArgument(tr("fault.reference_compiled"))
     pairing = Pairing(reference, candidate, mapping)
     stated = stated_layouts(mapping)
+    if (stage := not_judged(pairing, stated)) is not None:
+        return stage
     world = world_of(reference, candidate, stated=stated is not None)
     cut = None if world is None or stated is None else StatedParts(stated, world, pairing.name)
     if stated is not None and stated.rules and world is None:

@@ -28,6 +28,8 @@ Mapped = Mapping[str, Any] | str | os.PathLike[str]
 
 MESH = "mesh"
 """The line of a mapping that is no rule."""
+PIPELINE = "pp"
+"""The axis of a mesh that counts the stages of a pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
