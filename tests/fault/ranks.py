@@ -75,10 +75,23 @@ def scenarios(spread, meshes, rank):
             add(f"megatron {fault.__name__}", "megatron", fault, mixture, trained)
     for fault in (spread.clean, spread.other_slice):
         found[f"context {fault.__name__}"] = lambda fault=fault: context(spread, tp, fault)
+    found["raises"] = lambda: raising(spread, rank)
     for name in ("qwen3", "mixtral"):
         for fault in ("clean", "stale", "not reduced"):
             found[f"{name} {fault}"] = lambda name=name, fault=fault: transformers_model(spread, tp, name, fault)
     return found
+
+
+def raising(spread, rank):
+    """One rank cannot run the reference."""
+    reference = spread.whole()
+
+    def step(model):
+        if rank == 3:
+            raise ValueError("no such head")
+        return model(spread.ids())
+
+    return reference, copy.deepcopy(reference), step, spread.CONTEXT
 
 
 def context(spread, mesh, fault):

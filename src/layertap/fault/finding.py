@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -60,12 +60,14 @@ def find_fault(
     cut = None if world is None or stated is None else StatedParts(stated, world, pairing.name)
     if stated is not None and stated.rules and world is None:
         raise BadArgument(tr("dims.mesh_world", mesh=stated.mesh, count=len(stated.mesh.ranks), world=1))
-    theirs = inputs if cut is None else cut.inputs(candidate, inputs)
     room = None if budget is None else parse_bytes(budget)
 
     def search(kind: type[FaultSearch]) -> Finding:
         with (
-            _left_alone(ModelRunner(reference, inputs), ModelRunner(candidate, theirs)) as runners,
+            nullcontext() if world is None else world.telling(),
+            _left_alone(
+                ModelRunner(reference, inputs), ModelRunner(candidate, _given(inputs, candidate, cut))
+            ) as runners,
             _cache(room) as cache,
         ):
             one = kind(*runners, pairing, cache, progress or _silent, world, cut)
@@ -84,6 +86,12 @@ def find_fault(
     unheld = search(FreeRunSearch)
     spent = {side: found.forwards[side] + count for side, count in unheld.forwards.items()}
     return replace(unheld, forwards=spent)
+
+
+def _given(inputs: Inputs, candidate: nn.Module, cut: StatedParts | None) -> Inputs:
+    """What the candidate is run on: of inputs that are said to be cut, the parts of this rank."""
+    found: Inputs = inputs if cut is None else cut.inputs(candidate, inputs)
+    return found
 
 
 @contextmanager

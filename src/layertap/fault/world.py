@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from layertap.capture.leaves import map_tensors
+from layertap.fault.agreement import Agreement
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ class World:
         self.size, self.here, self._mode = size, here, mode
         self.dims: list[dict[int, int]] = []
         """The dimensions along which a plain tensor may be cut: rank → coordinate, those of device meshes first."""
+        self._agreement = Agreement(size, here[0]) if mode is None and _joined() else None
 
     @property
     def ranks(self) -> range:
@@ -38,6 +40,8 @@ class World:
         """What each rank gives, on all ranks."""
         if self._mode is not None:
             return dict(mine)
+        if self._agreement is not None:
+            self._agreement.arrive()
         found: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(found, mine[self.here[0]])
         return dict(enumerate(found))
@@ -49,6 +53,10 @@ class World:
     def any(self, flag: bool) -> bool:
         """Whether it is so on any rank: what is run next must not depend on one rank's view."""
         return any(self.of_all(flag))
+
+    def telling(self) -> AbstractContextManager[Any]:
+        """Around the work of a rank: what it raises is told to the others, who raise it too at the next exchange."""
+        return nullcontext() if self._agreement is None else self._agreement.telling()
 
     def aside(self) -> AbstractContextManager[Any]:
         """A context in which this process computes for itself, with one rank's tensors."""
@@ -117,6 +125,10 @@ class World:
             places.setdefault(dim[other], []).append(other)
         number = places[dim[rank]].index(rank)
         return tuple(sorted(group[number] for group in places.values() if number < len(group)))
+
+
+def _joined() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def world_of(reference: nn.Module, candidate: nn.Module, *, stated: bool = False) -> World | None:

@@ -5,6 +5,7 @@ MESSAGES = {
     "fault.left_over": (
         "after a run on other values the candidate computes other values: something in it is left over from that run"
     ),
+    "fault.rank_failed": "rank {rank} raised an error, so the search ends on all ranks: {text}",
     "fault.ranks": "{count} ranks: each is compared with the same part of the reference's values",
     "fault.among_equals": (
         "{equal} of {total} modules return the same bits as the reference in this dtype, and this one does not"

@@ -3,6 +3,7 @@
 MESSAGES = {
     "fault.learning_layouts": "正在识别各 rank 上数值的布局",
     "fault.left_over": "在用其他数值运行之后，候选模型给出不同的值：其中残留了那次运行的内容",
+    "fault.rank_failed": "rank {rank} 引发了错误，因此所有 rank 上的搜索都结束：{text}",
     "fault.ranks": "{count} 个 rank：各自与参考值的相同部分比较",
     "fault.among_equals": "{total} 个模块中有 {equal} 个与同一精度下的参考模型逐位相同，而此模块不同",
     "fault.and_more": " 等另外 {count} 个",
