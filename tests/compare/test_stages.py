@@ -98,6 +98,16 @@ def test_stages_are_read_one_after_the_other():
     assert (report.verdict, str(report.first.site)) == ("fault", "layers.1")
 
 
+def test_stages_that_share_a_module_are_named_by_the_mesh():
+    whole = {"rotary": torch.arange(8.0), **values()}
+    first, last = ({"rotary": whole["rotary"], site: whole[site]} for site in ("embed", "layers.1"))
+    first["layers.0"] = whole["layers.0"]
+    runs = run_of("a", plain(whole)), run_of("b", plain(first), plain(last))
+    assert "layouts.stages" not in codes(lt.diff(*runs))
+    report = lt.diff(*runs, mapping={"mesh": {"pp": 2}})
+    assert (report.verdict, codes(report)) == ("identical", ["layouts.stages"]), str(report)
+
+
 def test_ranks_with_the_same_modules_are_no_stages():
     whole = values()
     report = lt.diff(run_of("a", plain(whole)), run_of("b", plain(whole), plain(whole)))
