@@ -173,6 +173,24 @@ def test_statistics_alone_are_merged():
     assert max(errors) < 1e-12, str(report)
 
 
+def test_statistics_of_parts_are_held_against_a_kept_tensor():
+    whole = {site: tensor for site, tensor in quarters().items() if site != "layers.1"}
+
+    def parts(change=lambda site, rank, part: part):
+        return [{site: one[site] for site in whole} for one in ranks_of(quarters(), change)]
+
+    one = run_of("a", plain(whole))
+    report = lt.diff(one, run_of("b", *parts(), kept="stats"), mapping=MAPPING)
+    assert report.verdict == "identical", str(report)
+    wrong = parts(lambda site, rank, part: part * 1.5 if (site, rank) == ("layers.0", 3) else part)
+    for runs in ((one, run_of("b", *wrong, kept="stats")), (run_of("b", *wrong, kept="stats"), one)):
+        report = lt.diff(*runs, mapping=MAPPING)
+        assert (report.verdict, str(report.first.site)) == ("fault", "layers.0"), str(report)
+    exact = lt.diff(one, run_of("b", *wrong), mapping=MAPPING).first.error
+    estimated = lt.diff(one, run_of("b", *wrong, kept="stats"), mapping=MAPPING).first.error
+    assert estimated == pytest.approx(exact, rel=0.25)
+
+
 def test_a_mapping_file_of_the_command_line(tmp_path):
     from typer.testing import CliRunner
 

@@ -14,6 +14,7 @@ overlap      tensors of different lengths, and what part of them is the same
 estimates    pairs without tensors, measured by columns
 measuring    one pass over each pair
 floors       what rounding explains, measured by further runs (modelled: judge)
+part_sketches  statistics of parts against a tensor
 sharded      records of a part of a tensor, and what both sides hold of it
 rows         a row for each pair, in order of execution
 columns      the same rows, held by columns

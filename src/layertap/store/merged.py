@@ -49,11 +49,28 @@ class Divergence:
     """Whether the layout says that they must be equal."""
 
 
+class MergedRun(Run):
+    """A run read as one, which knows of what its records were made."""
+
+    def __init__(self, writer: MemoryWriter, parts: Mapping[Any, Callable[[], list[Record]]]) -> None:
+        super().__init__(writer)
+        self._parts = parts
+
+    def parts_of(self, record: Record) -> list[Record]:
+        """The parts of which a record of statistics was merged, with their sketches; empty for others."""
+        found = self._parts.get(_moment(record))
+        return [] if found is None else found()
+
+
+def _moment(record: Record) -> Any:
+    return str(record.site), record.step, record.epoch, record.batch, record.phase
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
     """A run read as one."""
 
-    run: Run
+    run: MergedRun
     divergences: tuple[Divergence, ...]
     ranks: tuple[int, ...]
 
@@ -199,6 +216,8 @@ class _Merging:
     reading: Reading
     divergences: list[Divergence] = field(default_factory=list)
     held: int = 0
+    parts: dict[Any, Callable[[], list[Record]]] = field(default_factory=dict)
+    """By site and moment, what reads the parts of a record of which statistics alone were kept."""
 
 
 def merged(run: Run, reading: Reading | None = None) -> Merged:
@@ -223,7 +242,7 @@ def merged(run: Run, reading: Reading | None = None) -> Merged:
     writer.close()
     if run.receipt is not None:
         writer.info["receipt"] = run.info.get("receipt")
-    return Merged(run=Run(writer), divergences=tuple(state.divergences), ranks=ranks_of(run))
+    return Merged(run=MergedRun(writer, state.parts), divergences=tuple(state.divergences), ranks=ranks_of(run))
 
 
 def _blocks(state: _Merging, step: int) -> Iterator[list[Rows]]:
@@ -261,6 +280,9 @@ def _read(state: _Merging, groups: list[Rows]) -> Iterator[tuple[Record, Callabl
             again = partial(list, parts) if state.held <= HELD else partial(_again, run, rows, state.reading)
             record, data, whole = _one(state, parts, again)
             places = {(one.site, one.rank, one.order): row for row, one in held.items()}
+            if whole and data is None:
+                named = replace(record, site=state.reading.group(record.site))
+                state.parts[_moment(named)] = partial(_again, run, rows, state.reading, sketches=True)
             made.append((record, data, -1 if whole else places[record.site, record.rank, record.order]))
     # Sketches are most of what is on disk, and a tensor in parts has none: so they are read at the end.
     alone = _records(run, np.array([row for _, _, row in made if row >= 0], np.int64), sketches=True)
@@ -276,8 +298,8 @@ def _records(run: Run, rows: Rows, *, sketches: bool = False) -> dict[int, Recor
     return {}
 
 
-def _again(run: Run, rows: Rows, reading: Reading) -> list[Record]:
-    return reading.parts(run.records_at(run.index.left(rows), sketches=False))
+def _again(run: Run, rows: Rows, reading: Reading, *, sketches: bool = False) -> list[Record]:
+    return reading.parts(run.records_at(run.index.left(rows), sketches=sketches))
 
 
 def _one(
