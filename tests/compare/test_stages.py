@@ -75,6 +75,18 @@ def test_calls_that_do_not_make_the_batch_are_no_microbatches():
     assert len(report.unmatched) == 3
 
 
+def test_a_call_before_the_first_microbatch_is_left_out():
+    # As torch's pipelining makes it, to see the shapes that a stage returns.
+    whole = values()
+    parts = calls(whole, 2)
+    mine = {site: (torch.zeros_like(tensor), None) for site, (tensor, _) in parts.items() if "@" not in site}
+    for site, part in parts.items():
+        path, _, call = site.partition("@")
+        mine[f"{path}@{int(call or 0) + 1}"] = part
+    report = lt.diff(run_of("a", plain(whole)), run_with_calls("b", mine))
+    assert (report.verdict, codes(report)) == ("identical", ["layouts.microbatches", "layouts.first_call"])
+
+
 def test_values_without_a_batch_are_the_same_in_all_calls():
     whole = {"rotary": torch.arange(6.0), **values()}
     mine = {name: value for name, value in calls(whole, 2).items() if not name.startswith("rotary")}

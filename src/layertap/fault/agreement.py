@@ -45,7 +45,6 @@ class Agreement:
         while self._store.add(self._come, 0) < wanted and time.monotonic() < until:
             self.look()
             time.sleep(PAUSE)
-        self.look()
 
     def look(self) -> None:
         """Raises a RankFailed if a peer has raised an error."""
