@@ -6,6 +6,7 @@ LayertapError
 ├── BadArgument        an argument that cannot mean anything (also a ValueError)
 ├── MissingExtra       an optional dependency is absent; the pip line is in the text
 ├── TargetError        a model or a compiled file could not be opened or run
+├── RankFailed         another rank of the job raised an error; it is named with the rank
 ├── WeightsWrong       weights were loaded, and a checkpoint and the model do not agree
 ├── EngineError        the workers that an analysis was given to cannot be reached, or were lost
 └── RunError           something about a run on disk
@@ -46,6 +47,10 @@ class MissingExtra(LayertapError, ImportError):
 
 class TargetError(LayertapError):
     """A model could not be opened or run."""
+
+
+class RankFailed(LayertapError):
+    """Another rank of the job raised an error."""
 
 
 class WeightsWrong(LayertapError):

@@ -5,13 +5,13 @@ recorded, and what is right, to `FOLDER/RANK.pt`.
 """
 
 import copy
-import subprocess
 import sys
 import time
-import traceback
 import types
-from datetime import timedelta
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import processes
 
 LATE = 0.1
 """Seconds by which rank 1 comes later to its collectives."""
@@ -20,24 +20,7 @@ SCENARIOS = []
 
 def run(folder, world=2):
     """Runs all scenarios; returns what each rank saved, in the order of the ranks."""
-    import torch
-
-    command = [sys.executable, "-W", "ignore", __file__]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(world), str(folder)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        for rank in range(world)
-    ]
-    try:
-        said = [rank.communicate(timeout=200)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    for rank, text in zip(ranks, said, strict=True):
-        assert rank.returncode == 0, text
-    saved = [torch.load(Path(folder, f"{number}.pt"), weights_only=False) for number in range(world)]
-    return Saved(saved)
+    return Saved(processes.run(__file__, folder, world, timeout=200))
 
 
 class Saved:
@@ -58,30 +41,15 @@ def scenario(function):
 
 
 def main(rank, world, folder):
-    import torch
-    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timedelta(seconds=60)
-    )
+    processes.join(rank, world, folder, seconds=60)
     job = types.SimpleNamespace(
         rank=rank, mesh=init_device_mesh("cpu", (world,), mesh_dim_names=("tp",)), folder=folder
     )
     job.sleep = lambda: time.sleep(LATE if rank == 1 else 0.0)
     job.quiet = False
-    found = {}
-    for function in SCENARIOS:
-        dist.barrier()
-        torch.manual_seed(0)
-        try:
-            found[function.__name__] = function(job)
-        except Exception:  # noqa: BLE001 - its own test tells, and the other scenarios go on
-            found[function.__name__] = traceback.format_exc()
-    torch.save(found, Path(folder, f"{rank}.pt"))
-    dist.barrier()
-    dist.destroy_process_group()
+    processes.leave(rank, folder, processes.each({function.__name__: function for function in SCENARIOS}, job))
 
 
 def network(job):

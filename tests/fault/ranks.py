@@ -5,12 +5,13 @@
 """
 
 import copy
-import subprocess
 import sys
 import time
 import traceback
-from datetime import timedelta
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import processes
 
 LATE = 0.05
 """Seconds by which rank 1 comes later to its collectives."""
@@ -18,38 +19,16 @@ LATE = 0.05
 
 def run(folder, world=4):
     """What each rank found, by scenario."""
-    import torch
-
-    command = [sys.executable, "-W", "ignore", __file__]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(world), str(folder)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
-        for rank in range(world)
-    ]
-    try:
-        said = [rank.communicate(timeout=280)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    for rank, text in zip(ranks, said, strict=True):
-        assert rank.returncode == 0, text
-    return [torch.load(Path(folder, f"{number}.pt"), weights_only=False) for number in range(world)]
+    return processes.run(__file__, folder, world)
 
 
 def main(rank, world, folder, only=""):
-    import torch
-    import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     import layertap as lt
     from fault import spread
 
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timedelta(seconds=100)
-    )
+    processes.join(rank, world, folder)
     spread.late[0] = lambda: time.sleep(LATE if rank == 1 else 0.0)
     meshes = (
         init_device_mesh("cpu", (4,), mesh_dim_names=("tp",)),
@@ -60,16 +39,14 @@ def main(rank, world, folder, only=""):
         if only not in name:
             continue
         try:
-            reference, candidate, inputs = build()
-            finding = lt.find_fault(reference, candidate, inputs)
+            reference, candidate, inputs, *more = build()
+            finding = lt.find_fault(reference, candidate, inputs, mapping=more[0] if more else None)
             told = finding.verdict, finding.site, finding.cause, finding.ranks
             found[name] = (*told, str(finding), finding.forwards)
             print(name, told, finding.forwards, flush=True)
         except Exception:  # noqa: BLE001 - its own test tells, and the other scenarios go on
             found[name] = ("raised", "", "", (), traceback.format_exc(), {})
-    torch.save(found, Path(folder, f"{rank}.pt"))
-    dist.barrier()
-    dist.destroy_process_group()
+    processes.leave(rank, folder, found)
 
 
 def scenarios(spread, meshes, rank):
@@ -96,10 +73,33 @@ def scenarios(spread, meshes, rank):
     for fault, (mixture, trained, _) in spread.FAULTS.items():
         if fault not in (spread.clean, spread.stale_column):
             add(f"megatron {fault.__name__}", "megatron", fault, mixture, trained)
+    for fault in (spread.clean, spread.other_slice):
+        found[f"context {fault.__name__}"] = lambda fault=fault: context(spread, tp, fault)
+    found["raises"] = lambda: raising(spread, rank)
     for name in ("qwen3", "mixtral"):
         for fault in ("clean", "stale", "not reduced"):
             found[f"{name} {fault}"] = lambda name=name, fault=fault: transformers_model(spread, tp, name, fault)
     return found
+
+
+def raising(spread, rank):
+    """One rank cannot run the reference."""
+    reference = spread.whole()
+
+    def step(model):
+        if rank == 3:
+            raise ValueError("no such head")
+        return model(spread.ids())
+
+    return reference, copy.deepcopy(reference), step, spread.CONTEXT
+
+
+def context(spread, mesh, fault):
+    """Parts of the sequence, in zigzag, as the mapping says."""
+    reference = spread.whole()
+    candidate = spread.context_parallel(copy.deepcopy(reference), mesh)
+    fault(candidate)
+    return reference, candidate, (spread.ids(),), spread.CONTEXT
 
 
 def transformers_model(spread, mesh, name, fault):

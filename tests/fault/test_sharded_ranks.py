@@ -47,6 +47,21 @@ def test_what_is_wrong_on_which_rank(job, fault):
     assert cause in (("structure", "permutation") if fault is spread.other_positions else (expected[1],)), text
 
 
+def test_an_error_of_one_rank_is_raised_on_all(job):
+    texts = [one["raises"][4] for one in job]
+    assert "ValueError: no such head" in texts[3]
+    assert "RankFailed" not in texts[3]
+    for text in texts[:3]:
+        assert "RankFailed: rank 3 raised an error, so the search ends on all ranks: ValueError: no such head" in text
+
+
+def test_parts_of_the_sequence_in_zigzag(job):
+    verdict, _, _, _, text, _ = said(job, "context clean")
+    assert verdict == "noise", text
+    verdict, site, _, found, text, _ = said(job, "context other_slice")
+    assert (verdict, site, found) == ("fault", "blocks.0.attention", (1,)), text
+
+
 def test_a_gradient_that_is_reduced_over_one_dimension_only(job):
     verdict, site, cause, _, text, _ = said(job, "grid gradient_not_reduced")
     assert (verdict, site, cause) == ("fault", "blocks.0.attention.norm", "reduce"), text

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from layertap.capture.module_tap import ModuleTap
     from layertap.capture.recorder import Recorder
     from layertap.capture.schedule import Schedule
+    from layertap.store.stated import StatedLayouts
 
 
 class Arming(Taking):
@@ -25,8 +26,8 @@ class Arming(Taking):
     _doors: Mapping[nn.Module, Any]
     _regions: list[Any]
 
-    def __init__(self, rank: int) -> None:
-        super().__init__(rank)
+    def __init__(self, rank: int, stated: StatedLayouts | None = None) -> None:
+        super().__init__(rank, stated)
         self.step_number = 0
         self.epoch: int | None = None
         self.batch: int | None = None

@@ -136,10 +136,11 @@ class QuickWay:
             shape=tuple(tensor.shape),
             dtype=dtype_name(tensor.dtype),
             device=str(device),
-            sharding=None,
+            sharding=recorder.sharding(tap.path, role, leaf, tuple(tensor.shape)),
             asked=asked,
             tally=tally,
         )
+        recorder.parts.add(draft)
         plan = plan_of(draft, level, tensor if level.keeps else None)
         return Slot(plan, tensor.shape, tensor.dtype, device, recorder.numbers(tap.path, role, leaf))
 

@@ -31,6 +31,7 @@ from layertap.capture.module_tap import CallMoment, ModuleTap
 from layertap.capture.pending_record import Source
 from layertap.capture.receipt_builder import receipt_of, why_nothing
 from layertap.capture.schedule import parse_schedule
+from layertap.capture.sharding import stated_on
 from layertap.capture.sink import POLICIES, Sink
 from layertap.capture.writer_thread import Writer
 from layertap.errors import BadArgument, NothingCaptured
@@ -67,6 +68,7 @@ class Recorder(Arming):
         exists: Literal["error", "append", "replace"],
         meta: Mapping[str, Any] | None,
         durability: Literal["fsync", "none"] = "fsync",
+        mapping: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise BadArgument(tr("record.module", name=type(model).__name__))
@@ -77,7 +79,7 @@ class Recorder(Arming):
             raise BadArgument(tr("record.policy", policy=policy, POLICIES=", ".join(POLICIES)))
         if durability not in DURABILITIES:
             raise BadArgument(tr("record.durability", durability=durability, DURABILITIES=", ".join(DURABILITIES)))
-        super().__init__(rank())
+        super().__init__(rank(), stated_on(mapping))
         self._model: nn.Module | None = model
         self._model_ref = weakref.ref(model)
         self._url = str(path) if is_url(path) else ""
@@ -328,6 +330,7 @@ class Recorder(Arming):
                 *(state.notes if (state := artefact_of(self.model)) is not None else ()),
                 *self.parts.notes(self.rank),
                 *self.notes,
+                *(self.stated.unused() if self.stated is not None else ()),
                 *self.sink.notes,
             ),
         )

@@ -35,6 +35,7 @@ def record(
     exists: Literal["error", "append", "replace"] = "error",
     durability: Literal["fsync", "none"] = "fsync",
     meta: Mapping[str, Any] | None = None,
+    mapping: Mapping[str, Any] | str | os.PathLike[str] | None = None,
 ) -> Recorder:
     """Records what flows through a model while the `with` block runs.
 
@@ -51,7 +52,9 @@ def record(
     `"tensor"`, `"histogram"`, a slice, a function, or `{pattern: level}`. Without a `path` the run stays in memory.
     `budget` bounds the bytes under way to disk (or held in memory), `policy` says what happens past it. What was
     committed survives a power cut, unless `durability="none"` spares the disk the work. An opened target may stand in
-    place of the model: `with record(target, …): target.run(inputs)`.
+    place of the model: `with record(target, …): target.run(inputs)`. Of a model cut by hand over several ranks,
+    `mapping` says which part of a tensor a rank holds: `{"mesh": {"tp": 4}, pattern: {"dims": "b t h[tp]"}}`, a dict or
+    a file (see docs/distributed.md).
     """
     if not isinstance(model, nn.Module) and isinstance(getattr(model, "model", None), nn.Module):
         model, meta = model.model, {"target": model.name, **(meta or {})}
@@ -69,4 +72,5 @@ def record(
         exists=exists,
         durability=durability,
         meta=meta,
+        mapping=mapping,
     )

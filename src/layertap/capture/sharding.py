@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from layertap.capture.info import rank, world_size
+from layertap.errors import BadArgument
+from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Sharding
+from layertap.store.stated import Mapped, StatedLayouts, stated_layouts
 
 if TYPE_CHECKING:
     from layertap.capture.leaves import Leaf
@@ -37,6 +41,19 @@ def sharding_of(tensor: Any, local: torch.Tensor | None) -> Sharding:
         mesh_coordinate=tuple(here) if here is not None else (),
         mesh_origin=int(mesh.mesh.flatten()[0]),
     )
+
+
+def stated_on(mapping: Mapped | None) -> StatedLayouts | None:
+    """What a mapping says of the tensors of this rank; a BadArgument where its mesh is not that of the job."""
+    stated = stated_layouts(mapping)
+    if stated is None:
+        return None
+    here, size, mesh = rank(), world_size(), stated.mesh
+    if mesh.counted and len(mesh.ranks) != size:
+        raise BadArgument(tr("dims.mesh_world", mesh=mesh, count=len(mesh.ranks), world=size))
+    if mesh.place(here) is None:
+        raise stated.absent(here)
+    return stated
 
 
 _marks = [0]

@@ -14,6 +14,7 @@ from layertap.capture.module_tap import Call, CallMoment, ModuleTap
 from layertap.capture.pending_record import Draft, Source, Tally, dtype_name
 from layertap.capture.sharding import Parts, marked
 from layertap.capture.slots import CallNumbers
+from layertap.errors import BadArgument
 from layertap.measure import supported
 from layertap.messages import tr
 from layertap.result import Note
@@ -21,6 +22,7 @@ from layertap.site import Sharding, Site
 
 if TYPE_CHECKING:
     from layertap.capture.sink import Sink
+    from layertap.store.stated import StatedLayouts
 
 log = logging.getLogger("layertap")
 
@@ -38,9 +40,11 @@ class Taking:
     keeper: Keeper
     strict: bool
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, stated: StatedLayouts | None = None) -> None:
         self.rank = rank
         """This process among those that run the model together."""
+        self.stated = stated
+        """What the mapping says of plain tensors that are parts."""
         self.keep_inputs = False
         """Whether the model's own inputs are kept whole, and not the small whole-number ones alone."""
         self.small_inputs = SMALL
@@ -161,11 +165,26 @@ class Taking:
                         tally.skip(reason)
                         continue
                     name = f"{leaf.path}.{below}" if leaf.path and below else leaf.path or below
-                    self.put(
-                        tap, role, name, part.resolve_conj().resolve_neg(), moment, tally, sharding or known, asked
-                    )
+                    sharding = sharding or known or self.sharding(tap.path, role, name, tuple(part.shape))
+                    self.put(tap, role, name, part.resolve_conj().resolve_neg(), moment, tally, sharding, asked)
         except Exception as error:  # noqa: BLE001
             self.skipped(tap.path, tally, error)
+
+    def sharding(self, path: str, role: str, leaf: str, shape: tuple[int, ...]) -> Sharding | None:
+        """What the mapping says of a plain tensor; where it does not fit, the receipt tells and nothing is said."""
+        if self.stated is None:
+            return None
+        try:
+            return self.stated.sharding(Site(path=path, role=role, leaf=leaf), shape, self.rank)
+        except BadArgument as error:
+            if self.strict:
+                raise
+            self.tell(str(error))
+            return None
+
+    def tell(self, note: str) -> None:
+        """Says something once, in the log and in the receipt."""
+        raise NotImplementedError
 
     def skipped(self, path: str, tally: Tally, error: Exception) -> None:
         """Counts a tensor that could not be taken; with `strict` the error is raised."""

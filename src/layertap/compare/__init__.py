@@ -7,6 +7,7 @@ staleness    captures that cannot be of a model at work
 claims       runs that are not what they are called; a placebo
 align        which tensor of one run is which of the other
 layouts      ranks that hold parts, read as one process would have left them
+stages       stages of a pipeline, and calls that are microbatches
 chosen       only the sites that were asked for
 padding      padding, as ids or masks prove it
 overlap      tensors of different lengths, and what part of them is the same
@@ -14,6 +15,7 @@ estimates    pairs without tensors, measured by columns
 measuring    one pass over each pair
 measured_pairs  all of them, in this process or by the workers of an engine
 floors       what rounding explains, measured by further runs (modelled: judge)
+part_sketches  statistics of parts against a tensor
 sharded      records of a part of a tensor, and what both sides hold of it
 rows         a row for each pair, in order of execution
 columns      the same rows, held by columns
@@ -53,6 +55,7 @@ from layertap.judge.roundoff import roundoff_of
 from layertap.messages import tr
 from layertap.result import Note, Verdict, joined
 from layertap.store import Run
+from layertap.store.stated import stated_layouts
 
 __all__ = ["Alignment", "Pair", "Report", "Row", "TrainingReport", "Verdict", "diff", "diff_training"]
 
@@ -77,7 +80,8 @@ def diff(
     """Compares two runs (or what other tools left, or dicts of tensors) and says whether, where and how they part.
 
     `floor` is one or more runs of the reference in the candidate's arithmetic: what they differ by is rounding. Without
-    it the floor is modelled from dtypes and depth. `mapping` renames the candidate's sites: {regex: replacement}.
+    it the floor is modelled from dtypes and depth. `mapping` renames the candidate's sites: {regex: replacement}; it
+    also says how plain tensors lie on the ranks of a run: {"mesh": {"tp": 4}, regex: {"dims": "b t h[tp]"}}.
     `sites` are patterns, as for `record`: only what they match is judged, and only that can be missing. `rtol` and
     `atol` replace the floor: |candidate - reference| <= atol + rtol x |reference| everywhere, or it is a fault.
     `engine="ray"` measures by the workers of the Ray cluster at `address`, or of this machine: the same, bit for bit.
@@ -88,11 +92,12 @@ def diff(
     Site('layers.1')
     """
     opened = open_run(reference), open_run(candidate)
+    stated = stated_layouts(mapping)
     with open_engine(engine, address) as workers:
         while True:
             unread = [run.index.unread for run in opened]
             try:
-                one = read_as_one(*opened)
+                one = read_as_one(*opened, stated)
                 return _diff(
                     workers,
                     one,
@@ -129,7 +134,7 @@ def _diff(
     proof = comparable(reference, candidate, alignment)
     if sites is not None:
         alignment = chosen(alignment, sites)
-    floors = _floors(engine, reference, floor)
+    floors = _floors(engine, reference, floor, one)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
     sides = RunPair(reference, candidate, alignment.trims, limits)
     parts = PartialPairs()
@@ -259,11 +264,11 @@ def _tolerance(rtol: float | None, atol: float | None, floor: Any) -> Tolerance 
     return Tolerance(**given)
 
 
-def _floors(engine: Engine, reference: Run, floor: Source | Iterable[Source] | None) -> dict[Any, Any]:
+def _floors(engine: Engine, reference: Run, floor: Source | Iterable[Source] | None, one: AsOne) -> dict[Any, Any]:
     if floor is None:
         return {}
     sources = [floor] if isinstance(floor, (Run, str, os.PathLike, Mapping)) else list(floor)
-    runs = [merge_ranks(open_run(source), reference) for source in sources]
+    runs = [merge_ranks(open_run(source), reference, one) for source in sources]
     for run in runs:
         reasons = comparable(reference, run, align(reference, run)).reasons
         if reasons:

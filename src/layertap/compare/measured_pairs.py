@@ -19,7 +19,7 @@ from layertap.messages import tr
 from layertap.site import Record
 from layertap.store import MemoryWriter, Run
 from layertap.store.dtype import size_of
-from layertap.store.merged import merged
+from layertap.store.merged import MergedRun, Reading, merged
 
 TOGETHER = 64
 """Pairs that a task measures at most: a task costs about a millisecond."""
@@ -102,23 +102,24 @@ class _RunSource:
     name: str
     address: str
     """Its folder, file or URL; empty where it is in memory."""
-    merged: bool
+    reading: Reading | None
+    """How its ranks are read as one; None where they are not."""
     verify: bool
     count: int
 
     @classmethod
     def of(cls, run: Run) -> _RunSource:
-        whole = bool(run.info.get("ranks_merged")) and run.path is None
-        return cls(name=run.name, address=run.source, merged=whole, verify=run.verify, count=run.count)
+        reading = run.reading if isinstance(run, MergedRun) else None
+        return cls(name=run.name, address=run.source, reading=reading, verify=run.verify, count=run.count)
 
     def open(self) -> Run:
         if not self.address:
             return Run(MemoryWriter(info={}, name=self.name))  # nothing was kept in it, so nothing is read of it
         run = open_run(self.address)
         run.verify = self.verify
-        if not self.merged:
+        if self.reading is None:
             return run
-        whole = merged(run).run
+        whole = merged(run, self.reading).run
         if whole.count != self.count:  # its tensors are numbered as they were met
             raise BadArgument(tr("engine.run_changed", name=self.name))
         return whole

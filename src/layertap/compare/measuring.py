@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from layertap.compare.overlap import overlapping
 from layertap.compare.padding import Trim
+from layertap.compare.part_sketches import by_parts
 from layertap.compare.result import Pair
 from layertap.compare.sharded import CommonPart, NoCommonPart, common_part
 from layertap.compare.tensors import array_of, changed, elements
@@ -83,6 +84,8 @@ def measure_pair(
         return Measured(how="nothing", why=str(error))
     if common_shape(a.shape, b.shape) is None:
         return Measured(how="shapes", shapes=(a.shape, b.shape))
+    if (found := by_parts((reference, candidate), (a, b))) is not None:
+        return found
     if a.sketch and b.sketch and a.statistics.l2 > 0:
         return Measured(error=relative_l2(a.sketch, b.sketch, a.statistics.l2), how="sketch")
     if a.statistics.l2 > 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +17,15 @@ from layertap.fault.pairing import Mapped, Pairing
 from layertap.fault.result import Finding
 from layertap.fault.rounding import forget_moves
 from layertap.fault.search import FaultSearch, Progress
+from layertap.fault.stage import not_judged
+from layertap.fault.stated_parts import StatedParts
 from layertap.fault.teacher_forced import TeacherForcedSearch
 from layertap.fault.tensor_cache import TensorCache, describe
 from layertap.fault.world import world_of
 from layertap.files import parse_bytes
 from layertap.messages import tr
 from layertap.result import Note
+from layertap.store.stated import stated_layouts
 
 
 def find_fault(
@@ -42,23 +45,34 @@ def find_fault(
     what is free on the device and a quarter of the machine's memory.
 
     Of a candidate that runs on several ranks, each rank calls it with the whole reference, and gets the same finding:
-    each rank's part is compared with the same part of the reference's values.
+    each rank's part is compared with the same part of the reference's values. Which part that is, of plain tensors, a
+    mapping can say, {"mesh": {"cp": 2}, regex: {"dims": "b t[cp:zigzag] d"}}; else the numbers decide. Inputs of the
+    model that are said to be cut are given to the candidate in parts.
     """
     reference, candidate = _model(reference, "reference"), _model(candidate, "candidate")
     if not can_be_forced(reference):
         raise BadArgument(tr("fault.reference_compiled"))
     pairing = Pairing(reference, candidate, mapping)
-    world = world_of(reference, candidate)
+    stated = stated_layouts(mapping)
+    if (stage := not_judged(pairing, stated)) is not None:
+        return stage
+    world = world_of(reference, candidate, stated=stated is not None)
+    cut = None if world is None or stated is None else StatedParts(stated, world, pairing.name)
+    if stated is not None and stated.rules and world is None:
+        raise BadArgument(tr("dims.mesh_world", mesh=stated.mesh, count=len(stated.mesh.ranks), world=1))
     room = None if budget is None else parse_bytes(budget)
 
     def search(kind: type[FaultSearch]) -> Finding:
         with (
-            _left_alone(ModelRunner(reference, inputs), ModelRunner(candidate, inputs)) as (ours, theirs),
+            nullcontext() if world is None else world.telling(),
+            _left_alone(
+                ModelRunner(reference, inputs), ModelRunner(candidate, _given(inputs, candidate, cut))
+            ) as runners,
             _cache(room) as cache,
         ):
-            one = kind(ours, theirs, pairing, cache, progress or _silent, world)
+            one = kind(*runners, pairing, cache, progress or _silent, world, cut)
             found = one.finding()
-            forwards = {"reference": one.spent, "candidate": theirs.forwards}
+            forwards = {"reference": one.spent, "candidate": runners[1].forwards}
             return replace(found, forwards=forwards, memory=describe(cache))
 
     if can_be_forced(candidate):
@@ -72,6 +86,12 @@ def find_fault(
     unheld = search(FreeRunSearch)
     spent = {side: found.forwards[side] + count for side, count in unheld.forwards.items()}
     return replace(unheld, forwards=spent)
+
+
+def _given(inputs: Inputs, candidate: nn.Module, cut: StatedParts | None) -> Inputs:
+    """What the candidate is run on: of inputs that are said to be cut, the parts of this rank."""
+    found: Inputs = inputs if cut is None else cut.inputs(candidate, inputs)
+    return found
 
 
 @contextmanager

@@ -50,10 +50,10 @@ class Pairing:
         return self.names.get(path, path)
 
     def _told(self, theirs: Mapping[str, nn.Module], mapping: Mapped | None) -> list[tuple[str, str]]:
-        if mapping is None:
+        rules = () if mapping is None else read_rules(mapping)
+        if not rules:
             return []
         found, nowhere = [], []
-        rules = read_rules(mapping)
         for path in theirs:
             paths = [reference_path for rule in reversed(rules) if (reference_path := rule.rename(path)) is not None]
             if paths and paths[0] in self.reference:

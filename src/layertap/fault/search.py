@@ -23,6 +23,7 @@ from layertap.fault.replay_measure import ReplayOptions
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
 from layertap.fault.sharded_replay import ARRIVING, RankParts
+from layertap.fault.stated_parts import StatedParts
 from layertap.fault.tensor_cache import TensorCache
 from layertap.fault.world import World
 from layertap.judge.signs import least_of
@@ -46,9 +47,10 @@ class FaultSearch:
         cache: TensorCache,
         progress: Progress,
         world: World | None = None,
+        stated: StatedParts | None = None,
     ) -> None:
         self.ours, self.theirs, self.pairing, self.cache = ours, theirs, pairing, cache
-        self.parts = None if world is None else RankParts(world)
+        self.parts = None if world is None else RankParts(world, stated)
         """Where the values of each rank lie, if the candidate runs on several."""
         self.paired = set(pairing.names)
         """The modules that the candidate has, on any rank."""
@@ -135,7 +137,7 @@ class FaultSearch:
     def _learn(self, parts: RankParts, trace: ReferenceTrace) -> None:
         """Which part of the reference's values each rank holds, and which values are summands."""
         self.progress(Note("fault.learning_layouts"))
-        parts.world.learn_dims(self.theirs.model)
+        parts.world.learn_dims(self.theirs.model, () if parts.stated is None else parts.stated.coordinates())
         parts.learning = True
         self.play(self.theirs, self.pairing.candidate, trace, force=True, ends=frozenset(ARRIVING))
         parts.learning = False
@@ -143,6 +145,7 @@ class FaultSearch:
         paths = parts.world.of_all(set(self.pairing.names))
         self.paired = set.union(*paths)
         self.notes.append(Note("fault.ranks", count=parts.world.size))
+        self.notes += () if parts.stated is None else parts.stated.stated.unused()
 
     def stir(self, trace: ReferenceTrace, keep: frozenset[Site] = frozenset()) -> ReplayResult:
         """A run on other values: what a rank still has of it in the next run is stale, and must show there."""

@@ -51,7 +51,7 @@ def explain_ranks(
     if lost is not None:
         return Explained(cause=lost.cause, evidence=(lost.text,))
     off = ranks_off(row)
-    told = _weights(world, row, modules, trace)
+    told = _weights(parts, row, modules, trace)
     if told is None and not row.found.absent and not row.found.shape:
         combined = _combined(row.site, parts, trace, modules, runs)
         told = None if combined is None else explain_combination(combined, off)
@@ -79,12 +79,13 @@ Told = tuple[str, tuple[str, ...], tuple[int, ...]]
 
 
 def _weights(
-    world: World, row: ModuleRow, modules: tuple[nn.Module | None, nn.Module | None], trace: ReferenceTrace
+    parts: RankParts, row: ModuleRow, modules: tuple[nn.Module | None, nn.Module | None], trace: ReferenceTrace
 ) -> Told | None:
     """The first of the module's tensors that is another than the reference's, on any rank."""
+    world = parts.world
     ours, theirs = modules
     own = {} if ours is None or theirs is None else dict(_own(ours, theirs, row.page, trace))
-    places = _places_of(world, own)
+    places = _places_of(parts, own, row.page)
     seen: dict[int, tuple[str, str, Note] | None] = dict.fromkeys(world.here)
     with world.aside():
         for name, (wanted, tensor) in own.items():
@@ -115,17 +116,20 @@ def _own(
                 yield name, (right[name], tensor)
 
 
-def _places_of(world: World, own: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, dict[int, Place]]:
-    """Which part of each tensor each rank is to hold; all ranks decide together where no DTensor states it."""
+def _places_of(
+    parts: RankParts, own: Mapping[str, tuple[torch.Tensor, torch.Tensor]], page: str
+) -> dict[str, dict[int, Place]]:
+    """Which part of each tensor each rank is to hold; all ranks decide together where nothing states it."""
+    world = parts.world
     found: dict[str, dict[int, Place]] = {}
     mine: dict[int, dict[str, tuple[Place | None, dict[object, float]]]] = {rank: {} for rank in world.here}
     for name, (wanted, tensor) in own.items():
         layout = layout_of(tensor)
-        known = layout.places(world) if layout is not None else {}
+        known = layout.places(world) if layout is not None else _stated(parts, name, tuple(wanted.shape), page)
         with world.aside():
             for rank, part in world.parts(unwrapped(tensor).detach()).items():
                 errors: dict[object, float] = {}
-                if layout is None and part.shape != wanted.shape:
+                if layout is None and not known and part.shape != wanted.shape:
                     for choice in choices(world, rank, tuple(wanted.shape), tuple(part.shape)):
                         place = placed(world, rank, tuple(wanted.shape), choice)
                         if place is not None:
@@ -141,6 +145,15 @@ def _places_of(world: World, own: Mapping[str, tuple[torch.Tensor, torch.Tensor]
             places = {rank: place for rank, (place, _) in seen.items()}
         found[name] = {rank: place for rank, place in places.items() if place is not None}
     return found
+
+
+def _stated(parts: RankParts, name: str, whole: tuple[int, ...], page: str) -> dict[int, Place | None]:
+    """What the mapping says of a parameter."""
+    if parts.stated is None:
+        return {}
+    key = Site(path=page, role="param", leaf=name)
+    found = {rank: parts.stated.place(key, rank, whole) for rank in parts.world.here}
+    return {} if None in found.values() else found
 
 
 def _tensor_apart(
@@ -185,7 +198,7 @@ def _combined(
     seen = world.gather(here)
     if any(found is None or right is None or not found.is_floating_point() for _, found, _, right, _ in seen.values()):
         return None
-    summands = _summands(world, key, trace, modules)
+    summands = _summands(parts, key, trace, modules)
     return Combined(
         world=world,
         places={rank: one[0] for rank, one in seen.items()},
@@ -200,15 +213,16 @@ def _combined(
 
 
 def _summands(
-    world: World, key: Site, trace: ReferenceTrace, modules: tuple[nn.Module | None, nn.Module | None]
+    parts: RankParts, key: Site, trace: ReferenceTrace, modules: tuple[nn.Module | None, nn.Module | None]
 ) -> dict[int, torch.Tensor]:
     """What each rank adds to the output of a linear layer whose input features are spread."""
+    world = parts.world
     ours, theirs = modules
     given = [value for value in trace.at(key.path, key.call, "input").values() if value.is_floating_point()]
     mine: dict[int, torch.Tensor | None] = dict.fromkeys(world.here)
     weight = getattr(theirs, "weight", None)
     if key.role == "output" and isinstance(ours, nn.Linear) and isinstance(weight, torch.Tensor) and len(given) == 1:
-        places = _places_of(world, {"weight": (ours.weight, weight)}).get("weight", {})
+        places = _places_of(parts, {"weight": (ours.weight, weight)}, key.path).get("weight", {})
         with world.aside(), torch.no_grad():
             for rank in world.here:
                 spans = places[rank].spans if rank in places else ()

@@ -24,6 +24,7 @@ from layertap.site import Site
 
 if TYPE_CHECKING:
     from layertap.fault.replay_measure import Replay
+    from layertap.fault.stated_parts import StatedParts
 
 ARRIVING = ("input", "grad_output")
 """What is given to a module, forward and back."""
@@ -52,6 +53,8 @@ class RankParts:
     """Where each rank's values lie in the reference's."""
 
     world: World
+    stated: StatedParts | None = None
+    """What the mapping says, of which nothing is guessed."""
     learning: bool = False
     own_grads: dict[Site, CachedTensor] = field(default_factory=dict)
     """This rank's gradients of the reference, before they were averaged over ranks."""
@@ -90,6 +93,8 @@ class RankParts:
             layout = layout_of(found)
             if layout is not None and layout.shape == tuple(right.shape):  # or the reference is on the same ranks
                 self._layouts[key] = layout
+        if self.stated is not None:
+            self._take_stated(self.stated, key, tuple(right.shape))
         given: dict[int, torch.Tensor] = {}
         places = {rank: self.place(key, rank) for rank in self.world.here}
         with self.world.aside():
@@ -102,6 +107,12 @@ class RankParts:
                 if value is not None:
                     given[rank] = value
         return self.world.joined(given, found) if len(given) == len(self.world.here) else None
+
+    def _take_stated(self, stated: StatedParts, key: Site, whole: tuple[int, ...]) -> None:
+        for rank in self.world.here:
+            place = stated.place(key, rank, whole)
+            if place is not None:
+                self._places[key, rank] = place
 
     def _measure_one(
         self,
@@ -178,6 +189,8 @@ class RankParts:
         if place is not None:
             if not place.reduction and place.shape(whole) == part:
                 seen.error = _apart(place.cut(right), mine)
+            elif self.stated is not None and place.shape(whole) != part:
+                self.stated.note_shape(key, rank, place.shape(whole), part)
             return place
         if whole == part and not mine.is_floating_point():
             return None
@@ -197,6 +210,8 @@ class RankParts:
 
     def decide(self, trace: ReferenceTrace) -> None:
         """After the learning run: the layout of every value, the same on all ranks."""
+        if self.stated is not None:
+            self.stated.settle()
         mine: dict[int, dict[Site, _Seen]] = {rank: {} for rank in self.world.here}
         for (key, rank), seen in self._seen.items():
             mine[rank][key] = seen

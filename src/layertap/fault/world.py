@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from layertap.capture.leaves import map_tensors
+from layertap.fault.agreement import Agreement
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ class World:
         self.size, self.here, self._mode = size, here, mode
         self.dims: list[dict[int, int]] = []
         """The dimensions along which a plain tensor may be cut: rank → coordinate, those of device meshes first."""
+        self._agreement = Agreement(size, here[0]) if mode is None and _joined() else None
 
     @property
     def ranks(self) -> range:
@@ -38,6 +40,8 @@ class World:
         """What each rank gives, on all ranks."""
         if self._mode is not None:
             return dict(mine)
+        if self._agreement is not None:
+            self._agreement.arrive()
         found: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(found, mine[self.here[0]])
         return dict(enumerate(found))
@@ -49,6 +53,10 @@ class World:
     def any(self, flag: bool) -> bool:
         """Whether it is so on any rank: what is run next must not depend on one rank's view."""
         return any(self.of_all(flag))
+
+    def telling(self) -> AbstractContextManager[Any]:
+        """Around the work of a rank: what it raises is told to the others, who raise it too at the next exchange."""
+        return nullcontext() if self._agreement is None else self._agreement.telling()
 
     def aside(self) -> AbstractContextManager[Any]:
         """A context in which this process computes for itself, with one rank's tensors."""
@@ -86,8 +94,10 @@ class World:
             return {}
         return {rank: tuple(_on_rank(at, rank) for at in found) for rank in self.here}
 
-    def learn_dims(self, model: nn.Module) -> None:
+    def learn_dims(self, model: nn.Module, stated: Iterable[dict[int, int]] = ()) -> None:
         """Looks for the meshes of a model; where it has none, any way to count through the ranks may be one."""
+        for dim in stated:
+            self._add(dim)
         meshes: dict[int, Any] = {}
         for tensor in (*model.parameters(), *model.buffers()):
             mesh = getattr(tensor, "device_mesh", None)
@@ -117,11 +127,15 @@ class World:
         return tuple(sorted(group[number] for group in places.values() if number < len(group)))
 
 
-def world_of(reference: nn.Module, candidate: nn.Module) -> World | None:
-    """The ranks that run these two; None where each process is by itself."""
+def _joined() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def world_of(reference: nn.Module, candidate: nn.Module, *, stated: bool = False) -> World | None:
+    """The ranks that run these two; None where each process is by itself. `stated`: a mapping says that they do."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
-    if not (_spread(candidate) or _spread(reference) or _smaller(reference, candidate)):
+    if not stated and not (_spread(candidate) or _spread(reference) or _smaller(reference, candidate)):
         return None
     local = sys.modules.get("torch.distributed._local_tensor")
     mode = local.enabled_local_tensor_mode() if local is not None else None

@@ -15,7 +15,7 @@ import math
 import mmap
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any
@@ -28,6 +28,7 @@ from layertap.measure.definition import FIRST
 from layertap.measure.result import merge_statistics
 from layertap.messages import tr
 from layertap.site import Record, Sharding, Statistics
+from layertap.store.dims import Spans, spans_of
 from layertap.store.dtype import SIZES, Bytes, size_of, to_numpy
 from layertap.store.mapped import release
 
@@ -56,9 +57,48 @@ class ReplicasDiffer(NotWhole):
 class ShardPart:
     """One region of the whole."""
 
-    begin: tuple[int, ...]
+    spans: tuple[Spans, ...]
+    """The places that it has of each dimension, in the order in which it holds them; mostly one run."""
     records: tuple[Record, ...]
     """One, or the summands of it."""
+
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """Where its first element is in the whole."""
+        return tuple(spans[0][0] for spans in self.spans)
+
+    def pieces(self) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+        """Its regions without gaps: where each is in the whole, and where in the part."""
+        runs = []
+        for spans in self.spans:
+            passed, here = 0, []
+            for begin, end in spans:
+                here.append((slice(begin, end), slice(passed, passed + end - begin)))
+                passed += end - begin
+            runs.append(here)
+        for piece in product(*runs):
+            yield tuple(there for there, _ in piece), tuple(own for _, own in piece)
+
+    def cut(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What the part is of an array with the axes of the whole in front: a view where it has no gaps."""
+        for axis, spans in enumerate(self.spans):
+            runs = [cells[(slice(None),) * axis + (slice(begin, end),)] for begin, end in spans]
+            cells = runs[0] if len(runs) == 1 else np.concatenate(runs, axis)
+        return cells
+
+    def index(self, place: Sequence[int]) -> list[int] | None:
+        """Where an element of the whole is in the part; None where it is not in it."""
+        found = []
+        for at, spans in zip(place, self.spans, strict=True):
+            passed = 0
+            for begin, end in spans:
+                if begin <= at < end:
+                    found.append(passed + at - begin)
+                    break
+                passed += end - begin
+            else:
+                return None
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +133,8 @@ class Whole:
         width = 2 if self.dtype.startswith("complex") else 1
         for place in range(min(FIRST, width * math.prod(self.shape))):
             index = [int(at) for at in np.unravel_index(place // width, self.shape)] if self.shape else []
-            part = next(part for part in self.parts if _holds(part, index))
+            part, local = next((part, at) for part in self.parts if (at := part.index(index)) is not None)
             shape = part.records[0].shape
-            local = [at - begin for at, begin in zip(index, part.begin, strict=True)]
             own = width * (int(np.ravel_multi_index(local, shape)) if shape else 0) + place % width
             first = part.records[0].statistics.first
             if own >= len(first):
@@ -107,9 +146,10 @@ class Whole:
 def whole_of(records: Sequence[Record]) -> Whole:
     """The whole that these records are parts of; NotWhole says why not, ReplicasDiffer which ranks disagree."""
     site, step = records[0].site, records[0].step
-    ranks = tuple(sorted(record.rank for record in records))
+    ranks = tuple(sorted({record.rank for record in records}))
     layouts = {(_layout(record), record.dtype, record.kept) for record in records}
-    if len(set(ranks)) < len(ranks) or len(layouts) > 1 or any(record.sharding is None for record in records):
+    places = {(record.rank, record.site.call) for record in records}
+    if len(places) < len(records) or len(layouts) > 1 or any(record.sharding is None for record in records):
         raise NotWhole(tr("assembly.no_parts", site=site, step=step, ranks=_spans(ranks)))
     wholes = [_of_mesh(mesh) for mesh in _meshes(records)]
     if len(wholes) > 1 and len({_marks(whole) for whole in wholes}) > 1:
@@ -129,12 +169,12 @@ def assembled(whole: Whole, read: Callable[[Record], Bytes]) -> Bytes:
     out = _room(size)
     cells = out.reshape(*whole.shape, SIZES[whole.dtype])
     for part in whole.parts:
-        shape = part.records[0].shape
-        place = tuple(slice(begin, begin + length) for begin, length in zip(part.begin, shape, strict=True))
         raw = read(part.records[0])
         if whole.reduction:
             raw = _reduced(whole, part, raw, read)
-        cells[place] = raw.reshape(*shape, SIZES[whole.dtype])
+        own = raw.reshape(*part.records[0].shape, SIZES[whole.dtype])
+        for there, here in part.pieces():
+            cells[there] = own[here]
         if size > IN_MEMORY:
             release(out, 0, size)  # to its file
     return out
@@ -147,7 +187,7 @@ def _of_mesh(records: Sequence[Record]) -> Whole:
     assert sharding is not None
     kinds, sizes = [_kind(text) for text in sharding.placements], sharding.mesh_shape
     places = _coordinates(records, sharding)
-    site, step, ranks = first.site, first.step, tuple(sorted(record.rank for record in records))
+    site, step, ranks = first.site, first.step, tuple(sorted({record.rank for record in records}))
     cells: dict[Coordinate, list[Record]] = defaultdict(list)
     for place, record in places.items():
         cells[tuple(0 if kind == "Replicate" else at for kind, at in zip(kinds, place, strict=True))].append(record)
@@ -165,8 +205,10 @@ def _of_mesh(records: Sequence[Record]) -> Whole:
     reductions = {kind for kind, size in zip(kinds, sizes, strict=True) if kind.startswith("Partial") and size > 1}
     if len(reductions) > 1:
         raise NotWhole(tr("assembly.reductions", site=site, placements=", ".join(sharding.placements)))
-    found = [ShardPart(begin=_begin(held[0]), records=tuple(held)) for held in parts.values() if 0 not in held[0].shape]
-    found = found or [ShardPart(begin=_begin(first), records=(first,))]  # an empty tensor
+    found = [
+        ShardPart(spans=_spans_of(held[0]), records=tuple(held)) for held in parts.values() if 0 not in held[0].shape
+    ]
+    found = found or [ShardPart(spans=_spans_of(first), records=(first,))]  # an empty tensor
     whole = Whole(
         shape=sharding.global_shape,
         dtype=first.dtype,
@@ -217,18 +259,23 @@ def _agree(replicas: Sequence[Record]) -> None:
 
 def _covers(whole: Whole) -> bool:
     """Whether the parts are a grid that fills the whole, without gaps and overlaps."""
-    regions = {(part.begin, part.records[0].shape) for part in whole.parts}
-    spans: list[set[tuple[int, int]]] = [set() for _ in whole.shape]
-    for begin, shape in regions:
-        if len(begin) != len(whole.shape) or len(shape) != len(whole.shape):
+    parts = {part.spans for part in whole.parts}
+    grid: list[set[Spans]] = [set() for _ in whole.shape]
+    for part in whole.parts:
+        if len(part.spans) != len(whole.shape) or not _fits(part):
             return False
-        for axis, (at, size) in enumerate(zip(begin, shape, strict=True)):
-            spans[axis].add((at, at + size))
-    for axis, size in enumerate(whole.shape):
-        edges = sorted(spans[axis])
+        for axis, spans in enumerate(part.spans):
+            grid[axis].add(spans)
+    for size, distinct in zip(whole.shape, grid, strict=True):
+        edges = sorted(run for spans in distinct for run in spans)
         if edges[0][0] or edges[-1][1] != size or any(one[1] != other[0] for one, other in pairwise(edges)):
             return False
-    return len(regions) == len(whole.parts) == math.prod(map(len, spans))
+    return len(parts) == len(whole.parts) == math.prod(map(len, grid))
+
+
+def _fits(part: ShardPart) -> bool:
+    """Whether the record has the shape that its places make."""
+    return tuple(sum(end - begin for begin, end in spans) for spans in part.spans) == part.records[0].shape
 
 
 def _reduced(whole: Whole, part: ShardPart, first: Bytes, read: Callable[[Record], Bytes]) -> Bytes:
@@ -287,16 +334,8 @@ def _kind(placement: str) -> str:
     return placement if placement.startswith("Partial") else "Replicate" if placement == "Replicate()" else "Shard"
 
 
-def _begin(record: Record) -> tuple[int, ...]:
-    assert record.sharding is not None
-    if record.sharding.global_shape == record.shape:
-        return (0,) * len(record.shape)
-    return record.sharding.offset
-
-
-def _holds(part: ShardPart, index: Sequence[int]) -> bool:
-    shape = part.records[0].shape
-    return all(begin <= at < begin + size for at, begin, size in zip(index, part.begin, shape, strict=True))
+def _spans_of(record: Record) -> tuple[Spans, ...]:
+    return spans_of(record.sharding, record.shape) or ()
 
 
 def _spans(ranks: Iterable[int]) -> str:

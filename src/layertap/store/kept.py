@@ -19,6 +19,9 @@ from layertap.store.shards import Shard, decode, tensor_path
 from layertap.store.tensorfile import TensorEntry, read_bytes, read_header
 
 _CACHED_HEADERS = 16
+_CACHED_ENTRIES = 1 << 17
+"""Headers are kept beyond their least number as long as they name no more tensors than this, about 64 MB: one tensor of
+a thousand ranks is in a thousand files, and so is the next one."""
 
 
 class KeptTensors:
@@ -28,6 +31,8 @@ class KeptTensors:
         self._folder, self._shards, self._mirror = folder, shards, mirror
         self._name = str(folder) if mirror is None else mirror.url
         self._headers: OrderedDict[str, dict[str, TensorEntry]] = OrderedDict()
+        self._entries = 0
+        """How many tensors the cached headers name."""
 
     def bytes_of(self, record: Record, *, verify: bool, mapped: bool) -> Bytes:
         raw = self._read(record, mapped)
@@ -49,8 +54,9 @@ class KeptTensors:
         header = self._headers.get(record.file)
         if header is None:
             header = self._headers[record.file] = read_header(path, name)
-            if len(self._headers) > _CACHED_HEADERS:
-                self._headers.popitem(last=False)
+            self._entries += len(header)
+            while len(self._headers) > _CACHED_HEADERS and self._entries > _CACHED_ENTRIES:
+                self._entries -= len(self._headers.popitem(last=False)[1])
         entry = header.get(record.key)
         if entry is None:
             raise CorruptRun(tr("store.no_tensor", name=name, key=record.key, site=record.site, step=record.step))

@@ -57,9 +57,10 @@ def align(
         for side, repaired in (("reference", repaired_ours), ("candidate", repaired_theirs))
         if repaired
     ]
-    if mapping is not None:
+    rules = () if mapping is None else read_rules(mapping)
+    if rules:
         # Before exact names: who maps layer_30 to layer_29 does so because both sides have a layer_30.
-        plan += pair_by_rules(board, read_rules(mapping))
+        plan += pair_by_rules(board, rules)
     for rung in (pair_exact, pair_by_prefix, pair_by_numbering):
         if all(board.left()):
             plan += rung(board)

@@ -1,4 +1,7 @@
-"""What the user says about names: `{regex: replacement}`, as a dict or in a YAML, JSON or TOML file."""
+"""What the user says about names: `{regex: replacement}`, as a dict or in a YAML, JSON or TOML file.
+
+The lines `mesh` and `dims` of the same mapping, which say how tensors lie on ranks, are read by layertap.store.stated.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from layertap.compare.align.board import Board
 from layertap.compare.align.layout import AxisLayout
-from layertap.errors import BadArgument, MissingExtra
-from layertap.files import parse_json, read_text, reason
+from layertap.errors import BadArgument
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Site
+from layertap.store.stated import is_mesh, read_mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +47,12 @@ def read_rules(mapping: Mapping[str, Any] | str | os.PathLike[str]) -> tuple[Rul
     >>> [str(rule.layout) for rule in read_rules({"k_proj": {"to": "k_proj", "layout": "transpose(0,1)"}})]
     ['transpose(0,1)']
     """
-    where = "mapping"
-    if not isinstance(mapping, Mapping):
-        where = str(mapping)
-        mapping = _read_file(Path(mapping))
-    return tuple(_rule(where, pattern, value) for pattern, value in mapping.items())
+    where, lines = read_mapping(mapping)
+    return tuple(
+        _rule(where, pattern, value)
+        for pattern, value in lines.items()
+        if not is_mesh(pattern, value) and not _only_dims(value)
+    )
 
 
 def pair_by_rules(board: Board, rules: Sequence[Rule]) -> list[str]:
@@ -91,11 +93,16 @@ def pair_by_rules(board: Board, rules: Sequence[Rule]) -> list[str]:
     return [*lines, *(nowhere[:5] if more else nowhere), *more]
 
 
+def _only_dims(value: Any) -> bool:
+    """Whether a rule renames nothing, and only says how a tensor lies on the ranks (see layertap.store.stated)."""
+    return isinstance(value, Mapping) and set(value) == {"dims"}
+
+
 def _rule(where: str, pattern: Any, value: Any) -> Rule:
     layout = None
     to = value
     if isinstance(value, Mapping):
-        strange = set(value) - {"to", "layout"}
+        strange = set(value) - {"to", "layout", "dims"}
         if strange or "to" not in value:
             raise BadArgument(tr("align.mapping_keys", where=where, pattern=pattern, map=", ".join(map(str, value))))
         to = value["to"]
@@ -109,42 +116,6 @@ def _rule(where: str, pattern: Any, value: Any) -> Rule:
     except (re.error, IndexError) as error:
         raise BadArgument(tr("align.mapping_regex", where=where, pattern=pattern, to=to, error=error)) from None
     return Rule(pattern=compiled, to=to, layout=layout)
-
-
-def _read_file(path: Path) -> Mapping[str, Any]:
-    try:
-        text = read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadArgument(tr("align.mapping_unreadable", path=path, reason=reason(error))) from None
-    kind = path.suffix.lower()
-    data: Any
-    try:
-        if kind in (".yaml", ".yml"):
-            data = _reader("yaml", line=tr("align.yaml_missing")).safe_load(text)
-        elif kind == ".toml":
-            data = _reader("tomllib", "tomli", line=tr("align.toml_missing")).loads(text)
-        elif kind == ".json":
-            data = parse_json(text)
-        else:
-            raise BadArgument(tr("align.mapping_suffix", path=path))
-    except (BadArgument, MissingExtra):
-        raise
-    except Exception as error:  # noqa: BLE001  (yaml's errors have no class that is there without yaml)
-        raise BadArgument(f"mapping {path}: {' '.join(str(error).split())}") from None
-    if isinstance(data, Mapping) and set(data) == {"mapping"} and isinstance(data["mapping"], Mapping):
-        data = data["mapping"]  # a TOML file likes to have a table
-    if not isinstance(data, Mapping):
-        raise BadArgument(tr("align.mapping_shape", path=path, name=type(data).__name__))
-    return data
-
-
-def _reader(*modules: str, line: str) -> Any:
-    for module in modules:
-        try:
-            return import_module(module)
-        except ImportError:
-            continue
-    raise MissingExtra(line)
 
 
 def _canonical(text: str) -> str:

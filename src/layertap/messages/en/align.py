@@ -21,7 +21,7 @@ MESSAGES = {
     "align.mapping": "mapping: {pairs_text} by {count} rules",
     "align.mapping_absent": "mapping: `{site}` becomes `{name}`, which is not in the reference",
     "align.mapping_collides": "mapping: {sites} all become `{name}`; none of them is paired by it",
-    "align.mapping_keys": "{where}: {pattern!r} takes 'to' and 'layout', got {map}",
+    "align.mapping_keys": "{where}: {pattern!r} takes 'to' and 'layout', or 'dims', got {map}",
     "align.mapping_more": "mapping: … and {count} more like it",
     "align.mapping_regex": "{where}: {pattern!r} → {to!r} is not a regular expression and its replacement ({error})",
     "align.mapping_replacement": "{where}: {pattern!r}: the replacement must be a string, got {to!r}",

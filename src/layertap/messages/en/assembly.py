@@ -11,6 +11,10 @@ MESSAGES = {
         "{site}: at step {step} the ranks {ranks} have different tensors (data parallelism?); choose the ranks of one, "
         "as in .at(rank=(0, 1))"
     ),
+    "assembly.microbatch": (
+        "{site} at step {step}: the calls cannot be put together along the batch: it is not known where the part of a "
+        "rank lies"
+    ),
     "assembly.missing": (
         "{site}: {count} of {total} ranks of the mesh recorded step {step}; the parts at {some} of the mesh are "
         "missing. Read one with .at(rank=...)"

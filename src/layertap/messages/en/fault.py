@@ -5,6 +5,7 @@ MESSAGES = {
     "fault.left_over": (
         "after a run on other values the candidate computes other values: something in it is left over from that run"
     ),
+    "fault.rank_failed": "rank {rank} raised an error, so the search ends on all ranks: {text}",
     "fault.ranks": "{count} ranks: each is compared with the same part of the reference's values",
     "fault.among_equals": (
         "{equal} of {total} modules return the same bits as the reference in this dtype, and this one does not"
@@ -80,6 +81,15 @@ MESSAGES = {
         "reference and candidate are the same object: if you changed something, the change did not run"
     ),
     "fault.shared": "{most} are above the floor in the same way: {cause}, not a single module",
+    "fault.stage": (
+        "the candidate is a stage of a pipeline ({page} and {count} modules in all are on other ranks), "
+        "whose values cannot be held against the whole reference; "
+        "record both with lt.record and compare the runs with lt.diff, which puts stages and microbatches together"
+    ),
+    "fault.stage_stated": (
+        "the mesh has the axis {axis!r}: stages of a pipeline cannot be held against the whole reference; "
+        "record both with lt.record and compare the runs with lt.diff, which puts stages and microbatches together"
+    ),
     "fault.times_rounding": "{total:.3g} × what rounding explains",
     "fault.unjudged": (
         "{path} is above the floor (seen at {where}), and {names} inside it could not be judged, because "

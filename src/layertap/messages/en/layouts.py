@@ -2,7 +2,14 @@
 
 MESSAGES = {
     "layouts.candidate": "candidate",
+    "layouts.first_call": (
+        "at {steps} steps of the {side} the first call is left out: it is none of the batch (torch's pipelining looks "
+        "at shapes)"
+    ),
     "layouts.merged": "the {ranks} ranks of the {side} were read as one: slices put together, summands added",
+    "layouts.microbatches": (
+        "the {count} calls of each module of the {side} are microbatches: put together along the first dimension"
+    ),
     "layouts.not_whole": "the ranks cannot be read as one, and each is compared by itself: {why}",
     "layouts.ranks_at_fault": "{site} at step {step}: the error lies in the part of rank {ranks}",
     "layouts.ranks_differ": (
@@ -10,4 +17,7 @@ MESSAGES = {
     ),
     "layouts.reference": "reference",
     "layouts.replicas": "replicas differ between the ranks {ranks}, which must be bit-identical",
+    "layouts.stages": (
+        "the {ranks} ranks of the {side} are {stages} stages of a pipeline: their modules were read as one model's"
+    ),
 }

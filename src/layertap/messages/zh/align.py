@@ -21,7 +21,7 @@ MESSAGES = {
     "align.mapping": "mapping：{count} 条规则配成 {pairs_text}",
     "align.mapping_absent": "mapping：`{site}` 变成 `{name}`，而参考侧没有它",
     "align.mapping_collides": "mapping：{sites} 都变成 `{name}`；因此都不配对",
-    "align.mapping_keys": "{where}：{pattern!r} 接受 'to' 和 'layout'，得到的是 {map}",
+    "align.mapping_keys": "{where}：{pattern!r} 接受 'to' 和 'layout'，或 'dims'，得到的是 {map}",
     "align.mapping_more": "mapping：……另有 {count} 条类似情况",
     "align.mapping_regex": "{where}：{pattern!r} → {to!r} 不是正则表达式及其替换（{error}）",
     "align.mapping_replacement": "{where}：{pattern!r}：替换内容必须是字符串，得到的是 {to!r}",

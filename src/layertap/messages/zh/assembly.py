@@ -9,6 +9,7 @@ MESSAGES = {
     "assembly.meshes": (
         "{site}：第 {step} 步各组 rank（{ranks}）持有不同的张量（数据并行？）；请选择其中一组，例如 .at(rank=(0, 1))"
     ),
+    "assembly.microbatch": ("{site}（步 {step}）：各次调用不能沿批次拼接：某个 rank 的分片位置未知"),
     "assembly.missing": (
         "{site}：网格的 {total} 个 rank 中只有 {count} 个记录了第 {step} 步；缺少网格位置 {some} 的部分。"
         "请用 .at(rank=...) 读取其中一个"

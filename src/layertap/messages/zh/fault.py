@@ -3,6 +3,7 @@
 MESSAGES = {
     "fault.learning_layouts": "正在识别各 rank 上数值的布局",
     "fault.left_over": "在用其他数值运行之后，候选模型给出不同的值：其中残留了那次运行的内容",
+    "fault.rank_failed": "rank {rank} 引发了错误，因此所有 rank 上的搜索都结束：{text}",
     "fault.ranks": "{count} 个 rank：各自与参考值的相同部分比较",
     "fault.among_equals": "{total} 个模块中有 {equal} 个与同一精度下的参考模型逐位相同，而此模块不同",
     "fault.and_more": " 等另外 {count} 个",
@@ -61,6 +62,14 @@ MESSAGES = {
     "fault.same_bits": "参考和候选处处计算出相同的比特：如果您做了改动，它没有执行",
     "fault.same_object": "参考和候选是同一个对象：如果您做了改动，它没有执行",
     "fault.shared": "{most}同样超出下限：{cause}，不是单个模块造成的",
+    "fault.stage": (
+        "候选是流水线的一个阶段（{page} 等共 {count} 个模块在其他 rank 上），其值不能与整个参考比较; "
+        "请用 lt.record 记录双方，再用 lt.diff 比较，它会合并各阶段和微批次"
+    ),
+    "fault.stage_stated": (
+        "网格有轴 {axis!r}：流水线的各阶段不能与整个参考比较; "
+        "请用 lt.record 记录双方，再用 lt.diff 比较，它会合并各阶段和微批次"
+    ),
     "fault.times_rounding": "舍入误差的 {total:.3g} 倍",
     "fault.unjudged": (
         "{path} 超出下限（位于{where}），而其中的 {names} 无法判定，因为没有对应模块或形式不同：错误在其"
