@@ -233,9 +233,13 @@ def weights(change):
     return {f"layers.{n}.weight": change(n, torch.randn(30, 20 + n % 3)) for n in range(90)}
 
 
-def changed(number, tensor):
-    if number == 7:
+def as_it_is(number, tensor):
+    if number == 6:  # a cast one
         tensor[3] = torch.nan
+    return tensor
+
+
+def changed(number, tensor):
     ways = (
         lambda t: t,
         lambda t: t.bfloat16(),
@@ -243,17 +247,17 @@ def changed(number, tensor):
         lambda t: t.bfloat16().float(),
         lambda t: t.T.contiguous(),
     )
-    return ways[number % 5](tensor)
+    return ways[number % 5](as_it_is(number, tensor))
 
 
 def test_an_audit_is_the_same(workers, tmp_path):
-    save_file(weights(lambda _, t: t), tmp_path / "model.safetensors")
+    save_file(weights(as_it_is), tmp_path / "model.safetensors")
     save_file(weights(changed), tmp_path / "other.safetensors")
     sides = tmp_path / "model.safetensors", tmp_path / "other.safetensors"
     done = []
     here, there = lt.audit(*sides), lt.audit(*sides, engine=workers, progress=lambda *told: done.append(told))
     same(replace(here, seconds=0.0), replace(there, seconds=0.0))
-    assert {"exact", "cast", "changed"} <= here.by_status.keys()
+    assert {"exact", "cast", "changed", "nonfinite"} <= here.by_status.keys()
     assert done
     assert done == sorted(done)
 
@@ -332,6 +336,34 @@ def test_a_sweep_is_the_same(workers, tmp_path):
     assert not list((tmp_path / "there").glob(".record-*"))  # nothing is left of the work
     again = lt.sweep(path, tmp_path / "there", engine=workers)
     assert [mode.resumed for mode in again.modes.values()] == [True, True, True, False]
+
+
+KILLING = """
+import os, signal, time
+from net import make
+
+
+def make_killing(mark):
+    if not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(100)
+    return make()
+"""
+
+
+@pytest.mark.slow
+def test_a_mode_whose_worker_dies_is_run_again(workers, tmp_path):
+    path, mark = write_sweep(tmp_path, MODES), tmp_path / "mark"
+    (tmp_path / "killing.py").write_text(KILLING)
+    arguments = "".join(f'[modes.{name}]\narguments = {{ mark = "{mark}" }}\n' for name in ("one", "two"))
+    text = MODES.partition("[modes.fp32]")[0].replace("net.py:make", "killing.py:make_killing").replace("fp32", "one")
+    path.write_text(text + arguments)
+    there = lt.sweep(path, tmp_path / "there", engine=workers)
+    assert mark.exists()
+    assert {name: mode.error for name, mode in there.modes.items()} == {"one": "", "two": ""}
+    assert bits(there) == bits(lt.sweep(path, tmp_path / "here"))
+    assert not list((tmp_path / "there").rglob("try-*"))
 
 
 def test_a_golden_is_compared_by_workers(workers, runs, tmp_path):
