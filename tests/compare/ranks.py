@@ -54,13 +54,13 @@ def one(rank, mesh, folder):
 
 def context(rank, mesh, folder):
     """Parts of the sequence: with the mapping, without it, and with a wrong slice of the positions on one rank."""
-    from fault import spread
+    from fault import sequence, spread
 
-    model, ids = spread.context_parallel(spread.whole(), mesh), spread.zigzag(spread.ids(), mesh, 1)
-    told = recorded(model, folder / "context", (ids,), mapping=spread.CONTEXT)
+    model, ids = sequence.context_parallel(spread.whole(), mesh), sequence.zigzag(spread.ids(), mesh, 1)
+    told = recorded(model, folder / "context", (ids,), mapping=sequence.CONTEXT)
     recorded(model, folder / "context-plain", (ids,))
-    spread.other_slice(model)
-    recorded(model, folder / "context-broken", (ids,), mapping=spread.CONTEXT)
+    sequence.other_slice(model)
+    recorded(model, folder / "context-broken", (ids,), mapping=sequence.CONTEXT)
     return told
 
 

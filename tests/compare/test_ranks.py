@@ -5,7 +5,7 @@ import torch
 
 import layertap as lt
 from compare import ranks
-from fault import spread
+from fault import sequence, spread
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def codes(report):
 @pytest.mark.parametrize("name", ["context", "context-plain"])
 def test_parts_of_the_sequence_are_read_as_one(job, name):
     # `context` was recorded with the mapping; of the other one nothing but the mapping given here says what is where.
-    report = lt.diff(job / "one", job / name, mapping=None if name == "context" else spread.CONTEXT)
+    report = lt.diff(job / "one", job / name, mapping=None if name == "context" else sequence.CONTEXT)
     assert report.verdict == "noise", str(report)
     assert not report.unmatched
     assert codes(report) == {"layouts.merged"}

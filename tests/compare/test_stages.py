@@ -8,7 +8,7 @@ import torch
 import layertap as lt
 from compare.test_sharded import plain, run_of
 from layertap.errors import BadArgument
-from layertap.store.merged import Reading, merged
+from layertap.store.merged import RankReading, merged
 from layertap.store.stated import stated_layouts
 
 SITES = ("embed", "layers.0", "layers.1")
@@ -159,7 +159,7 @@ def test_plain_parts_of_a_mesh_are_put_together_by_the_mapping():
     runs = run_of("a", plain(whole)), run_of("b", *ranks_of(whole))
     report = lt.diff(*runs, mapping=MAPPING)
     assert report.verdict == "identical", str(report)
-    one = merged(runs[1], Reading(stated=stated_layouts(MAPPING))).run
+    one = merged(runs[1], RankReading(stated=stated_layouts(MAPPING))).run
     assert all(torch.equal(one[site].tensor(), tensor) for site, tensor in whole.items())
     # Without it, nothing says that they are parts.
     assert lt.diff(*runs).verdict != "identical"

@@ -50,6 +50,8 @@ def main(rank, world, folder, only=""):
 
 
 def scenarios(spread, meshes, rank):
+    from fault import sequence
+
     tp, grid = meshes
     found = {}
 
@@ -73,7 +75,7 @@ def scenarios(spread, meshes, rank):
     for fault, (mixture, trained, _) in spread.FAULTS.items():
         if fault not in (spread.clean, spread.stale_column):
             add(f"megatron {fault.__name__}", "megatron", fault, mixture, trained)
-    for fault in (spread.clean, spread.other_slice):
+    for fault in (spread.clean, sequence.other_slice):
         found[f"context {fault.__name__}"] = lambda fault=fault: context(spread, tp, fault)
     found["raises"] = lambda: raising(spread, rank)
     for name in ("qwen3", "mixtral"):
@@ -84,6 +86,8 @@ def scenarios(spread, meshes, rank):
 
 def raising(spread, rank):
     """One rank cannot run the reference."""
+    from fault import sequence
+
     reference = spread.whole()
 
     def step(model):
@@ -91,15 +95,17 @@ def raising(spread, rank):
             raise ValueError("no such head")
         return model(spread.ids())
 
-    return reference, copy.deepcopy(reference), step, spread.CONTEXT
+    return reference, copy.deepcopy(reference), step, sequence.CONTEXT
 
 
 def context(spread, mesh, fault):
     """Parts of the sequence, in zigzag, as the mapping says."""
+    from fault import sequence
+
     reference = spread.whole()
-    candidate = spread.context_parallel(copy.deepcopy(reference), mesh)
+    candidate = sequence.context_parallel(copy.deepcopy(reference), mesh)
     fault(candidate)
-    return reference, candidate, (spread.ids(),), spread.CONTEXT
+    return reference, candidate, (spread.ids(),), sequence.CONTEXT
 
 
 def transformers_model(spread, mesh, name, fault):

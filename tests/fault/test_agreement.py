@@ -7,7 +7,7 @@ from torch.distributed import HashStore
 
 from layertap.errors import RankFailed
 from layertap.fault import agreement
-from layertap.fault.agreement import Agreement
+from layertap.fault.agreement import RankAgreement
 
 
 def in_threads(store, works):
@@ -16,7 +16,7 @@ def in_threads(store, works):
     made = []
     for rank in range(len(works)):
         agreement._made[0] = 0  # as in processes of their own
-        made.append(Agreement(len(works), rank, store))
+        made.append(RankAgreement(len(works), rank, store))
 
     def run(rank):
         try:

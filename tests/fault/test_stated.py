@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import layertap as lt
-from fault import spread
+from fault import sequence, spread
 from layertap.errors import BadArgument
 
 RANKS = 4
@@ -34,24 +34,24 @@ def found(mesh, spread_out, fault, mapping):
 
 
 def context_with(**more):
-    return {**spread.CONTEXT, **{name: {"dims": text} for name, text in more.items()}}
+    return {**sequence.CONTEXT, **{name: {"dims": text} for name, text in more.items()}}
 
 
 def test_context_parallelism_without_a_fault(mesh):
-    finding = found(mesh, spread.context_parallel, spread.clean, spread.CONTEXT)
+    finding = found(mesh, sequence.context_parallel, spread.clean, sequence.CONTEXT)
     assert finding.verdict == "noise", str(finding)
     assert len(finding.notes) == 1, finding.notes  # nothing that could not be judged
     assert max(finding.forwards.values()) <= 11
 
 
 def test_one_rank_turns_its_heads_by_another_slice_of_the_positions(mesh):
-    finding = found(mesh, spread.context_parallel, spread.other_slice, spread.CONTEXT)
+    finding = found(mesh, sequence.context_parallel, sequence.other_slice, sequence.CONTEXT)
     assert (finding.verdict, finding.site, finding.ranks) == ("fault", "blocks.0.attention", (1,)), str(finding)
     assert finding.explained > 0.99
 
 
 def test_a_rank_that_holds_other_weights(mesh):
-    finding = found(mesh, spread.context_parallel, spread.stale_whole, spread.CONTEXT)
+    finding = found(mesh, sequence.context_parallel, sequence.stale_whole, sequence.CONTEXT)
     told = finding.verdict, finding.site, finding.cause, finding.ranks
     assert told == ("fault", "blocks.0.feed.down", "weights", (2,)), str(finding)
 
@@ -91,17 +91,17 @@ def test_the_annotation_is_taken_in_place_of_a_guess(mesh, monkeypatch):
         (context_with(embed="b[cp] t d"), "2 places of dimension 0 cannot be cut into 4 equal parts over 'cp'"),
         (context_with(embed="b t d"), "as annotated, rank 0 holds [2, 8, 32] of it, but each rank holds another shape"),
         (context_with(embed="b t d +cp:max"), "expected sum, avg"),
-        ({**spread.CONTEXT, "mesh": {"cp": 2}}, "the mesh (cp 2) has 2 ranks and the job 4"),
+        ({**sequence.CONTEXT, "mesh": {"cp": 2}}, "the mesh (cp 2) has 2 ranks and the job 4"),
     ],
 )
 def test_an_annotation_that_does_not_fit_is_refused(mesh, mapping, said):
     with pytest.raises(BadArgument) as raised:
-        found(mesh, spread.context_parallel, spread.clean, mapping)
+        found(mesh, sequence.context_parallel, spread.clean, mapping)
     assert said in str(raised.value)
 
 
 def test_a_rule_that_matches_nothing_is_named(mesh):
-    finding = found(mesh, spread.context_parallel, spread.clean, context_with(**{"no.such": "b t"}))
+    finding = found(mesh, sequence.context_parallel, spread.clean, context_with(**{"no.such": "b t"}))
     assert [note.code for note in finding.notes] == ["fault.ranks", "dims.unused"]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from layertap.compare.columns import RowColumns, column
 from layertap.compare.result import Row
-from layertap.compare.stages import Readings, readings_of
+from layertap.compare.stages import RankReadings, readings_of
 from layertap.compare.tensors import array_of, changed, elements
 from layertap.errors import RunError
 from layertap.measure.pair import compare
@@ -15,7 +15,7 @@ from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store import Run
 from layertap.store.assembly import NotWhole, Whole, whole_of
-from layertap.store.merged import Divergence, Merged, Reading, layouts_of, merged, ranks_of
+from layertap.store.merged import Divergence, Merged, RankReading, layouts_of, merged, ranks_of
 from layertap.store.stated import StatedLayouts
 
 LEADS = 1.5
@@ -29,7 +29,7 @@ class AsOne:
     runs: tuple[Run, Run]
     divergences: tuple[tuple[Divergence, ...], tuple[Divergence, ...]] = ((), ())
     notes: tuple[Note, ...] = ()
-    readings: Readings = (Reading(), Reading())
+    readings: RankReadings = (RankReading(), RankReading())
     """What was known of each side beside its records."""
 
 
@@ -56,7 +56,7 @@ def read_as_one(reference: Run, candidate: Run, stated: StatedLayouts | None = N
     return AsOne(runs=(one, other), divergences=(ours, theirs), notes=tuple(notes), readings=readings)
 
 
-def _told(side: Note, run: Run, reading: Reading) -> list[Note]:
+def _told(side: Note, run: Run, reading: RankReading) -> list[Note]:
     """In words, how a run was read."""
     found, ranks = [], len(ranks_of(run))
     if reading.stages:
@@ -112,7 +112,7 @@ def ranks_at_fault(opened: tuple[Run, Run], one: AsOne, row: Row | None) -> tupl
     return tuple(notes)
 
 
-def _parts(run: Run, site: Site, step: int, reading: Reading) -> list[Record]:
+def _parts(run: Run, site: Site, step: int, reading: RankReading) -> list[Record]:
     """What all ranks recorded of a tensor in one step, with the layouts that are known of it."""
     if not reading:
         return run[site].at(step=step).listed()

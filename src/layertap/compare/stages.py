@@ -13,16 +13,16 @@ import numpy as np
 from layertap.errors import BadArgument
 from layertap.messages import tr
 from layertap.store import Run
-from layertap.store.merged import Batches, Reading, Stages, plain_name, ranks_of
+from layertap.store.merged import Microbatches, RankReading, Stages, plain_name, ranks_of
 from layertap.store.stated import PIPELINE, StatedLayouts
 
-Readings = tuple[Reading, Reading]
+RankReadings = tuple[RankReading, RankReading]
 
 STAND_IN = "Identity"
 """The kind of module that is put in the place of what is on another rank."""
 
 
-def readings_of(reference: Run, candidate: Run, stated: StatedLayouts | None) -> Readings:
+def readings_of(reference: Run, candidate: Run, stated: StatedLayouts | None) -> RankReadings:
     """How each of two runs is to be read beside the other."""
     runs = reference, candidate
     ranks = [ranks_of(run) for run in runs]
@@ -30,7 +30,7 @@ def readings_of(reference: Run, candidate: Run, stated: StatedLayouts | None) ->
     for side, run in enumerate(runs):
         several = len(ranks[side]) > 1 and ranks[0] != ranks[1]
         stages = _stages(run, runs[1 - side], stated) if several else None
-        found.append(Reading(stages=stages, batches=_batches(run, runs[1 - side], stages)))
+        found.append(RankReading(stages=stages, batches=_batches(run, runs[1 - side], stages)))
     if stated is None or not stated.rules:
         return found[0], found[1]
     cut = [side for side in (0, 1) if set(ranks[side]) == set(stated.mesh.ranks)]
@@ -87,7 +87,7 @@ def _parents(path: str) -> Iterator[str]:
         yield path
 
 
-def _batches(run: Run, other: Run, stages: Stages | None) -> Batches | None:
+def _batches(run: Run, other: Run, stages: Stages | None) -> Microbatches | None:
     """The microbatches of a run, where the other run calls each module on the whole batch; None elsewhere.
 
     Each module was called so many times as often, and the first dimensions of its values add up to the whole one's.
@@ -104,7 +104,7 @@ def _batches(run: Run, other: Run, stages: Stages | None) -> Batches | None:
         return None
     skipped = found[0] or frozenset()
     first = int(run.index.steps()[0])
-    return Batches(count=int(count) - (first in skipped), calls=there, skipped=skipped, constant=constant)
+    return Microbatches(count=int(count) - (first in skipped), calls=there, skipped=skipped, constant=constant)
 
 
 def _constant(run: Run, other: Run, names: Collection[str]) -> frozenset[str]:

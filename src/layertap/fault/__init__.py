@@ -12,6 +12,7 @@ replay_measure     what all taps of a run share; call_stack: who is inside whom;
 reference_trace    the nouns of a replay; tensor_cache: where tensors wait, within a budget
 value_layouts      one value in two layouts
 world              the ranks that run a candidate together; places: which part of a whole each holds
+stated_parts       the same where a mapping says it; agreement: what ranks wait for; stage: what cannot be judged
 sharded_replay     a replay on several ranks; sharded_cause, reduction: what one rank holds, how ranks are combined
 outputs            what two models return
 local              this rank's part of distributed values

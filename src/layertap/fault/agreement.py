@@ -26,7 +26,7 @@ LENGTH = 500
 _made = [0]
 
 
-class Agreement:
+class RankAgreement:
     """The ranks of one search. Every rank makes as many of them, in the same order."""
 
     def __init__(self, size: int, rank: int, store: Any = None) -> None:

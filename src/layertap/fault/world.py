@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from layertap.capture.leaves import map_tensors
-from layertap.fault.agreement import Agreement
+from layertap.fault.agreement import RankAgreement
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class World:
         self.size, self.here, self._mode = size, here, mode
         self.dims: list[dict[int, int]] = []
         """The dimensions along which a plain tensor may be cut: rank → coordinate, those of device meshes first."""
-        self._agreement = Agreement(size, here[0]) if mode is None and _joined() else None
+        self._agreement = RankAgreement(size, here[0]) if mode is None and _joined() else None
 
     @property
     def ranks(self) -> range:

@@ -96,7 +96,7 @@ class Mesh:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class AxisCut:
     """One axis that a dimension is cut over."""
 
     axis: str
@@ -113,7 +113,7 @@ class Dims:
 
     text: str
     mesh: Mesh
-    cuts: tuple[tuple[Cut, ...], ...]
+    cuts: tuple[tuple[AxisCut, ...], ...]
     """For each dimension, the outer cut first."""
     sums: tuple[str, ...]
     """The axes whose ranks hold summands."""
@@ -129,7 +129,7 @@ class Dims:
         >>> dims.spans((1, 8, 6), {"cp": 0, "tp": 1})
         (((0, 1),), ((0, 2), (6, 8)), ((3, 6),))
         """
-        cuts: list[tuple[Cut, ...]] = []
+        cuts: list[tuple[AxisCut, ...]] = []
         words: list[tuple[int, int]] = []
         sums: list[str] = []
         reduction = ""
@@ -302,8 +302,8 @@ def _pieces(order: str) -> int:
     return 2 if order == "zigzag" else int(order[-1]) if order else 1
 
 
-def _cuts(text: str, inside: str | None, begin: int, mesh: Mesh, take: Any) -> list[Cut]:
-    found: list[Cut] = []
+def _cuts(text: str, inside: str | None, begin: int, mesh: Mesh, take: Any) -> list[AxisCut]:
+    found: list[AxisCut] = []
     if inside is None:
         return found
     for part in inside.replace("\0", " ").split(","):
@@ -316,6 +316,6 @@ def _cuts(text: str, inside: str | None, begin: int, mesh: Mesh, take: Any) -> l
         if order and order not in ORDERS:
             where = begin + match.start("order"), begin + match.end("order")
             raise bad_place(text, where, "dims.order", order=order, orders=", ".join(ORDERS))
-        found.append(Cut(axis=match["axis"], order=order, count=mesh.size(match["axis"]), at=at))
+        found.append(AxisCut(axis=match["axis"], order=order, count=mesh.size(match["axis"]), at=at))
         begin += len(part) + 1
     return found

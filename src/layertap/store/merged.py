@@ -1,7 +1,7 @@
 """A run whose ranks recorded parts of tensors, as the run of one process: to compare other layouts with.
 
     merged(run, reading)     one record for each tensor -> Merged
-    Reading                  what is known beside the records: stated layouts, stages of a pipeline, microbatches
+    RankReading                  what is known beside the records: stated layouts, stages of a pipeline, microbatches
 
 Records are read in blocks of at most `BLOCK`, without tensors and sketches, however many ranks there are. The bytes of
 a tensor are put together when they are asked for; where there are more than `HELD` records of parts, they are read
@@ -100,7 +100,7 @@ class Stages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batches:
+class Microbatches:
     """Calls of each module that are parts of one batch."""
 
     count: int
@@ -122,13 +122,13 @@ class Batches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class RankReading:
     """What is known of a run of several ranks beside what its records say."""
 
     stated: StatedLayouts | None = None
     """How its plain tensors are cut."""
     stages: Stages | None = None
-    batches: Batches | None = None
+    batches: Microbatches | None = None
 
     def __bool__(self) -> bool:
         return bool((self.stated and self.stated.rules) or self.stages or self.batches)
@@ -215,14 +215,14 @@ class _Merging:
     """What is under way."""
 
     run: Run
-    reading: Reading
+    reading: RankReading
     divergences: list[Divergence] = field(default_factory=list)
     held: int = 0
     parts: dict[Any, Callable[[], list[Record]]] = field(default_factory=dict)
     """By site and moment, what reads the parts of a record of which statistics alone were kept."""
 
 
-def merged(run: Run, reading: Reading | None = None) -> Merged:
+def merged(run: Run, reading: RankReading | None = None) -> Merged:
     """The run with one record for each tensor; NotWhole where parts are missing.
 
     Slices are put together and summands added when the bytes are asked for, one tensor at a time. Statistics are
@@ -230,7 +230,7 @@ def merged(run: Run, reading: Reading | None = None) -> Merged:
     where the others hold something else.
     """
     writer = MemoryWriter(info={"source": str(run.path), **run.info, "ranks_merged": True}, name=run.name)
-    state = _Merging(run, reading or Reading())
+    state = _Merging(run, reading or RankReading())
     for step in run.index.steps().tolist():
         order = 0
         for groups in _blocks(state, step):
@@ -302,7 +302,7 @@ def _records(run: Run, rows: Rows, *, sketches: bool = False) -> dict[int, Recor
     return {}
 
 
-def _again(run: Run, rows: Rows, reading: Reading, *, sketches: bool = False) -> list[Record]:
+def _again(run: Run, rows: Rows, reading: RankReading, *, sketches: bool = False) -> list[Record]:
     return reading.parts(run.records_at(run.index.left(rows), sketches=sketches))
 
 
