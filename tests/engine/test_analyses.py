@@ -120,7 +120,8 @@ def test_damaged_tensors_are_reported_alike(workers, runs):
     same(here, lt.diff(a, b, engine=workers))
 
 
-def test_ranks_that_hold_parts_are_put_together_by_the_workers(workers, tmp_path):
+@pytest.mark.parametrize("stated", [False, True], ids=["recorded", "stated by the mapping"])
+def test_ranks_that_hold_parts_are_put_together_by_the_workers(workers, tmp_path, stated):
     whole = dict(tensors(count=8))
     write(tmp_path / "one", ((name, value) for name, value in whole.items()))
     for rank in range(2):
@@ -136,11 +137,12 @@ def test_ranks_that_hold_parts_are_put_together_by_the_workers(workers, tmp_path
                 mesh_origin=0,
             )
             record, raw = record_of(name, part * part.dtype.type(1.5 if (rank, order) == (1, 2) else 1), order=order)
-            writer.add(replace(record, rank=rank, sharding=layout), raw)
+            writer.add(replace(record, rank=rank, sharding=None if stated else layout), raw)
         writer.close(receipt())
-    here = lt.diff(tmp_path / "one", tmp_path / "two")
-    assert any(row.verdict == "fault" for row in here.rows)
-    same(here, lt.diff(tmp_path / "one", tmp_path / "two", engine=workers))
+    asked = {"mapping": {"mesh": {"tp": 2}, ".*": {"dims": "t[tp] h"}}} if stated else {}
+    here = lt.diff(tmp_path / "one", tmp_path / "two", **asked)
+    assert [str(row.site) for row in here.rows if row.verdict == "fault"] == ["layers.2"]
+    same(here, lt.diff(tmp_path / "one", tmp_path / "two", **asked, engine=workers))
 
 
 def test_runs_in_object_storage_are_read_by_the_workers(workers, runs, tmp_path):
