@@ -141,6 +141,7 @@ def main() -> None:
     print(json.dumps(found))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed: pip install triton")
 def test_the_kernel_computes_the_definition_for_all_dtypes_and_sizes() -> None:
     from measure.interpreter import interpreted

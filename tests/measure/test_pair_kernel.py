@@ -112,6 +112,7 @@ def main() -> None:
     print(json.dumps(found))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed: pip install triton")
 def test_the_pair_kernel_computes_the_definitions_for_all_dtypes_and_shapes() -> None:
     from measure.interpreter import interpreted

@@ -66,6 +66,7 @@ def launches(pair_many, later, a, b):
     return [name for name in met if name not in ("empty", "view", "slice", "detach", "as_strided", "_unsafe_view")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed: pip install triton")
 def test_many_pairs_are_read_at_once_as_float64_measures_each() -> None:
     from measure.interpreter import interpreted
