@@ -19,7 +19,7 @@ from layertap.messages import tr
 from layertap.site import Record
 from layertap.store import MemoryWriter, Run
 from layertap.store.dtype import size_of
-from layertap.store.merged import MergedRun, Reading, merged
+from layertap.store.merged import MergedRun, RankReading, merged
 
 TOGETHER = 64
 """Pairs that a task measures at most: a task costs about a millisecond."""
@@ -102,7 +102,7 @@ class _RunSource:
     name: str
     address: str
     """Its folder, file or URL; empty where it is in memory."""
-    reading: Reading | None
+    reading: RankReading | None
     """How its ranks are read as one; None where they are not."""
     verify: bool
     count: int

@@ -52,7 +52,9 @@ class Divergence:
 class MergedRun(Run):
     """A run read as one, which knows of what its records were made."""
 
-    def __init__(self, writer: MemoryWriter, parts: Mapping[Any, Callable[[], list[Record]]], reading: Reading) -> None:
+    def __init__(
+        self, writer: MemoryWriter, parts: Mapping[Any, Callable[[], list[Record]]], reading: RankReading
+    ) -> None:
         super().__init__(writer)
         self._parts = parts
         self.reading = reading
