@@ -139,11 +139,22 @@ def test_workers_that_are_ended_by_a_signal_end_by_it_and_do_not_end_the_trainin
     assert list(lt.Run(tmp_path / "run")["2"].steps) == [0, 1, 2]
 
 
+def usual_signals():
+    """The tests may run under nohup or in the background, where these are ignored, and so by who is started there."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def started(tmp_path, text, *options):
     """`layertap watch` as a process of its own; returns when the script says that it is ready."""
     path = script(tmp_path, text)
     command = [sys.executable, "-m", "layertap", "watch", "-o", str(tmp_path / "run"), *options, "--"]
-    process = subprocess.Popen([*command, sys.executable, str(path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, sys.executable, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=usual_signals,  # noqa: PLW1509 - no other thread runs here
+    )
     assert process.stdout is not None
     assert "ready" in process.stdout.readline()
     return process

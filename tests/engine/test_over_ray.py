@@ -138,7 +138,8 @@ def test_what_was_started_ends_and_nothing_is_printed_or_left(tmp_path):
 
 
 INTERRUPTED = """
-import sys, time
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in what runs in the background
 sys.path.insert(0, {tests!r})
 from engine import doing
 from layertap.engine import Recipe, open_engine

@@ -198,5 +198,5 @@ def test_the_bits_that_the_evidence_shows(evidence, bits):
 
 @pytest.mark.parametrize("name", ["logs", "sweep.json", "Run.json"])
 def test_a_mode_cannot_be_called_as_the_sweeps_own_files(name):
-    with pytest.raises(BadArgument, match="keeps its own files"):
+    with pytest.raises(BadArgument, match="reserved for the sweep's own files"):
         read_definition({"target": "net.py:make", "modes": {name: {}}})

@@ -65,7 +65,7 @@ def test_one_site_and_very_long_names(tmp_path, tab):
 
 def test_an_empty_run_says_that_it_is_empty(tmp_path):
     with viewer(written(tmp_path / "run", 0)) as shown:
-        assert b"holds no record" in shown.ask("/")[2]
+        assert b"contains no record" in shown.ask("/")[2]
         assert shown.ask("/runs")[0] == 200
         assert b"nothing to show over steps" in shown.ask("/training")[2]
 
