@@ -7,8 +7,8 @@ READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 # What the inner loop needs: no compiler, no transformers, no training library.
 QUICK := tests/measure tests/judge tests/store tests/compare tests/report tests/test_package.py tests/test_select.py
-# Of these, what takes a third of the time: thousands of damaged files, killed processes.
-LATER := $(addprefix --ignore=tests/store/test_, damaged.py hostile.py killed.py)
+# Of these, what takes half of the time: thousands of damaged files, killed processes, many shards.
+LATER := $(addprefix --ignore=tests/store/test_, bounds.py compaction.py damaged.py hostile.py killed.py)
 
 
 BROWSERS := chromium chromium-browser google-chrome
