@@ -20,7 +20,7 @@ def in_threads(store, works):
 
     def run(rank):
         try:
-            with made[rank].telling():
+            with made[rank].reporting_errors():
                 works[rank](made[rank])
         except Exception as error:  # noqa: BLE001 - what is asked for
             raised[rank] = error

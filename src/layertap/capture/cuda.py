@@ -89,7 +89,7 @@ class CudaLane:
             with torch.cuda.device(slot.index):
                 self.gather(batch, slot, tensor, address, place)
             return
-        part = batch.parts.get((index, torch._C._cuda_getCurrentRawStream(index))) or self._part(batch, tensor.device)
+        part = self._part(batch, tensor.device, index)
         copy = _driver_copy()
         if copy is None or copy(part.address + place, address, slot.nbytes, part.raw_stream):
             part.arena[place : place + slot.nbytes].copy_(tensor.detach().reshape(-1).view(torch.uint8))
@@ -106,7 +106,7 @@ class CudaLane:
             with torch.cuda.device(tensor.device):
                 self.measure(batch, tensor, row)
             return
-        part = batch.parts.get((index, torch._C._cuda_getCurrentRawStream(index))) or self._part(batch, tensor.device)
+        part = self._part(batch, tensor.device, index)
         if part.kernels is None:
             key = (tensor.device, part.stream.cuda_stream)
             part.kernels = self._kernels.get(key) or self._kernels.setdefault(key, kernel.Deferred(tensor.device))
@@ -152,8 +152,8 @@ class CudaLane:
                     part.kernels.finish()
             part.ready = part.stream.record_event()
 
-    def _part(self, batch: Batch, device: torch.device) -> DevicePart:
-        key = (device.index, torch._C._cuda_getCurrentRawStream(device.index))
+    def _part(self, batch: Batch, device: torch.device, index: int) -> DevicePart:
+        key = (index, torch._C._cuda_getCurrentRawStream(index))
         part = batch.parts.get(key)
         if part is None:
             part = batch.parts[key] = DevicePart(device, len(batch.arena), self._courier)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from layertap.errors import BadArgument
 from layertap.messages import tr
@@ -28,12 +28,11 @@ class Recipe:
     given: Any = None
 
 
-class Engine(Protocol):
-    """Does the work of an analysis."""
+class Engine:
+    """Does the work of an analysis where it is asked for; engines of other kinds have other processes do it."""
 
-    @property
-    def remote(self) -> bool:
-        """Whether the work is done by other processes, which see only what is sent to them."""
+    remote = False
+    """Whether the work is done by other processes, which see only what is sent to them."""
 
     def map(
         self,
@@ -52,32 +51,14 @@ class Engine(Protocol):
         called in an error. An exception of the work comes out as the same exception. Of the processors of another
         process the work takes so many, and at most `at_once` items are at work.
         """
+        return map(partial(work, here), items)
 
 
 EngineChoice: TypeAlias = Engine | str | None
 """What users pass as `engine=`: "in-process" (the same as None), "ray", or an engine that is open already."""
 
 
-class InProcess:
-    """Does the work where it is asked for."""
-
-    remote = False
-
-    def map(
-        self,
-        work: Callable[[Any, Item], Found],
-        items: Iterable[Item],
-        *,
-        here: Any,
-        there: Callable[[], Recipe],
-        called: Callable[[Item], str],
-        processors: int = 1,
-        at_once: int | None = None,
-    ) -> Iterator[Found]:
-        return map(partial(work, here), items)
-
-
-IN_PROCESS = InProcess()
+IN_PROCESS = Engine()
 
 
 def open_engine(engine: EngineChoice = None, address: str | None = None) -> AbstractContextManager[Engine]:

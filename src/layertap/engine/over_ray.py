@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from layertap.engine.engine import Recipe
+from layertap.engine.engine import Engine, Recipe
 from layertap.errors import BadArgument, EngineError, LayertapError, MissingExtra
 from layertap.messages import language, tr
 
@@ -52,7 +52,7 @@ _ENVIRONMENT = {
 }
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Ray workers: of the cluster at an address, of the Ray that this program has started, or of a Ray of their own."""
 
     remote = True

@@ -22,7 +22,7 @@ PAUSE = 0.002
 LONGEST = 60.0
 """Seconds after which a rank goes into the exchange all the same: of a peer that died the process group knows more."""
 LENGTH = 500
-"""Characters of an error that the others are told."""
+"""How many characters of an error are sent to the other ranks."""
 _made = [0]
 
 
@@ -54,8 +54,8 @@ class RankAgreement:
                 raise RankFailed(tr("fault.rank_failed", rank=rank, text=text))
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Around all that may raise: the others are told, and an error that a peer's has led to names the peer."""
+    def reporting_errors(self) -> Iterator[None]:
+        """Around all that may raise: an error is sent to the other ranks; one that a peer caused names the peer."""
         try:
             yield
         except RankFailed:

@@ -64,7 +64,7 @@ def find_fault(
 
     def search(kind: type[FaultSearch]) -> Finding:
         with (
-            nullcontext() if world is None else world.telling(),
+            nullcontext() if world is None else world.reporting_errors(),
             _left_alone(
                 ModelRunner(reference, inputs), ModelRunner(candidate, _given(inputs, candidate, cut))
             ) as runners,

@@ -54,9 +54,9 @@ class World:
         """Whether it is so on any rank: what is run next must not depend on one rank's view."""
         return any(self.of_all(flag))
 
-    def telling(self) -> AbstractContextManager[Any]:
-        """Around the work of a rank: what it raises is told to the others, who raise it too at the next exchange."""
-        return nullcontext() if self._agreement is None else self._agreement.telling()
+    def reporting_errors(self) -> AbstractContextManager[Any]:
+        """Around the work of a rank: an error is sent to the other ranks, which raise it too at the next exchange."""
+        return nullcontext() if self._agreement is None else self._agreement.reporting_errors()
 
     def aside(self) -> AbstractContextManager[Any]:
         """A context in which this process computes for itself, with one rank's tensors."""

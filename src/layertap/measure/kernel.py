@@ -88,7 +88,6 @@ class Deferred:
         self._programs = min(_programs(device), DEFERRED)
         self._waiting = 0
         self._slabs: torch.Tensor | None = None
-        self._prepared: dict[Any, Prepared] = {}
 
     def launch(self, tensor: torch.Tensor, slabs: torch.Tensor, index: int) -> None:
         """Enqueues the measuring of a contiguous tensor into `slabs[index]`, on the stream that is current."""
@@ -100,14 +99,10 @@ class Deferred:
             self._slabs, self._address = slabs, slabs.data_ptr()
         self._end = index + 1
         place, count, stream = tensor.data_ptr(), tensor.numel(), stream_of(self._device)
-        key = (tensor.dtype, place % 16, count >= 2**31)
-        ready = self._prepared.get(key)
+        ready = _ready.get((self._device.index, tensor.dtype, place % 16, count >= 2**31, True))
         if ready is None:
             slab = slabs.view(torch.int64)[index]
             _enqueue(tensor, slab, self._scratch[waiting], stream, DEFERRED, defer=True)
-            made = _ready.get((self._device, *key, True))
-            if made is not None:  # triton's interpreter compiles nothing
-                self._prepared[key] = made
         else:
             whole = count // _TILE
             programs = min(-(-count // _TILE), self._programs) or 1
@@ -121,7 +116,7 @@ class Deferred:
             return
         stream, count = stream_of(self._device), self._waiting
         first = self._slabs.view(torch.int64)[self._end - count]
-        key = (self._device, "finish")
+        key = (self._device.index, "finish")
         ready = _ready.get(key)
         if ready is not None:
             ready(count, stream, first.data_ptr(), self._scratch.data_ptr(), self._words)
@@ -139,7 +134,7 @@ def _enqueue(
     whole = count // _TILE
     programs = max(1, min(-(-count // _TILE), _programs(device), most))
     # Triton takes some 60 us to find out which of its compiled kernels fits the arguments; we know it in one lookup.
-    key = (device, tensor.dtype, place % 16, count >= 2**31, defer)
+    key = (device.index, tensor.dtype, place % 16, count >= 2**31, defer)
     ready = _ready.get(key)
     if ready is not None:
         ready(programs, stream, place, slab.data_ptr(), scratch.data_ptr(), count, whole)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from layertap.site import Sharding, Site
 from layertap.store.schema import SCHEMA, SHARDING, WHOLE
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Moment(NamedTuple):
@@ -94,9 +96,7 @@ class Plans:
     @property
     def counts(self) -> npt.NDArray[np.int64]:
         """How many values the tensors of each plan have."""
-        new = self.all[len(self._counts) :]
-        if new:
-            self._counts = np.concatenate([self._counts, np.array([plan.count for plan in new], np.int64)])
+        self._counts = self._extended(self._counts, lambda plan: plan.count)
         return self._counts
 
     def reading(
@@ -113,18 +113,19 @@ class Plans:
     @property
     def rooms(self) -> npt.NDArray[np.int64]:
         """The room of each plan (`RecordPlan.room`)."""
-        new = self.all[len(self._rooms) :]
-        if new:
-            self._rooms = np.concatenate([self._rooms, np.array([plan.room for plan in new], np.int64)])
+        self._rooms = self._extended(self._rooms, lambda plan: plan.room)
         return self._rooms
 
     @property
     def wholes(self) -> npt.NDArray[np.bool_]:
         """Of which plans the tensor itself is kept."""
-        new = self.all[len(self._wholes) :]
-        if new:
-            self._wholes = np.concatenate([self._wholes, np.array([plan.kept == "tensor" for plan in new], np.bool_)])
+        self._wholes = self._extended(self._wholes, lambda plan: plan.kept == "tensor")
         return self._wholes
+
+    def _extended(self, known: npt.NDArray[Scalar], value: Callable[[RecordPlan], Any]) -> npt.NDArray[Scalar]:
+        """A column with the values of the plans that are new."""
+        new = self.all[len(known) :]
+        return np.concatenate([known, np.array([value(plan) for plan in new], known.dtype)]) if new else known
 
 
 def _of_sharding(name: str) -> Callable[[RecordPlan], Any]:

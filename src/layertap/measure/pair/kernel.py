@@ -12,7 +12,7 @@ Rows are separate from 64 columns on, columns up to 8192.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -92,12 +92,9 @@ def _words(side: torch.Tensor) -> torch.Tensor:
     return side.detach().view(_RAW[side.element_size()])
 
 
-_ready: dict[tuple[Any, _PairPlan], Prepared] = {}
-
-
 def _run(kernel: Any, plan: _PairPlan, programs: int, arguments: tuple[Any, ...]) -> None:
     """Launches; knowing which compiled kernel fits saves the 100 us in which triton would find out."""
-    ready = _ready.get((kernel, plan))
+    ready = plan.ready.get(kernel)
     if ready is not None:
         places = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in arguments]
         ready(programs, stream_of(arguments[0].device), *places)
@@ -107,7 +104,7 @@ def _run(kernel: Any, plan: _PairPlan, programs: int, arguments: tuple[Any, ...]
         constants, options = {}, {"num_warps": 8}
     compiled = kernel[(programs,)](*arguments, **constants, **options)
     if compiled is not None:  # triton's interpreter compiles nothing
-        _ready[kernel, plan] = Prepared(compiled, list(constants.values()), len(arguments))
+        plan.ready[kernel] = Prepared(compiled, list(constants.values()), len(arguments))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,6 +130,8 @@ class _PairPlan:
     row_folds: int
     column_folds: int
     """Programs that look for the worst row and column."""
+    ready: dict[Any, Prepared] = field(default_factory=dict)
+    """The kernels that were compiled for it."""
 
     @property
     def row_norms(self) -> int:
@@ -173,7 +172,7 @@ class _PairPlan:
 
     @property
     def folds(self) -> tuple[int, ...]:
-        """What fold_lines is told."""
+        """The sizes that fold_lines takes."""
         slots, full = self.programs // self.segments, self.tiles * 4 * _WARPS[self.words]
         sizes = (self.rows, self.segments, self.row_folds, self.width)
         return (*sizes, slots, self.segments * self.span, full, self.programs)
