@@ -20,6 +20,8 @@ with layertap.record(model) as rec:
     model(torch.ones(1, 3))
 assert rec.run[""].statistics.count == 2
 assert native.available(), "the compiled measurement was not loaded"
+from layertap.capture import short_way
+assert short_way.available(), "the compiled tap was not loaded"
 """
 
 
@@ -30,7 +32,10 @@ def test_an_installed_wheel_measures_with_compiled_code(tmp_path):
     subprocess.run(built, cwd=ROOT, check=True, capture_output=True, timeout=120)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     held = zipfile.ZipFile(wheel).namelist()
-    libraries = {f"layertap/{name}.so" for name in ("measure/_onepass", "measure/_pair", "store/_mapped")}
+    libraries = {
+        f"layertap/{name}.so" for name in ("measure/_onepass", "measure/_pair", "store/_mapped", "capture/_tap.abi3")
+    }
+    assert wheel.name.split("-")[2:4] == ["cp310", "abi3"]
     assert libraries <= set(held) or sys.platform == "darwin"
     assert not [name for name in held if name.endswith(".c.orig") or "/tests/" in name]
     # Installed into a folder of its own, with the checkout out of reach; torch comes from this environment.

@@ -13,6 +13,8 @@ SHARED = "onepass.c"
 
 
 def library_of(source):
+    if source.stem == "tap":  # an extension module
+        return source.with_name("_tap.abi3.so")
     return source.with_name(f"_{source.stem}{'.dylib' if sys.platform == 'darwin' else '.so'}")
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import errno
-import os
 import pickle
 import signal
 import subprocess
@@ -399,7 +398,7 @@ def test_forked_workers_of_a_dataloader_record_nothing_and_hang_nowhere(model, t
             model(batch)
         assert list(monitor.get_epoch_data()["0"]["data"]) == [(1, b) for b in range(4)]
     assert len(lt.Run(tmp_path)["0"]) == 4
-    assert os.getpid() == monitor._recorder._pid
+    assert monitor._recorder.of_this_process()
 
 
 FORKING = """

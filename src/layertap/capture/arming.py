@@ -22,6 +22,9 @@ class Arming(Taking):
     """The part of a recorder that puts taps on and takes them off."""
 
     schedule: Schedule
+    epoch: int | None
+    batch: int | None
+    """Set these as the training loop goes on; each record carries them."""
     _taps: dict[nn.Module, ModuleTap]
     _doors: Mapping[nn.Module, Any]
     _regions: list[Any]
@@ -29,20 +32,16 @@ class Arming(Taking):
     def __init__(self, rank: int, stated: StatedLayouts | None = None) -> None:
         super().__init__(rank, stated)
         self.step_number = 0
-        self.epoch: int | None = None
-        self.batch: int | None = None
-        """Set these as the training loop goes on; each record carries them."""
         self._state: Literal["new", "open", "closed"] = "new"
         self._error = ""
         self._ever_due = False
         self._paused = False
-        self._attached = False
         self._handles: list[Any] = []
         self._leaf_hooks: list[Any] = []
 
     def enclose(self, wrapper: nn.Module) -> None:
         """Takes the calls of `wrapper`, which runs the model as one compiled graph, for the model's own."""
-        armed = self._attached
+        armed = self.attached
         self._disarm()
         self._doors, self._regions = split_compiled(cast("Recorder", self), wrapper, self._taps)
         if self._state == "open":
@@ -77,11 +76,11 @@ class Arming(Taking):
             and self.schedule.due(self.step_number, self.epoch, self.batch)
         )
         self._ever_due |= due
-        if due and not self._attached:
+        if due and not self.attached:
             if not self._regions:
                 self._attach()
             self._handles = [hook for tap in self._taps.values() for hook in tap.watch_parameter_gradients()]
-            self._attached = True
+            self.attached = True
         elif not due:
             self._disarm()
 
@@ -96,8 +95,8 @@ class Arming(Taking):
             self._taps[module].refused = why
 
     def _disarm(self) -> None:
-        if self._attached:
-            self._attached = False
+        if self.attached:
+            self.attached = False
             if not self._regions:
                 taps.detach(self._doors)
             for handle in self._handles:

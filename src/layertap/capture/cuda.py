@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from layertap.capture import short_way
 from layertap.capture.buffers import Buffers
 from layertap.measure import kernel, measure, native
 from layertap.measure.result import Measurement
@@ -25,7 +25,6 @@ from layertap.store.columns import HEAD, ROW_BYTES
 
 if TYPE_CHECKING:
     from layertap.capture.gathering import Batch
-    from layertap.capture.slots import Slot
 
 CHUNK = 32 << 20
 """Half of the pinned ring: one half fills from the device while the other is copied out."""
@@ -37,14 +36,16 @@ SLABS = 256
 Arrive = Callable[[], tuple[Measurement | None, torch.Tensor | None]]
 
 
-class DevicePart:
+class DevicePart(short_way.Part):
     """What is on one device of a batch, in the order of one stream."""
 
     def __init__(self, device: torch.device, nbytes: int, courier: Courier) -> None:
-        self.stream = torch.cuda.current_stream(device)
-        self.raw_stream = self.stream.cuda_stream
+        super().__init__()
+        self.queue = torch.cuda.current_stream(device)
+        self.index, self.stream = device.index, self.queue.cuda_stream
         self.arena = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self.address = self.arena.data_ptr()
+        self.begin = self.end = 0
         self.segments: list[list[int]] = []
         """Where the arena has been filled: [begin, end]."""
         self.slabs: list[torch.Tensor] = []
@@ -82,33 +83,18 @@ class CudaLane:
         self._courier = Courier()
         self._kernels: dict[tuple[torch.device, int], kernel.Deferred] = {}
 
-    def gather(self, batch: Batch, slot: Slot, tensor: torch.Tensor, address: int, place: int) -> None:
-        """Copies a small tensor into the batch's arena, on the current stream."""
-        index = torch._C._cuda_getDevice()
-        if index != slot.index:
-            with torch.cuda.device(slot.index):
-                self.gather(batch, slot, tensor, address, place)
-            return
-        part = self._part(batch, tensor.device, index)
-        copy = _driver_copy()
-        if copy is None or copy(part.address + place, address, slot.nbytes, part.raw_stream):
-            part.arena[place : place + slot.nbytes].copy_(tensor.detach().reshape(-1).view(torch.uint8))
-        segments, end = part.segments, place + slot.arena_bytes
-        if segments and segments[-1][1] == place:
-            segments[-1][1] = end
-        else:
-            segments.append([place, end])
+    def part(self, index: int, stream: int, nbytes: int) -> DevicePart:
+        """A new part of a batch, on the stream that is current there."""
+        part = DevicePart(torch.device("cuda", index), nbytes, self._courier)
+        assert part.stream == stream, "another stream became current meanwhile"
+        return part
 
     def measure(self, batch: Batch, tensor: torch.Tensor, row: int) -> None:
         """Measures a contiguous tensor into a slab, by one kernel on the current stream."""
-        index = torch._C._cuda_getDevice()
-        if index != tensor.get_device():
-            with torch.cuda.device(tensor.device):
-                self.measure(batch, tensor, row)
-            return
-        part = self._part(batch, tensor.device, index)
+        index = tensor.get_device()
+        part = batch.use_part(index, torch._C._cuda_getCurrentRawStream(index))
         if part.kernels is None:
-            key = (tensor.device, part.stream.cuda_stream)
+            key = (tensor.device, part.stream)
             part.kernels = self._kernels.get(key) or self._kernels.setdefault(key, kernel.Deferred(tensor.device))
         part.kernels.launch(tensor, *part.slab(row))
 
@@ -147,17 +133,11 @@ class CudaLane:
     def seal(self, batch: Batch) -> None:
         """Marks on each stream where the batch ends."""
         for part in batch.parts.values():
+            part.close_segment()
             if part.kernels is not None:
-                with torch.cuda.stream(part.stream):
+                with torch.cuda.stream(part.queue):
                     part.kernels.finish()
-            part.ready = part.stream.record_event()
-
-    def _part(self, batch: Batch, device: torch.device, index: int) -> DevicePart:
-        key = (index, torch._C._cuda_getCurrentRawStream(index))
-        part = batch.parts.get(key)
-        if part is None:
-            part = batch.parts[key] = DevicePart(device, len(batch.arena), self._courier)
-        return part
+            part.ready = part.queue.record_event()
 
     def _whole(self, copy: torch.Tensor, done: torch.cuda.Event) -> Arrive:
         def arrive() -> tuple[Measurement, torch.Tensor]:
@@ -246,23 +226,6 @@ class Courier:
             ring = torch.empty((2, chunk), dtype=torch.uint8, device="cpu", pin_memory=True)
             self._lanes[device] = side, ring
         return side, ring
-
-
-@lru_cache(maxsize=1)
-def _driver_copy() -> Any:
-    """The driver's own copy on a stream (to, from, bytes, stream), which returns 0; torch's way takes 10 us more.
-
-    None where it cannot be found. It keeps Python's lock: it returns at once.
-    """
-    if torch.version.hip is not None:
-        return None
-    try:
-        function = ctypes.PyDLL("libcuda.so.1").cuMemcpyDtoDAsync_v2
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
-    function.restype = ctypes.c_int
-    return function
 
 
 def _empty(filled: tuple[slice, torch.Tensor, torch.cuda.Event], host: torch.Tensor) -> None:

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from types import TracebackType
 from typing import Protocol
-
-
-class Process:
-    """This process, which a fork makes another: asking the system at every call takes longer."""
-
-    id = os.getpid()
-
-
-process = Process()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: setattr(process, "id", os.getpid()))
 
 
 class Guarded(Protocol):

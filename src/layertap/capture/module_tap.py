@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
+from layertap.capture import short_way
 from layertap.capture.leaves import Leaf, call_leaves, given_directly, leaves
 from layertap.capture.own_share import OwnShare
 from layertap.capture.pending_record import Tally
 from layertap.capture.quick import QuickWay
+from layertap.capture.sharding import marks
 from layertap.capture.taps import Args, Kwargs
 from layertap.result import Note
 
@@ -42,10 +43,8 @@ class Call(NamedTuple):
     """What it sends back to its inputs, where that is asked for."""
 
 
-_Tensor = torch.Tensor
 _graph_task: Any = torch._C._current_graph_task_id
-_new = tuple.__new__
-"""A named tuple's own constructor is a function of Python, which takes three times as long."""
+short_way.connect(CallMoment, marks)
 
 KNOWN = "capture.known"
 """Why a tensor of a shared object, a cache for instance, is not recorded again."""
@@ -54,95 +53,91 @@ UNWANTED = object()
 """What `Recorder.seen` returns for a call whose output is not to be recorded."""
 
 
-class ModuleTap:
-    """Sees every call of its module; takes what its roles ask for."""
+class ModuleTap(short_way.Tap):
+    """Sees every call of its module; takes what its roles ask for.
+
+    `enter` and `leave` are those of tap.c. What is not simple comes to `begin_call` and `end_call`: arguments and
+    gradients that are recorded, backward passes, outputs of more than a tensor.
+    """
+
+    total: int
+    """Calls seen in all, recomputation included."""
+    forwards: int
+    """Calls outside of any backward pass."""
 
     def __init__(self, recorder: Recorder, module: nn.Module, path: str, roles: tuple[str, ...]) -> None:
+        super().__init__()
         self.module = module
         self.path = path
         self.kind = type(module).__name__
         self.tallies = {role: Tally() for role in roles}
-        self.total = 0
-        """Calls seen in all, recomputation included."""
+        self.total = self.forwards = 0
         self.differentiable = 0
         """Tensors seen through which a gradient could come."""
         self.region: Region | None = None
         """The compiled part that it is in."""
         self.refused = ""
         """Why its calls cannot be seen."""
-        self._recorder = recorder
-        self._step = -1
-        self._calls: dict[str, int] = {}
-        self._recomputed: dict[str, int] = {}
-        self._unasked = Tally()
-        self._forwards = 0
-        """Calls outside of any backward pass."""
         self.ended = ""
         """The exception that has ended a call last."""
+        self.recording = self._recorder = recorder
+        self.step = -1
+        self._recomputed: tuple[int, dict[str, int]] = (-1, {})
+        """The step, and the calls that were computed again in it."""
+        self._unasked = Tally()
         self._quick = QuickWay(recorder, self)
         # Asked at every call, so looked up once.
-        self._output = self.tallies.get("output")
+        self.counts = self.tallies.get("output")
         self._inputs = not path or "input" in self.tallies
         self._params = "param" in self.tallies
         self._grad_input, self._grad_output = "grad_input" in self.tallies, "grad_output" in self.tallies
-        self._early = self._inputs or self._params or self._grad_input
+        self.early = self._inputs or self._params or self._grad_input
         """Whether anything is done before the module's own work."""
-
-    @property
-    def idle(self) -> bool:
+        self.plain = self.counts is not None and not self._grad_output and not self._grad_input
+        """Whether nothing is done after it but to take the output."""
+        self.idle = not self.tallies and bool(path)
         """Whether it takes nothing, and is there to count calls for the receipt."""
-        return not self.tallies
 
-    def enter(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Call | None]:
-        if not self.tallies and self.path:
-            self.total += 1  # watched only so that the receipt can say who called whom
-            return args, kwargs, None
+    def begin_call(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Call | None]:
+        """Sees a call begin: counts it, and takes what it was given."""
         recorder = self._recorder
         if not recorder.live:
             return args, kwargs, None
-        # What `recorder.inside` does, without an object for it: this happens at every call of every module.
-        start = perf_counter()
-        try:
+        with recorder.inside(self.path):
             moment, share = self.begin(direct), None
-            if self._early:
-                if not moment.recomputed:
-                    if self._inputs:
-                        self._take_input(args, kwargs, moment)
-                    if self._params:
-                        self.take_parameters(moment)
-                if self._grad_input and torch.is_grad_enabled():
-                    share = self._watch_inputs(args, kwargs, moment)
-            return args, kwargs, _new(Call, (args, kwargs, moment, share))
-        except Exception as error:
-            if not recorder.stop_on(error, self.path):
-                raise
-            return args, kwargs, None
-        finally:
-            recorder.overhead += perf_counter() - start
+            if self.early and not moment.recomputed:
+                if self._inputs:
+                    self._take_input(args, kwargs, moment)
+                if self._params:
+                    self.take_parameters(moment)
+            if self._grad_input and torch.is_grad_enabled():
+                share = self._watch_inputs(args, kwargs, moment)
+            return args, kwargs, Call(args, kwargs, moment, share)
+        return args, kwargs, None
 
-    def leave(self, token: Call | None, output: Any) -> Any:
+    def end_call(self, token: Call | CallMoment, output: Any) -> Any:
+        """Sees a call end, and takes its output."""
         recorder = self._recorder
-        if token is None or not self.tallies or not recorder.live:
+        if not self.tallies or not recorder.live:
             return output
-        start = perf_counter()
-        try:
-            moment, tally = token.moment, self._output
+        call = Call((), {}, token) if isinstance(token, CallMoment) else token
+        with recorder.inside(self.path):
+            moment, tally = call.moment, self.counts
             if tally is not None and not moment.recomputed:
-                seen = recorder.seen(self, token, output)
-                if type(seen) is _Tensor and tally.fired and self._quick.take("output", "", seen, moment, tally, True):
-                    tally.fired += 1
-                elif seen is not UNWANTED:
+                seen = recorder.seen(self, call, output)
+                if seen is not UNWANTED:
                     self._take("output", leaves(seen), moment)
                     if tally.fired == 1:
                         recorder.parts.unknown(self.path, self.module, leaves(seen))
-            if token.share is not None or self._grad_output:
-                self._watch_outputs(token, output)
-        except Exception as error:
-            if not recorder.stop_on(error, self.path):
-                raise
-        finally:
-            recorder.overhead += perf_counter() - start
+            if call.share is not None or self._grad_output:
+                self._watch_outputs(call, output)
         return output
+
+    def left_out(self, error: Exception) -> None:
+        """An error of ours while an output was taken."""
+        with self._recorder.inside(self.path):
+            assert self.counts is not None
+            self._recorder.skipped(self.path, self.counts, error)
 
     def _watch_outputs(self, token: Call, output: Any) -> None:
         if token.share is not None:
@@ -175,32 +170,33 @@ class ModuleTap:
 
     def begin(self, direct: bool) -> CallMoment:
         """Counts a call."""
-        recorder, calls = self._recorder, self._calls
+        recorder = self._recorder
         step = recorder.step_number
-        if self._step != step:
-            self._step = step
-            calls.clear()
-            self._recomputed.clear()
+        if self.step != step:
+            self.step, self.eval_calls, self.train_calls = step, 0, 0
         self.total += 1
         # A forward inside a backward pass is activation checkpointing at work: the same values once more. Where the
         # first forward ran without autograd (reentrant checkpointing), the gradients pass here, last call first.
         # A module that has run in no forward pass cannot be computed again: the backward pass itself calls it.
         backward = _graph_task() != -1
-        recomputed = backward and self._forwards > 0
+        recomputed = backward and self.forwards > 0
         phase = recorder.phase  # a validation pass between two steps must not number the calls of the next
-        call = calls.get(phase, 0)
+        name = "train_calls" if phase == "train" else "eval_calls"
+        call = getattr(self, name)
         if recomputed:
-            again = self._recomputed[phase] = self._recomputed.get(phase, 0) + 1
+            if self._recomputed[0] != step:
+                self._recomputed = step, {}
+            again = self._recomputed[1][phase] = self._recomputed[1].get(phase, 0) + 1
             call = max(call - again, 0)
         else:
-            calls[phase] = call + 1
+            setattr(self, name, call + 1)
             if not backward:
-                self._forwards += 1
+                self.forwards += 1
         if recomputed or direct:
             for tally in self.tallies.values():
                 tally.recomputed += recomputed
                 tally.direct += direct
-        return _new(CallMoment, (call, step, recorder.epoch, recorder.batch, phase, recomputed))
+        return CallMoment(call, step, recorder.epoch, recorder.batch, phase, recomputed)
 
     def _take_input(self, args: Args, kwargs: Kwargs, moment: CallMoment) -> None:
         asked = "input" in self.tallies

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from layertap.capture.keep import STATS, Level
+from layertap.capture.short_way import Counts
 from layertap.messages import tr
 from layertap.site import Sharding, Site
 from layertap.store.plans import RecordPlan
@@ -16,16 +17,13 @@ REASONS = 40
 """Different reasons that one line of the receipt counts one by one."""
 
 
-@dataclass(slots=True)
-class Tally:
-    """The running count behind one line of the receipt."""
+class Tally(Counts):
+    """The running counts behind one line of the receipt."""
 
-    fired: int = 0
-    tensors: int = 0
-    direct: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-    recomputed: int = 0
-    dropped: int = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped: dict[str, int] = {}
+        """Tensors that were not taken, by the reason."""
 
     def skip(self, reason: str) -> None:
         if len(self.skipped) >= REASONS and reason not in self.skipped:

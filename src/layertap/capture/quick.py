@@ -1,4 +1,4 @@
-"""The short way for a tensor of a module's call: what was found out at the first call is only checked at the next ones.
+"""What the short way (tap.c) knows of a module's tensors: worked out at the first call, only checked at the next ones.
 
 It takes plain dense tensors that lie in memory as they are. Everything else (subclasses, sparse layouts, tensors inside
 `torch.func`, results of a collective that is still under way) goes the long way (`Recorder.take`), which knows
@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layertap.capture.collectives import pending
+from layertap.capture import short_way
 from layertap.capture.gathering import MIDDLE, SMALL
 from layertap.capture.keep import STATS, TENSOR, Level
 from layertap.capture.pending_record import Draft, Tally, dtype_name, plan_of
-from layertap.capture.sharding import any_marked, marked
 from layertap.capture.slots import Slot
-from layertap.measure import kernel, native, supported
+from layertap.measure import kernel, supported
 from layertap.site import Site
 
 if TYPE_CHECKING:
     from layertap.capture.module_tap import CallMoment, ModuleTap
     from layertap.capture.recorder import Recorder
-
-_interpreters: Any = torch._C._functorch.peek_interpreter_stack
 
 
 class QuickWay:
@@ -47,31 +44,12 @@ class QuickWay:
         recorder = self._recorder
         try:
             slot = self._latest.get((role, leaf, asked))
-            if (
-                slot is None
-                or tensor.dtype is not slot.dtype
-                or tensor.shape != slot.shape
-                or tensor.device != slot.device
-            ):
+            if slot is None or not short_way.take(recorder, slot, tensor, moment, tally):
                 slot = self._slot(role, leaf, tensor, tally, asked)
                 if slot is None or slot is _UNWANTED:
                     return slot is not None
-            if _interpreters() is not None or pending() or tensor.is_neg():
-                return False
-            if any_marked() and marked(tensor) is not None:
-                return False
-            if not tensor.is_contiguous():
-                tensor = tensor.detach().contiguous()
-            address = _address(tensor, slot.nbytes)
-            if not address:
-                return False
-            if recorder.strict:
-                recorder.raise_failure()
-            call, step, _, _, phase, _ = moment
-            if step > recorder.last_step:
-                recorder.begin_step(step)
-            call = slot.numbers.take(step, phase, call)
-            recorder.sink.quick(slot, tensor, address, call, next(recorder.order), moment[1:5], tally)
+                if not short_way.take(recorder, slot, tensor, moment, tally):
+                    return False
         except Exception as error:  # noqa: BLE001 - as on the long way
             recorder.skipped(self._tap.path, tally, error)
             return True
@@ -94,6 +72,8 @@ class QuickWay:
             self._slots[key] = found
         if isinstance(found, Slot):
             self._latest[role, leaf, asked] = found
+            if role == "output" and not leaf:
+                self._tap.slot = found
         return found
 
     def _resized(self, like: Slot, tensor: torch.Tensor, asked: bool) -> Any:
@@ -120,7 +100,7 @@ class QuickWay:
             or supported(tensor)
             or tensor.is_complex()
             or device.type not in ("cpu", "cuda")
-            or not native.available()
+            or not short_way.available()
             or not _goes(tensor, nbytes, level)
         ):
             return None
@@ -150,18 +130,10 @@ def _goes(tensor: torch.Tensor, nbytes: int, level: Level) -> bool:
     if not nbytes or level not in (STATS, TENSOR):
         return False
     if tensor.is_cuda:
+        if not short_way.copies_on_devices():
+            return False
         return nbytes <= (MIDDLE if level is TENSOR else SMALL) or (level is STATS and _has_kernel(tensor))
     return nbytes <= SMALL or level is STATS
-
-
-def _address(tensor: torch.Tensor, nbytes: int) -> int:
-    """Where a contiguous tensor begins; 0 where it has no memory, or too little."""
-    try:
-        address = tensor.data_ptr()
-        end = tensor.storage_offset() * tensor.element_size() + nbytes
-        return address if end <= tensor.untyped_storage().nbytes() else 0
-    except (RuntimeError, NotImplementedError):
-        return 0
 
 
 def _has_kernel(tensor: torch.Tensor) -> bool:

@@ -23,7 +23,7 @@ from layertap.capture.arming import Arming
 from layertap.capture.compiled import Uncompiled, split_compiled
 from layertap.capture.contents import Contents
 from layertap.capture.exit_signal import keep_interrupts
-from layertap.capture.guard import Inside, process
+from layertap.capture.guard import Inside
 from layertap.capture.info import checking_of, computes_of, rank, run_info
 from layertap.capture.keep import Keeper
 from layertap.capture.leaves import Leaf
@@ -87,13 +87,11 @@ class Recorder(Arming):
         named = Uncompiled(model)
         self.selection: Selection = select(named, sites, exclude=exclude, what=roles)
         """The plan: which sites are recorded. Print it."""
-        self.phases: frozenset[str] | None = None
-        """Record only while the model is in one of these phases; None means both."""
+        self._phases: frozenset[str] | None = None
         self.between: Callable[[Writer], Writer] = lambda writer: writer
         """What is between the sink and the run's writer; set it before `start`."""
         self.notes: list[str] = []
         """What the receipt reports besides."""
-        self.overhead = 0.0
         self.schedule = parse_schedule(schedule)
         self.keeper = Keeper(named, keep)
         self._budget, self._policy, self._exists = parse_bytes(budget), policy, exists
@@ -120,12 +118,16 @@ class Recorder(Arming):
         """Begins recording; `with` does it for you."""
         if self._state != "new":
             raise BadArgument(tr("record.used"))
+        model = self.model
         for region in self._regions:
             region.check()
         self._writer = self.open_writer()
         between = self.between(self._writer)
         self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None and not self._url)
-        self._pid = process.id
+        self.begin_in_process()
+        self.gathering = self.sink.gathering
+        self.flags = None if hasattr(type(model), "training") else vars(model)
+        self.phases = self.phases
         self._began = time.perf_counter()
         self._checked_before = checking_of(self.model)
         self._state = "open"
@@ -218,7 +220,7 @@ class Recorder(Arming):
             tap.release()
         self._taps.clear()
         self.contents.clear()
-        self._doors, self._regions, self._model = {}, [], None
+        self._doors, self._regions, self._model, self.flags = {}, [], None, None
 
     def __enter__(self) -> Recorder:
         return self.start()
@@ -266,14 +268,27 @@ class Recorder(Arming):
     # What the taps use.
 
     @property
+    def phases(self) -> frozenset[str] | None:
+        """Record only while the model is in one of these phases; None means both."""
+        return self._phases
+
+    @phases.setter
+    def phases(self, phases: frozenset[str] | None) -> None:
+        self._phases = phases
+        # Where nothing is left to a class derived from this one, tap.c says itself when and in which phase it records.
+        kind = type(self)
+        own = kind.live is Recorder.live and kind.phase is Recorder.phase and kind.seen is Recorder.seen
+        self.simple = own and phases is None
+
+    @property
     def live(self) -> bool:
         """Whether taps may record: between start and end, and not in a forked child such as a DataLoader's worker."""
-        return self._attached and self._pid == process.id and (self.phases is None or self.phase in self.phases)
+        return self.attached and self.of_this_process() and (self.phases is None or self.phase in self.phases)
 
     @property
     def _ours(self) -> bool:
         """Whether this is the process that records, and not a child that was forked from it."""
-        return self._pid == process.id
+        return self.of_this_process()
 
     @property
     def touched(self) -> bool:

@@ -62,11 +62,30 @@ class Room:
             self._used += nbytes
             return True
 
-    def release(self, nbytes: int) -> None:
-        if nbytes and not self._retains:
+    def reserve_early(self, nbytes: int, most: int) -> int:
+        """Takes room for a tensor and for those after it, up to `most` bytes; 0 where that is not sure to be free.
+
+        No more than an eighth of what is allowed is taken ahead.
+        """
+        with self._lock:
+            ahead = max(nbytes, min(most, self._allowed // 8))
+            free = 8 * (self._unlooked + ahead) <= self._allowed and 2 * (self._used + ahead) <= self._allowed
+            if not free or time.monotonic() >= self._look_again:
+                return 0
+            self._used, self._unlooked = self._used + ahead, self._unlooked + ahead
+            return ahead
+
+    def give_back(self, nbytes: int) -> None:
+        """Room that was taken early and not used."""
+        if nbytes:
             with self.changed:
                 self._used -= nbytes
                 self.changed.notify_all()
+
+    def release(self, nbytes: int) -> None:
+        """Room of what has been written; what a run in memory keeps is never released."""
+        if not self._retains:
+            self.give_back(nbytes)
 
     def give_way(self, why: str) -> None:
         """Reports, once, that tensors were not kept because memory ran out."""

@@ -56,17 +56,13 @@ def stated_on(mapping: Mapped | None) -> StatedLayouts | None:
     return stated
 
 
-_marks = [0]
-
-
-def any_marked() -> bool:
-    """Whether `mark` was ever called in this process: asking each tensor takes longer."""
-    return bool(_marks[0])
+marks = [0]
+"""How often `mark` was called in this process: where it never was, no tensor has to be asked."""
 
 
 def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
     """Says of a plain tensor which part of a whole it is; recording it records that too."""
-    _marks[0] += 1
+    marks[0] += 1
     tensor._layertap_sharding = sharding  # type: ignore[attr-defined]
 
 

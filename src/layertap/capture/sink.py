@@ -10,7 +10,6 @@ statistics alone, `drop` leaves the record out; the receipt counts it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +35,8 @@ BACKLOG = 50_000
 FEW = 256
 """A batch with fewer rows is not handed over when a step ends, unless it is old: each costs some milliseconds of a
 thread that competes with the model's for the interpreter."""
+AHEAD = 1 << 20
+"""Bytes of the budget that a batch takes at once for the small tensors that it keeps."""
 PENDING = 8 << 20
 """Bytes of large tensors that a batch may hold before it is handed over."""
 
@@ -60,7 +61,7 @@ class Sink:
             before_wait=self._hand_over,
         )
         self._cuda = CudaLane(self._buffers)
-        self.gathering = Gathering(self._cuda)
+        self.gathering = Gathering(self._cuda, self._room, self.admit, self._send)
         self._thread = WriterThread(writer, self.gathering, self._room)
         self._put = self._thread.queue.put
 
@@ -91,36 +92,21 @@ class Sink:
 
     # What the taps call.
 
-    def quick(
-        self,
-        slot: Slot,
-        tensor: torch.Tensor,
-        address: int,
-        call: int,
-        order: int,
-        moment: tuple[Any, ...],
-        tally: Tally,
-    ) -> None:
-        """Takes a contiguous tensor whose slot is known."""
+    def admit(self, slot: Slot, tally: Tally) -> tuple[Slot | None, int]:
+        """Asks for room: the slot that a tensor goes by, None if it is left out, and the bytes that are reserved."""
         reserved = 0
         if slot.kept:
-            if self._reserve(slot.nbytes):
+            reserved = self._room.reserve_early(slot.nbytes, AHEAD)
+            if not reserved and self._room.reserve(slot.nbytes):
                 reserved = slot.nbytes
-            else:
+            if not reserved:
                 tally.dropped += 1
                 if self._policy == "drop":
-                    return
+                    return None, 0
                 slot = slot.without_tensor()
         if self.gathering.taken - self._thread.done >= BACKLOG and not self._backlog(tally, reserved):
-            return
-        try:
-            full = self.gathering.take(slot, tensor, address, call, order, moment)
-        except BaseException:
-            self._room.release(reserved)
-            raise
-        tally.tensors += 1
-        if full:
-            self._send(full)
+            return None, 0
+        return slot, reserved
 
     def put(
         self,
@@ -230,7 +216,7 @@ class Sink:
         nbytes: int,
         measured: torch.Tensor | None = None,
     ) -> None:
-        self._send(self.gathering.add(draft, plan_of(draft, level, kept), late, nbytes, measured, pending=PENDING))
+        self.gathering.add(draft, plan_of(draft, level, kept), late, nbytes, measured, PENDING)
 
     def _late(self, arrive: Callable[[], tuple[Measurement | None, torch.Tensor | None]], nbytes: int) -> Late:
         lent: list[torch.Tensor] = []
@@ -279,12 +265,11 @@ class Sink:
     def _hand_over(self) -> None:
         batch = self.gathering.close()
         if batch is not None:
-            self._send([batch])
+            self._send(batch)
 
-    def _send(self, batches: list[Batch]) -> None:
-        for batch in batches:
-            self.hand_overs += 1
-            self._put(batch)
+    def _send(self, batch: Batch) -> None:
+        self.hand_overs += 1
+        self._put(batch)
 
 
 def _without_bytes(read: Callable[[], npt.NDArray[np.uint8]], count: int) -> Callable[[], tuple[Measurement, None]]:

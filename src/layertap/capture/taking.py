@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from layertap.capture import short_way
 from layertap.capture.keep import STATS, TENSOR, Keeper, Level
 from layertap.capture.leaves import Leaf, parts, plain_value, reason_text
 from layertap.capture.module_tap import Call, CallMoment, ModuleTap
@@ -33,14 +33,16 @@ SMALL = 1 << 20
 """A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
 
 
-class Taking:
+class Taking(short_way.Recording):
     """The half of a recorder that taps use."""
 
     sink: Sink
     keeper: Keeper
-    strict: bool
+    last_step: int
+    """The newest step of which something was recorded."""
 
     def __init__(self, rank: int, stated: StatedLayouts | None = None) -> None:
+        super().__init__()
         self.rank = rank
         """This process among those that run the model together."""
         self.stated = stated
@@ -52,9 +54,6 @@ class Taking:
         self.parts = Parts()
         """The sites of which a rank holds only a part."""
         self.last_step = -1
-        """The newest step of which something was recorded."""
-        self.order = itertools.count()
-        """The places in the step's order of execution."""
         self._steps = 0
         self._numbers: dict[tuple[str, str, str], CallNumbers] = {}
         """(path, role, leaf) → the numbers of calls that are taken."""
@@ -116,7 +115,7 @@ class Taking:
         return Draft(
             site=Site(path=tap.path, role=role, leaf=leaf, call=number),
             kind=tap.kind,
-            order=next(self.order),
+            order=self.next_order(),
             step=moment.step,
             epoch=moment.epoch,
             batch=moment.batch,
@@ -141,7 +140,7 @@ class Taking:
 
     def new_order(self) -> None:
         """Begins to count anew, as a step begins."""
-        self.order = itertools.count()
+        self.order = 0
 
     def raise_failure(self) -> None:
         """Raises what the writer's thread has met, if the recording is strict."""

@@ -70,7 +70,7 @@ class WatchRecorder(Recorder):
     @property
     def live(self) -> bool:
         live = super().live
-        self.left_out += not live and self._attached
+        self.left_out += not live and self.attached
         return live
 
     def new_pass(self) -> None:
@@ -81,7 +81,7 @@ class WatchRecorder(Recorder):
 
     def place(self) -> int:
         """A place in the order of execution, for something that is noted later."""
-        return next(self.order)
+        return self.next_order()
 
     def note_at(
         self, place: int, path: str, kind: str, role: str, leaf: str, tensor: torch.Tensor, *, call: int

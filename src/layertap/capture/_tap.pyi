@@ -1,0 +1,100 @@
+"""The types of tap.c."""
+
+from typing import Any
+
+class Counts:
+    fired: int
+    tensors: int
+    direct: int
+    recomputed: int
+    dropped: int
+
+class Numbers:
+    step: int
+    end: int
+    phase: Any
+    others: Any
+
+class Slot:
+    shape: Any
+    dtype: Any
+    device: Any
+    numbers: Any
+    plans: Any
+    number: int
+    nbytes: int
+    itemsize: int
+    arena_bytes: int
+    index: int
+    task_address: int
+    kept: bool
+    gathers: bool
+    on_device: bool
+    large: bool
+
+class Part:
+    address: int
+    stream: int
+    index: int
+    segments: Any
+    begin: int
+    end: int
+    def close_segment(self) -> None: ...
+
+class Batch:
+    moment: Any
+    part: Any
+    address: int
+    count: int
+    capacity: int
+    row_bytes: int
+    arena_address: int
+    arena_size: int
+    used: int
+    credit: int
+    moment_number: int
+    opened: float
+    def claim(self) -> int: ...
+
+class Gathering:
+    open: Any
+    plans: Any
+    taken: int
+    age: float
+    look: int
+    crowded: bool
+
+class Recording:
+    epoch: Any
+    batch: Any
+    flags: Any
+    gathering: Any
+    step_number: int
+    last_step: int
+    order: int
+    overhead: float
+    attached: bool
+    simple: bool
+    strict: bool
+    def next_order(self) -> int: ...
+    def of_this_process(self) -> bool: ...
+    def begin_in_process(self) -> None: ...
+
+class Tap:
+    recording: Any
+    counts: Any
+    slot: Any
+    step: int
+    total: int
+    forwards: int
+    eval_calls: int
+    train_calls: int
+    idle: bool
+    early: bool
+    plain: bool
+    def enter(self, args: Any, kwargs: Any, direct: bool) -> tuple[Any, Any, Any]: ...
+    def leave(self, token: Any, output: Any) -> Any: ...
+
+def take(recording: Any, slot: Any, tensor: Any, moment: Any, counts: Any) -> bool: ...
+def connect(names: dict[str, Any], measure: int) -> None: ...
+def find_driver() -> bool: ...
