@@ -95,6 +95,21 @@ class Tap:
     def enter(self, args: Any, kwargs: Any, direct: bool) -> tuple[Any, Any, Any]: ...
     def leave(self, token: Any, output: Any) -> Any: ...
 
+class UnderWay:
+    modules: set[int]
+    waiting: dict[int, Any]
+    unseen: bool
+
+class Call:
+    cls: Any
+    general: Any
+    simple: bool
+
+class Forward:
+    cls: Any
+    general: Any
+    simple: bool
+
 def take(recording: Any, slot: Any, tensor: Any, moment: Any, counts: Any) -> bool: ...
 def connect(names: dict[str, Any], measure: int) -> None: ...
 def find_driver() -> bool: ...

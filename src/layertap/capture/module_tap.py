@@ -14,7 +14,7 @@ from layertap.capture.own_share import OwnShare
 from layertap.capture.pending_record import Tally
 from layertap.capture.quick import QuickWay
 from layertap.capture.sharding import marks
-from layertap.capture.taps import Args, Kwargs
+from layertap.capture.taps import Args, Kwargs, known_to_calls
 from layertap.result import Note
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class Call(NamedTuple):
 
 
 _graph_task: Any = torch._C._current_graph_task_id
-short_way.connect(CallMoment, marks)
 
 KNOWN = "capture.known"
 """Why a tensor of a shared object, a cache for instance, is not recorded again."""
@@ -283,3 +282,6 @@ class ModuleTap(short_way.Tap):
         for name, parameter in self.module.named_parameters():
             if not any(name.startswith(f"{other}.") for other in below):
                 yield name, parameter
+
+
+short_way.connect(moment_type=CallMoment, tap_class=ModuleTap, marks=marks, **known_to_calls())

@@ -111,6 +111,14 @@ class Tap:
         raise NotImplementedError
 
 
+class UnderWay:
+    """The calls that are under way in a thread."""
+
+    modules: set[int]
+    waiting: dict[int, Any]
+    unseen = False
+
+
 def take(recording: Any, slot: Any, tensor: Any, moment: Any, counts: Any) -> bool:
     """Takes nothing."""
     return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from layertap.measure import native
 
 if TYPE_CHECKING:
     from layertap.capture import _tap
-    from layertap.capture._tap import Batch, Counts, Gathering, Numbers, Part, Recording, Slot, Tap, take
+    from layertap.capture._tap import Batch, Counts, Gathering, Numbers, Part, Recording, Slot, Tap, UnderWay, take
 else:
     try:
         _tap = importlib.import_module("layertap.capture._tap")
@@ -22,7 +23,7 @@ else:
 
     Counts, Numbers, Slot, Part = _tap.Counts, _tap.Numbers, _tap.Slot, _tap.Part
     Batch, Gathering, Recording, Tap = _tap.Batch, _tap.Gathering, _tap.Recording, _tap.Tap
-    take = _tap.take
+    UnderWay, take = _tap.UnderWay, _tap.take
 
 __all__ = [
     "Batch",
@@ -33,15 +34,17 @@ __all__ = [
     "Recording",
     "Slot",
     "Tap",
+    "UnderWay",
     "available",
     "connect",
     "copies_on_devices",
+    "methods_of",
     "take",
 ]
 
 
-def connect(moment_type: type, marks: list[int]) -> None:
-    """Tells tap.c where it finds what it asks torch for at every call."""
+def connect(**ours: Any) -> None:
+    """Tells tap.c where it finds what it asks for at every call: of torch here, `ours` are layertap's own."""
     if not available():
         return
     tensor: Any = torch.Tensor
@@ -49,11 +52,13 @@ def connect(moment_type: type, marks: list[int]) -> None:
     names = {
         "tensor_type": tensor,
         "parameter_type": torch.nn.Parameter,
-        "moment_type": moment_type,
+        "function_type": FunctionType,
         "tuple_new": tuple.__new__,
         "interpreters": torch._C._functorch.peek_interpreter_stack,
         "graph_task": torch._C._current_graph_task_id,
-        "marks": marks,
+        "tracing_state": torch._C._get_tracing_state,
+        "is_compiling": torch.compiler.is_compiling,
+        "global_pre_hooks": torch.nn.modules.module._global_forward_pre_hooks,
         "contiguous": lambda x: x.detach().contiguous(),
         "current_device": getattr(torch._C, "_cuda_getDevice", None),
         "current_stream": getattr(torch._C, "_cuda_getCurrentRawStream", None),
@@ -65,12 +70,22 @@ def connect(moment_type: type, marks: list[int]) -> None:
         "storage": tensor.untyped_storage,
         "storage_bytes": storage.nbytes,
     }
-    _tap.connect(names, ctypes.cast(native.taker(), ctypes.c_void_p).value or 0)
+    _tap.connect(names | ours, ctypes.cast(native.taker(), ctypes.c_void_p).value or 0)
 
 
 def available() -> bool:
     """Whether there is a short way."""
     return _tap.__name__.endswith("._tap") and native.available()
+
+
+def methods_of(cls: Any, *, call: Any, forward: Any, simple: bool) -> dict[str, Any]:
+    """`__call__` and `forward` of a tapped subclass of `cls`, of which the given ones are the general form in Python."""
+    if not available():
+        return {"__call__": call, "forward": forward}
+    made = {"__call__": _tap.Call(), "forward": _tap.Forward()}
+    for name, general in (("__call__", call), ("forward", forward)):
+        made[name].cls, made[name].general, made[name].simple = cls, general, simple
+    return made
 
 
 def copies_on_devices() -> bool:

@@ -24,6 +24,7 @@ from torch import nn
 from torch.fx import _symbolic_trace
 from torch.nn.modules import module as torch_module
 
+from layertap.capture import short_way
 from layertap.capture.classes import Kind, asks_own_type, class_of, put_off, put_on, set_class
 
 Args = tuple[Any, ...]
@@ -41,17 +42,15 @@ class Tap(Protocol):
         """Sees the call end; returns its output."""
 
 
-class _UnderWay:
-    """The modules whose calls are under way in a thread; a `forward` within its own module's call is not a new call."""
+class _UnderWay(short_way.UnderWay):
+    """The modules whose calls are under way in a thread; a `forward` within its own module's call is not a new call.
 
-    __slots__ = ("modules", "unseen", "waiting")
+    `waiting`: calls whose arguments still pass forward pre-hooks; the taps enter them as `forward` is called.
+    `unseen`: whether layertap itself runs a model in this thread, which is no call of the user's.
+    """
 
     def __init__(self) -> None:
-        self.modules: set[int] = set()
-        self.waiting: dict[int, Tokens] = {}
-        """Calls whose arguments still pass forward pre-hooks; the taps enter them as `forward` is called."""
-        self.unseen = False
-        """Whether layertap itself runs a model in this thread, which is no call of the user's."""
+        self.modules, self.waiting, self.unseen = set(), {}, False
 
 
 class _ThisThread(threading.local):
@@ -236,7 +235,7 @@ def _methods(cls: Any) -> dict[str, Any]:
             output = tap.leave(token, output)
         return output
 
-    return {"__call__": __call__, "forward": _Forward(cls)}
+    return short_way.methods_of(cls, call=__call__, forward=_Forward(cls), simple=not restores)
 
 
 class _Forward:
@@ -344,3 +343,8 @@ def _uncover(module: nn.Module) -> None:
 
 
 _ANY = _Method(nn.Identity(), None)
+
+
+def known_to_calls() -> dict[str, Any]:
+    """What tap.c asks at every call of a tapped module."""
+    return {"all_taps": _taps, "this_thread": _thread, "module_call": _call}

@@ -1,0 +1,312 @@
+/* From a tensor to a row of the open batch: what `Slot` knows is checked, and the row is filled. */
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030A0000
+#include <Python.h>
+#include <structmember.h>
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+typedef long long Int;
+
+/* What a row has before its slab (store/columns.py, HEAD). */
+typedef struct { int32_t plan, call; int64_t order; int32_t moment, source; int64_t place; } Head;
+
+/* The counts behind a line of the receipt. */
+typedef struct { PyObject_HEAD Int fired, tensors, direct, recomputed, dropped; } Counts;
+
+/* The numbers of calls that are taken of one site (slots.py has the rare cases). */
+typedef struct { PyObject_HEAD Int step, end; PyObject *phase, *others; } Numbers;
+
+/* One role and leaf of one module, for tensors of one shape, dtype and device. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *shape, *dtype, *device, *numbers, *plans;
+    Int number, nbytes, itemsize, arena_bytes, index, task_address;
+    char kept, gathers, on_device, large;
+} Slot;
+
+/* The part of a batch that is on one device, in the order of one stream. */
+typedef struct { PyObject_HEAD Int address, stream, index; PyObject *segments; Int begin, end; } Part;
+
+/* The batch that is being filled. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *moment, *part;
+    Int address, count, capacity, row_bytes, arena_address, arena_size, used, credit, moment_number;
+    double opened;
+} Batch;
+
+/* What holds the open batch. */
+typedef struct { PyObject_HEAD PyObject *open, *plans; Int taken; double age; Int look; char crowded; } Gathering;
+
+enum { MOMENTS = 8 };
+
+/* Where a recording is, as far as taps ask at every call. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *epoch, *batch, *flags, *gathering;
+    Int step, last_step, order, generation;
+    double overhead;
+    char attached, simple, strict;
+    PyObject *moments[2][MOMENTS];
+} Recording;
+
+/* The calls of one module. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *recording, *counts, *slot;
+    Int step, calls[2], total, forwards;
+    char idle, early, plain;
+} Tap;
+
+/* What `connect` was given. */
+static PyObject *tensor_type, *parameter_type, *moment_type, *tuple_new, *interpreters, *graph_task, *marks, *is_neg,
+    *is_contiguous, *contiguous, *data_ptr, *storage_offset, *storage, *storage_bytes, *current_device, *current_stream,
+    *modules;
+static PyObject *registry_size; /* found when torch.distributed has been imported */
+static PyObject *s_shape, *s_dtype, *s_device, *s_training, *s_marked, *s_phase[2];
+static void (*measure_one)(const char *, const void *, char *, char *);
+static int (*copy_on_device)(uint64_t, uint64_t, size_t, void *);
+static Int generation; /* of this process: a fork makes another */
+
+static void forked(void) { generation++; }
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void put(PyObject **place, PyObject *value) { /* steals nothing */
+    PyObject *before = *place;
+    Py_XINCREF(value);
+    *place = value;
+    Py_XDECREF(before);
+}
+
+#define CALL(...) PyObject_CallFunctionObjArgs(__VA_ARGS__, NULL)
+#define METHOD(object, name, ...) PyObject_CallMethod((PyObject *)(object), name, __VA_ARGS__)
+
+/* 1, 0, or -1 with an error: whether a call gives something true; `none` asks whether it gives anything but None. */
+static int answer(PyObject *found, int none) {
+    if (!found) return -1;
+    int yes = none ? found != Py_None : PyObject_IsTrue(found);
+    Py_DECREF(found);
+    return yes;
+}
+
+static Int number_of(PyObject *found) {
+    if (!found) return -1;
+    Int value = PyLong_AsLongLong(found);
+    Py_DECREF(found);
+    return value;
+}
+
+/* Whether a collective of this process has not been waited for. */
+static int pending(void) {
+    if (!registry_size) {
+        PyObject *work = PyDict_GetItemString(modules, "torch._C._distributed_c10d"); /* borrowed */
+        if (!work) return 0;                                                         /* it may still be imported */
+        registry_size = PyObject_GetAttrString(work, "_get_work_registry_size");
+        if (!registry_size) {
+            PyErr_Clear();
+            put(&registry_size, Py_None);
+        }
+    }
+    return registry_size == Py_None ? 0 : answer(CALL(registry_size), 0);
+}
+
+/* Whether the tensor is what the slot was made for: 1, 0, or -1 with an error. */
+static int fits(const Slot *s, PyObject *x) {
+    PyObject *found = PyObject_GetAttr(x, s_dtype);
+    if (!found) return -1;
+    int same = found == s->dtype;
+    Py_DECREF(found);
+    if (!same) return 0;
+    if (!(found = PyObject_GetAttr(x, s_shape))) return -1;
+    same = PyObject_RichCompareBool(found, s->shape, Py_EQ);
+    Py_DECREF(found);
+    if (same <= 0) return same;
+    if (!(found = PyObject_GetAttr(x, s_device))) return -1;
+    same = PyObject_RichCompareBool(found, s->device, Py_EQ);
+    Py_DECREF(found);
+    return same;
+}
+
+enum { NOT_CONTIGUOUS = -2 };
+
+/* Where a contiguous tensor begins; 0 where it is not to be taken this way, -1 with an error. */
+static Int address_of(const Slot *s, PyObject *x) {
+    int no = answer(CALL(interpreters), 1);
+    if (!no) no = pending();
+    if (!no) no = answer(CALL(is_neg, x), 0);
+    if (!no && PyLong_AsLong(PyList_GetItem(marks, 0)) > 0) no = PyObject_HasAttr(x, s_marked);
+    if (no) return no < 0 ? -1 : 0;
+    int dense = answer(CALL(is_contiguous, x), 0);
+    if (dense <= 0) return dense ? -1 : NOT_CONTIGUOUS;
+    Int begin = number_of(CALL(data_ptr, x)), from = begin < 0 ? 0 : number_of(CALL(storage_offset, x));
+    PyObject *whole = PyErr_Occurred() ? NULL : CALL(storage, x);
+    Int room = whole ? number_of(CALL(storage_bytes, whole)) : -1;
+    Py_XDECREF(whole);
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) return -1; /* NotImplementedError is one too */
+        PyErr_Clear(); /* a tensor without memory: Python says why */
+        return 0;
+    }
+    return from * s->itemsize + s->nbytes <= room ? begin : 0;
+}
+
+/* The number of this call, or -1 with an error. */
+static Int number_call(PyObject *numbers, PyObject *moment) {
+    Numbers *n = (Numbers *)numbers;
+    PyObject *phase = PyTuple_GetItem(moment, 4);
+    Int call = PyLong_AsLongLong(PyTuple_GetItem(moment, 0)), step = PyLong_AsLongLong(PyTuple_GetItem(moment, 1));
+    if (step == n->step && phase == n->phase && call == n->end && n->others == Py_None) return n->end++;
+    return number_of(METHOD(numbers, "take", "LOL", step, phase, call));
+}
+
+/* The number of a moment in the batch, or -1 with an error. */
+static Int moment_number(Batch *b, PyObject *moment) {
+    if (b->moment == moment) return b->moment_number;
+    if (b->moment && b->moment != Py_None) {
+        int same = 1;
+        for (Py_ssize_t i = 1; i < 5 && same == 1; i++) /* step, epoch, batch, phase */
+            same = PyObject_RichCompareBool(PyTuple_GetItem(b->moment, i), PyTuple_GetItem(moment, i), Py_EQ);
+        if (same < 0) return -1;
+        if (same) {
+            put(&b->moment, moment);
+            return b->moment_number;
+        }
+    }
+    return number_of(METHOD(b, "number_moment", "(O)", moment));
+}
+
+/* The part of the batch that is on the current stream; NULL with an error. */
+static Part *part_of(Batch *b, Int index) {
+    PyObject *number = PyLong_FromLongLong(index);
+    Int stream = number ? number_of(CALL(current_stream, number)) : -1;
+    Py_XDECREF(number);
+    if (PyErr_Occurred()) return NULL;
+    Part *p = (Part *)b->part;
+    if (b->part != Py_None && p->index == index && p->stream == stream) return p;
+    PyObject *found = METHOD(b, "use_part", "LL", index, stream);
+    if (!found) return NULL;
+    Py_DECREF(found); /* the batch has it */
+    return (Part *)b->part;
+}
+
+static void close_segment(Part *p) {
+    if (p->end <= p->begin) return;
+    PyObject *segment = Py_BuildValue("[LL]", p->begin, p->end);
+    if (!segment || PyList_Append(p->segments, segment)) PyErr_WriteUnraisable((PyObject *)p);
+    Py_XDECREF(segment);
+    p->begin = p->end;
+}
+
+enum { TAKEN = 1, NOT_HERE = 0, FAILED = -1, OTHERWISE = 2 };
+
+/* Fills a row. OTHERWISE: as the slot says, but by Python. */
+static int fill(Recording *r, Slot *s, Int address, PyObject *moment, Counts *counts) {
+    Gathering *g = (Gathering *)r->gathering;
+    if (r->strict) {
+        if (answer(METHOD(r, "raise_failure", NULL), 0) < 0) return FAILED;
+    }
+    Int step = PyLong_AsLongLong(PyTuple_GetItem(moment, 1));
+    if (step > r->last_step && answer(METHOD(r, "begin_step", "L", step), 0) < 0) return FAILED;
+    if (s->large || (s->on_device && (!s->gathers || !copy_on_device))) return OTHERWISE;
+    if (s->on_device && number_of(CALL(current_device)) != s->index) return PyErr_Occurred() ? FAILED : OTHERWISE;
+    Int call = number_call(s->numbers, moment);
+    if (call < 0) return FAILED;
+    Py_INCREF(s);
+    for (int turn = 0;; turn++) {
+        Batch *b = (Batch *)g->open;
+        int room = g->open != Py_None && b->count < b->capacity && b->used + s->arena_bytes <= b->arena_size &&
+                   (!s->kept || b->credit >= s->nbytes) && s->plans == g->plans;
+        if (!room) {
+            PyObject *slot = turn < 100 ? METHOD(g, "make_room", "OO", s, counts) : NULL;
+            Py_DECREF(s);
+            if (!slot) {
+                if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "no room for a record");
+                return FAILED;
+            }
+            if (slot == Py_None) { /* the record is left out, and counted */
+                Py_DECREF(slot);
+                return TAKEN;
+            }
+            s = (Slot *)slot;
+            continue;
+        }
+        Py_INCREF(b);
+        Int number = moment_number(b, moment);
+        Part *part = number >= 0 && s->on_device ? part_of(b, s->index) : NULL;
+        int failed = number < 0 || (s->on_device && !part);
+        int changed = !failed && (g->open != (PyObject *)b || b->count >= b->capacity ||
+                                  b->used + s->arena_bytes > b->arena_size || (s->kept && b->credit < s->nbytes));
+        if (failed || changed) { /* another thread was here while Python ran */
+            Py_DECREF(b);
+            if (changed) continue;
+            Py_DECREF(s);
+            return FAILED;
+        }
+        /* From here to the count, nothing of Python runs. */
+        Int row = b->count, source = s->gathers ? b->used : -1;
+        char *at = (char *)(intptr_t)(b->address + row * b->row_bytes);
+        int error = 0;
+        if (!s->gathers) {
+            measure_one((const char *)(intptr_t)address, (const void *)(intptr_t)s->task_address, NULL, at + sizeof(Head));
+        } else if (s->on_device) {
+            error = copy_on_device((uint64_t)(part->address + source), (uint64_t)address, (size_t)s->nbytes,
+                                   (void *)(intptr_t)part->stream);
+            if (part->end != source) close_segment(part), part->begin = source;
+            part->end = source + s->arena_bytes;
+        } else {
+            memcpy((char *)(intptr_t)(b->arena_address + source), (const char *)(intptr_t)address, (size_t)s->nbytes);
+        }
+        if (!error) {
+            Head head = {(int32_t)s->number, (int32_t)call,   r->order++, (int32_t)number,
+                         (int32_t)source,    s->kept ? source : -1};
+            memcpy(at, &head, sizeof head);
+            b->used += s->arena_bytes;
+            if (s->kept) b->credit -= s->nbytes;
+            b->count = row + 1, g->taken++, counts->tensors++;
+        }
+        int due = b->count == b->capacity ||
+                  (row % g->look == g->look - 1 && !g->crowded && now() - b->opened >= g->age);
+        Py_DECREF(b);
+        Py_DECREF(s);
+        if (error) {
+            PyErr_Format(PyExc_RuntimeError, "cuMemcpyDtoDAsync: error %d", error);
+            return FAILED;
+        }
+        return due && answer(METHOD(g, "hand_over", NULL), 0) < 0 ? FAILED : TAKEN;
+    }
+}
+
+
+/* Takes a tensor, if it is one of those that the slot is for. */
+static int take(Recording *r, Slot *s, PyObject *x, PyObject *moment, Counts *counts) {
+    PyObject *kind = (PyObject *)Py_TYPE(x);
+    if (kind != tensor_type && kind != parameter_type) return NOT_HERE;
+    int same = fits(s, x);
+    if (same <= 0) return same;
+    Int address = address_of(s, x);
+    PyObject *copy = NULL;
+    if (address == NOT_CONTIGUOUS) {
+        if (!(copy = CALL(contiguous, x))) return FAILED;
+        x = copy;
+        address = address_of(s, x);
+    }
+    int done = address > 0 ? fill(r, s, address, moment, counts) : address < 0 ? FAILED : NOT_HERE;
+    if (done == OTHERWISE) {
+        PyObject *found = METHOD(r->gathering, "take_large", "OOOOO", r, s, x, moment, counts);
+        done = found ? TAKEN : FAILED;
+        Py_XDECREF(found);
+    }
+    Py_XDECREF(copy);
+    return done;
+}
