@@ -1,10 +1,18 @@
-"""Which tensors of shared objects have been recorded already, as they are now."""
+"""What is known of objects that the model is called with again and again, a cache for instance.
+
+Contents: which of their tensors have been recorded already, as they are now. OwnState: whether they are still as the
+model's own last call left them.
+"""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import nn
 
 from layertap.measure import measure, supported
 
@@ -48,3 +56,103 @@ def _mark(tensor: torch.Tensor) -> Mark | None:
     if tensor.device.type == "cpu" and not supported(tensor):
         return "fingerprint", measure(tensor).fingerprint
     return None
+
+
+DEPTH = 6
+"""Containers inside each other that are looked through."""
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """The tensors inside an object: where each is, and what shows that it is still the same."""
+
+    containers: list[tuple[Any, int]] = field(default_factory=list)
+    """Each dictionary and list inside, and its length."""
+    places: list[tuple[Any, Any, weakref.ref[torch.Tensor], int]] = field(default_factory=list)
+    """Container, key, the tensor and its version."""
+
+    def holds(self) -> bool:
+        """Whether all is as it was."""
+        return all(len(container) == length for container, length in self.containers) and all(
+            _at(container, key) is tensor() is not None and container[key]._version == version
+            for container, key, tensor, version in self.places
+        )
+
+
+class OwnState:
+    """Objects that are as the model's own last call left them: what is in them is no input of anybody else's.
+
+    >>> class Cache:
+    ...     def __init__(self):
+    ...         self.keys = [torch.ones(2)]
+    >>> own, cache = OwnState(), Cache()
+    >>> own.unchanged(cache), own.left([cache]), own.unchanged(cache)
+    (False, None, True)
+    >>> _ = cache.keys[0].zero_()
+    >>> own.unchanged(cache)
+    False
+    """
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Any, _Snapshot] = weakref.WeakKeyDictionary()
+
+    def left(self, values: Iterable[Any]) -> None:
+        """The end of a call: takes down what is in the objects that it was given, and in those that it returned."""
+        for value in values:
+            if not _is_object(value):
+                continue
+            snapshot = _Snapshot()
+            if _look(vars(value), snapshot, 0) and snapshot.places:
+                self._known[value] = snapshot
+            else:
+                self._known.pop(value, None)
+
+    def unchanged(self, value: Any) -> bool:
+        """Whether an object is as the last call left it."""
+        snapshot = self._known.get(value) if _is_object(value) else None
+        return snapshot is not None and snapshot.holds()
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+def _is_object(value: Any) -> bool:
+    """Whether it is an object with attributes of its own, that can be known again."""
+    if isinstance(value, (torch.Tensor, nn.Module, Mapping, type)) or callable(value):
+        return False
+    kind = type(value)
+    return hasattr(value, "__dict__") and hasattr(value, "__weakref__") and kind.__hash__ is object.__hash__
+
+
+def _look(container: Any, snapshot: _Snapshot, depth: int) -> bool:
+    """Adds what is in a dictionary, list or tuple; False where something in it cannot be known again."""
+    if depth >= DEPTH:
+        return False
+    if not isinstance(container, tuple):
+        snapshot.containers.append((container, len(container)))
+    for key, value in container.items() if isinstance(container, dict) else enumerate(container):
+        if isinstance(value, torch.Tensor):
+            if value.is_inference():  # it has no version that would show a write
+                return False
+            snapshot.places.append((container, key, weakref.ref(value), value._version))
+        elif type(value) in (dict, list, tuple):
+            if value and not _look(value, snapshot, depth + 1):
+                return False
+        elif _has_tensors(value) and not (_is_object(value) and _look(vars(value), snapshot, depth + 1)):
+            return False
+    return True
+
+
+def _has_tensors(value: Any) -> bool:
+    """Whether there may be tensors in it."""
+    plain = value is None or isinstance(
+        value, (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+    )
+    return not plain and not isinstance(value, type) and not callable(value)
+
+
+def _at(container: Any, key: Any) -> Any:
+    try:
+        return container[key]
+    except LookupError:
+        return None

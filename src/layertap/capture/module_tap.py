@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -47,6 +47,11 @@ _graph_task: Any = torch._C._current_graph_task_id
 
 KNOWN = "capture.known"
 """Why a tensor of a shared object, a cache for instance, is not recorded again."""
+
+UNCHANGED = "#unchanged"
+"""The leaf of an object, a cache for instance, that is as the model's own last call left it."""
+
+YES = torch.ones((), dtype=torch.int64)
 
 UNWANTED = object()
 """What `Recorder.seen` returns for a call whose output is not to be recorded."""
@@ -117,7 +122,7 @@ class ModuleTap(short_way.Tap):
     def end_call(self, token: Call | CallMoment, output: Any) -> Any:
         """Sees a call end, and takes its output."""
         recorder = self._recorder
-        if not self.tallies or not recorder.live:
+        if not recorder.live:
             return output
         call = Call((), {}, token) if isinstance(token, CallMoment) else token
         with recorder.inside(self.path):
@@ -130,6 +135,8 @@ class ModuleTap(short_way.Tap):
                         recorder.parts.unknown(self.path, self.module, leaves(seen))
             if call.share is not None or self._grad_output:
                 self._watch_outputs(call, output)
+            if not self.path and self._inputs and "input" not in self.tallies:
+                self._keep_own_state(call, output)
         return output
 
     def left_out(self, error: Exception) -> None:
@@ -203,6 +210,8 @@ class ModuleTap(short_way.Tap):
             return
         tally = self.tallies["input"] if asked else self._unasked
         tally.fired += 1
+        if not asked and not self._recorder.keep_inputs:
+            args, kwargs = self._without_own_state(args, kwargs, moment)
         own = given_directly(args, kwargs)
         for leaf in call_leaves(args, kwargs):
             if leaf.tensor is None or id(leaf.tensor) in own:
@@ -218,6 +227,27 @@ class ModuleTap(short_way.Tap):
             self.put("input", leaf, moment, tally)
             if tally.tensors > before:
                 self._recorder.contents.add(leaf.tensor, level)
+
+    def _without_own_state(self, args: Args, kwargs: Kwargs, moment: CallMoment) -> tuple[Args, Kwargs]:
+        """The arguments without objects that are as the model's own last call left them, of which that is recorded."""
+        own = self._recorder.own_state
+
+        def rest(name: str, value: Any) -> Any:
+            if not own.unchanged(value):
+                return value
+            self.put("input", Leaf(f"{name}.{UNCHANGED}", YES), moment, self._unasked)
+            return None
+
+        return (
+            tuple(rest(str(index), value) for index, value in enumerate(args)),
+            {name: rest(name, value) for name, value in kwargs.items()},
+        )
+
+    def _keep_own_state(self, call: Call, output: Any) -> None:
+        """Takes down what the call has left in the objects that it was given, or that it made."""
+        made = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else ()
+        given = {id(value): value for value in (*call.args, *call.kwargs.values(), *made)}
+        self._recorder.own_state.left(given.values())
 
     def take_parameters(self, moment: CallMoment) -> None:
         """Takes the parameters, if they are asked for, once a step."""

@@ -21,7 +21,7 @@ from layertap.artefact import artefact_of
 from layertap.capture import taps
 from layertap.capture.arming import Arming
 from layertap.capture.compiled import Uncompiled, split_compiled
-from layertap.capture.contents import Contents
+from layertap.capture.contents import Contents, OwnState
 from layertap.capture.exit_signal import keep_interrupts
 from layertap.capture.guard import Inside
 from layertap.capture.info import checking_of, computes_of, rank, run_info
@@ -110,6 +110,7 @@ class Recorder(Arming):
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
         self.contents = Contents()
         """What has been recorded of shared objects in this step."""
+        self.own_state = OwnState()
         self._receipt: Receipt | None = None
 
     # The life of a recording.
@@ -220,6 +221,7 @@ class Recorder(Arming):
             tap.release()
         self._taps.clear()
         self.contents.clear()
+        self.own_state.clear()
         self._doors, self._regions, self._model, self.flags = {}, [], None, None
 
     def __enter__(self) -> Recorder:

@@ -79,7 +79,7 @@ def available() -> bool:
 
 
 def methods_of(cls: Any, *, call: Any, forward: Any, simple: bool) -> dict[str, Any]:
-    """`__call__` and `forward` of a tapped subclass of `cls`, of which the given ones are the general form in Python."""
+    """`__call__` and `forward` of a tapped subclass of `cls`; the given ones, in Python, are their general form."""
     if not available():
         return {"__call__": call, "forward": forward}
     made = {"__call__": _tap.Call(), "forward": _tap.Forward()}
