@@ -20,6 +20,8 @@ ROLES = ("input", "output", "grad_input", "grad_output", "param", "param_grad")
 """What a module can be tapped for, in the order in which the design names them."""
 STATE = "state"
 """What a call leaves in objects that it was given, such as a cache: only where two live models are compared."""
+UNCHANGED = "#unchanged"
+"""The leaf of an object, a cache for instance, that is as the model's own last call left it, not recorded again."""
 
 _SITE = re.compile(
     r"(?P<path>[^:@]*)(?::(?P<role>" + "|".join((*ROLES, STATE)) + r")(?:\.(?P<leaf>[^:@]+))?)?(?:@(?P<call>\d+))?"

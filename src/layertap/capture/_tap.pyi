@@ -10,10 +10,7 @@ class Counts:
     dropped: int
 
 class Numbers:
-    step: int
-    end: int
-    phase: Any
-    others: Any
+    def take(self, step: int, phase: str, call: int) -> int: ...
 
 class Slot:
     shape: Any
@@ -26,7 +23,9 @@ class Slot:
     itemsize: int
     arena_bytes: int
     index: int
-    task_address: int
+    count: int
+    kind: int
+    table: int
     kept: bool
     gathers: bool
     on_device: bool

@@ -68,14 +68,20 @@ class _Snapshot:
 
     containers: list[tuple[Any, int]] = field(default_factory=list)
     """Each dictionary and list inside, and its length."""
+    links: list[tuple[Any, Any, Any]] = field(default_factory=list)
+    """Container, key, and the object or container that is there."""
     places: list[tuple[Any, Any, weakref.ref[torch.Tensor], int]] = field(default_factory=list)
     """Container, key, the tensor and its version."""
 
     def holds(self) -> bool:
         """Whether all is as it was."""
-        return all(len(container) == length for container, length in self.containers) and all(
-            _at(container, key) is tensor() is not None and container[key]._version == version
-            for container, key, tensor, version in self.places
+        return (
+            all(len(container) == length for container, length in self.containers)
+            and all(_at(container, key) is value for container, key, value in self.links)
+            and all(
+                _at(container, key) is tensor() is not None and container[key]._version == version
+                for container, key, tensor, version in self.places
+            )
         )
 
 
@@ -120,8 +126,8 @@ def _is_object(value: Any) -> bool:
     """Whether it is an object with attributes of its own, that can be known again."""
     if isinstance(value, (torch.Tensor, nn.Module, Mapping, type)) or callable(value):
         return False
-    kind = type(value)
-    return hasattr(value, "__dict__") and hasattr(value, "__weakref__") and kind.__hash__ is object.__hash__
+    own_hash = getattr(type(value), "__hash__", None)
+    return hasattr(value, "__dict__") and hasattr(value, "__weakref__") and own_hash is getattr(object, "__hash__")  # noqa: B009
 
 
 def _look(container: Any, snapshot: _Snapshot, depth: int) -> bool:
@@ -135,11 +141,11 @@ def _look(container: Any, snapshot: _Snapshot, depth: int) -> bool:
             if value.is_inference():  # it has no version that would show a write
                 return False
             snapshot.places.append((container, key, weakref.ref(value), value._version))
-        elif type(value) in (dict, list, tuple):
-            if value and not _look(value, snapshot, depth + 1):
+        elif type(value) in (dict, list, tuple) or _has_tensors(value):
+            snapshot.links.append((container, key, value))
+            inside = value if isinstance(value, (dict, list, tuple)) else vars(value) if _is_object(value) else None
+            if inside is None or not _look(inside, snapshot, depth + 1):
                 return False
-        elif _has_tensors(value) and not (_is_object(value) and _look(vars(value), snapshot, depth + 1)):
-            return False
     return True
 
 

@@ -129,7 +129,7 @@ class Gathering(short_way.Gathering):
             batch.credit += credit
             batch.reserved += credit
             if slot.plans is not self.plans:
-                slot.plans, slot.number = self.plans, self.plans.number(slot.plan)
+                slot.plans, slot.number = self.plans, self.plans.append(slot.plan)
         return slot
 
     def hand_over(self) -> None:
@@ -157,7 +157,7 @@ class Gathering(short_way.Gathering):
             batch, row = self._claim()
             buffer, at = batch.records.buffer, row * ROW_BYTES
             if slot.plans is not self.plans:
-                slot.plans, slot.number = self.plans, self.plans.number(slot.plan)
+                slot.plans, slot.number = self.plans, self.plans.append(slot.plan)
             head = (slot.number, call, recording.next_order(), batch.moment_of(moment))
             HEAD.pack_into(buffer, at, *head, LOST, -1)  # and it stays lost if the kernel cannot be launched
             if slab is None:

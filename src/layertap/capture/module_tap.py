@@ -16,6 +16,7 @@ from layertap.capture.quick import QuickWay
 from layertap.capture.sharding import marks
 from layertap.capture.taps import Args, Kwargs, known_to_calls
 from layertap.result import Note
+from layertap.site import UNCHANGED
 
 if TYPE_CHECKING:
     from layertap.capture.compiled import Region
@@ -47,9 +48,6 @@ _graph_task: Any = torch._C._current_graph_task_id
 
 KNOWN = "capture.known"
 """Why a tensor of a shared object, a cache for instance, is not recorded again."""
-
-UNCHANGED = "#unchanged"
-"""The leaf of an object, a cache for instance, that is as the model's own last call left it."""
 
 YES = torch.ones((), dtype=torch.int64)
 

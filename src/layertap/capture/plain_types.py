@@ -14,11 +14,53 @@ class Counts:
 
 
 class Numbers:
-    """The numbers of calls that are taken of one site."""
+    """The numbers of calls that are taken of one site: a second backward pass gives a call a second gradient.
 
-    step = end = 0
-    phase: Any = None
-    others: Any = None
+    >>> numbers = Numbers()
+    >>> [numbers.take(0, "eval", call) for call in (0, 1, 1, 5, 0)]
+    [0, 1, 2, 5, 6]
+    >>> numbers.take(1, "eval", 0), numbers.take(1, "eval", 0), numbers.take(0, "eval", 0)
+    (0, 1, 7)
+    """
+
+    def __init__(self) -> None:
+        # `end`: the number after all that are taken. `others`: those that are, where some below the end are free.
+        self.step, self.phase, self.end = -1, "", 0
+        self.others: set[int] | None = None
+        self._before: tuple[_Numbered, ...] = ()
+        """Of the moments before: what arrives of an older one is numbered anew."""
+        self._newest = -1
+
+    def take(self, step: int, phase: str, call: int) -> int:
+        """The number itself if it is free in this step and phase, else one after all that are taken."""
+        if step != self.step or phase != self.phase:
+            self._turn(step, phase)
+        end = self.end
+        if call == end and self.others is None:
+            self.end = end + 1
+            return call
+        if self.others is None:
+            self.others = set(range(end))
+        if call in self.others:
+            call = end
+        self.others.add(call)
+        self.end = max(end, call + 1)
+        return call
+
+    def _turn(self, step: int, phase: str) -> None:
+        before = self._before
+        self._before = ((self.step, self.phase, self.end, self.others), *before[:2])
+        self.step, self.phase, self.end, self.others = step, phase, 0, None
+        if step > self._newest:
+            self._newest = step
+            return
+        for moment in before:
+            if moment[0] == step and moment[1] == phase:
+                self.end, self.others = moment[2:]
+
+
+_Numbered = tuple[int, str, int, "set[int] | None"]
+"""Step, phase, and the numbers that are taken in it."""
 
 
 class Slot:

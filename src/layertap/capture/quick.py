@@ -7,7 +7,6 @@ them all.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,10 +82,7 @@ class QuickWay:
         level = recorder.level(plan.path, plan.role, plan.leaf, tensor, asked)
         if level.name != plan.kept or not _goes(tensor, count * tensor.element_size(), level):
             return _UNKNOWN
-        kept: dict[str, Any] = (
-            {"kept_shape": tuple(shape), "nbytes": count * tensor.element_size()} if level.keeps else {}
-        )
-        changed = replace(plan, shape=tuple(shape), count=count, **kept)
+        changed = plan.resized(tuple(shape), count, count * tensor.element_size())
         return Slot(changed, shape, like.dtype, like.device, like.numbers)
 
     def _new(self, role: str, leaf: str, tensor: torch.Tensor, tally: Tally, asked: bool) -> Any:

@@ -82,7 +82,7 @@ def methods_of(cls: Any, *, call: Any, forward: Any, simple: bool) -> dict[str, 
     """`__call__` and `forward` of a tapped subclass of `cls`; the given ones, in Python, are their general form."""
     if not available():
         return {"__call__": call, "forward": forward}
-    made = {"__call__": _tap.Call(), "forward": _tap.Forward()}
+    made: dict[str, Any] = {"__call__": _tap.Call(), "forward": _tap.Forward()}
     for name, general in (("__call__", call), ("forward", forward)):
         made[name].cls, made[name].general, made[name].simple = cls, general, simple
     return made

@@ -13,7 +13,6 @@ from layertap.capture.leaves import Leaf, parts, plain_value, reason_text
 from layertap.capture.module_tap import Call, CallMoment, ModuleTap
 from layertap.capture.pending_record import Draft, Source, Tally, dtype_name
 from layertap.capture.sharding import Parts, marked
-from layertap.capture.slots import CallNumbers
 from layertap.errors import BadArgument
 from layertap.measure import supported
 from layertap.messages import tr
@@ -55,7 +54,7 @@ class Taking(short_way.Recording):
         """The sites of which a rank holds only a part."""
         self.last_step = -1
         self._steps = 0
-        self._numbers: dict[tuple[str, str, str], CallNumbers] = {}
+        self._numbers: dict[tuple[str, str, str], short_way.Numbers] = {}
         """(path, role, leaf) → the numbers of calls that are taken."""
         self._raised = False
         self._watched: set[tuple[str, str]] = set()
@@ -129,10 +128,10 @@ class Taking(short_way.Recording):
             tally=tally,
         )
 
-    def numbers(self, path: str, role: str, leaf: str) -> CallNumbers:
+    def numbers(self, path: str, role: str, leaf: str) -> short_way.Numbers:
         """The numbers of calls that are taken of one site."""
         key = (path, role, leaf)
-        return self._numbers.get(key) or self._numbers.setdefault(key, CallNumbers())
+        return self._numbers.get(key) or self._numbers.setdefault(key, short_way.Numbers())
 
     def begin_step(self, step: int) -> None:
         """Counts a step from which something is recorded."""

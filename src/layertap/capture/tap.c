@@ -48,6 +48,16 @@ static PyObject *module_take(PyObject *Py_UNUSED(module), PyObject *const *a, Py
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
+static PyObject *numbers_take(PyObject *self, PyObject *const *a, Py_ssize_t n) {
+    if (n != 3) {
+        PyErr_SetString(PyExc_TypeError, "take(step, phase, call)");
+        return NULL;
+    }
+    Int step = PyLong_AsLongLong(a[0]), call = PyLong_AsLongLong(a[2]);
+    Int number = PyErr_Occurred() ? -1 : take_number((Numbers *)self, step, a[1], call);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(number);
+}
+
 static PyObject *part_close(PyObject *self, PyObject *Py_UNUSED(none)) {
     close_segment((Part *)self);
     Py_RETURN_NONE;
@@ -88,7 +98,8 @@ static PyObject *recording_next(PyObject *self, PyObject *Py_UNUSED(none)) {
     }
 
 OBJECTS(Counts, NULL)
-OBJECTS(Numbers, &o->phase, &o->others)
+#define TAKEN_OBJECTS(t) &o->t.phase, &o->t.others
+OBJECTS(Numbers, TAKEN_OBJECTS(now), TAKEN_OBJECTS(before[0]), TAKEN_OBJECTS(before[1]), TAKEN_OBJECTS(before[2]))
 OBJECTS(Slot, &o->shape, &o->dtype, &o->device, &o->numbers, &o->plans)
 OBJECTS(Part, &o->segments)
 OBJECTS(Batch, &o->moment, &o->part)
@@ -107,12 +118,12 @@ OBJECTS(Method, &o->cls, &o->general)
 
 static PyMemberDef Counts_members[] = {WHOLE(Counts, fired), WHOLE(Counts, tensors), WHOLE(Counts, direct),
                                        WHOLE(Counts, recomputed), WHOLE(Counts, dropped), {0}};
-static PyMemberDef Numbers_members[] = {WHOLE(Numbers, step), WHOLE(Numbers, end), OBJECT(Numbers, phase),
-                                        OBJECT(Numbers, others), {0}};
+static PyMemberDef Numbers_members[] = {{0}};
 static PyMemberDef Slot_members[] = {
     OBJECT(Slot, shape), OBJECT(Slot, dtype), OBJECT(Slot, device), OBJECT(Slot, numbers), OBJECT(Slot, plans),
     WHOLE(Slot, number), WHOLE(Slot, nbytes), WHOLE(Slot, itemsize), WHOLE(Slot, arena_bytes), WHOLE(Slot, index),
-    WHOLE(Slot, task_address), FLAG(Slot, kept), FLAG(Slot, gathers), FLAG(Slot, on_device), FLAG(Slot, large), {0}};
+    {"count", T_LONGLONG, offsetof(Slot, task.count), 0, NULL},
+    {"kind", T_LONGLONG, offsetof(Slot, task.kind), 0, NULL}, {"table", T_ULONGLONG, offsetof(Slot, task.table), 0, NULL}, FLAG(Slot, kept), FLAG(Slot, gathers), FLAG(Slot, on_device), FLAG(Slot, large), {0}};
 static PyMemberDef Part_members[] = {WHOLE(Part, address), WHOLE(Part, stream), WHOLE(Part, index),
                                      OBJECT(Part, segments), WHOLE(Part, begin), WHOLE(Part, end), {0}};
 static PyMemberDef Batch_members[] = {
@@ -172,6 +183,7 @@ static PyObject *begin_in_process(PyObject *self, PyObject *Py_UNUSED(none)) {
 #define FAST(name, function) {name, (PyCFunction)(void (*)(void))function, METH_FASTCALL, NULL}
 #define PLAIN(name, function) {name, function, METH_NOARGS, NULL}
 static PyMethodDef none_methods[] = {{0}};
+static PyMethodDef Numbers_methods[] = {FAST("take", numbers_take), {0}};
 static PyMethodDef Part_methods[] = {PLAIN("close_segment", part_close), {0}};
 static PyMethodDef Batch_methods[] = {PLAIN("claim", batch_claim), {0}};
 static PyMethodDef Recording_methods[] = {PLAIN("next_order", recording_next), PLAIN("of_this_process", of_this_process),
@@ -183,9 +195,10 @@ enum { METHOD_DESCRIPTOR = 1 << 17 };
 
 static PyTypeObject *make_type(PyObject *module, const char *name, int size, void *traverse, void *clear, void *dealloc,
                                PyMemberDef *members, PyMethodDef *methods, PyType_Slot more, int flags) {
+    PyType_Slot got = {flags ? Py_tp_descr_get : 0, call_get};
     PyType_Slot slots[] = {
         {Py_tp_new, PyType_GenericNew}, {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, {Py_tp_dealloc, dealloc},
-        {Py_tp_members, members},       {Py_tp_methods, methods},   more,                 {0, NULL}};
+        {Py_tp_members, members},       {Py_tp_methods, methods},   more,                 got, {0, NULL}};
     PyType_Spec spec = {name, size, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC | flags, slots};
     PyObject *type = PyType_FromSpec(&spec);
     if (type && PyModule_AddObject(module, strrchr(name, '.') + 1, (Py_INCREF(type), type))) return NULL;
@@ -241,7 +254,7 @@ PyMODINIT_FUNC PyInit__tap(void) {
     make_type(module, "layertap.capture._tap." name, sizeof(type), type##_traverse, type##_clear, type##_dealloc,       \
               type##_members, methods, more, flags)
 #define TYPE(type, methods, more) NAMED(#type, type, methods, more, 0)
-    if (!TYPE(Counts, none_methods, none) || !TYPE(Numbers, none_methods, none) || !TYPE(Slot, none_methods, none) ||
+    if (!TYPE(Counts, none_methods, none) || !TYPE(Numbers, Numbers_methods, none) || !TYPE(Slot, none_methods, none) ||
         !TYPE(Part, Part_methods, none) || !TYPE(Batch, Batch_methods, none) || !TYPE(Gathering, none_methods, none) ||
         !TYPE(Recording, Recording_methods, getset) || !TYPE(Tap, Tap_methods, none) ||
         !TYPE(UnderWay, none_methods, none) || !NAMED("Call", Method, none_methods, called, METHOD_DESCRIPTOR) ||

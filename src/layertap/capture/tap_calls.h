@@ -232,3 +232,9 @@ static PyObject *forward_get(PyObject *self, PyObject *module, PyObject *owner) 
     descrgetfunc general = (descrgetfunc)PyType_GetSlot(Py_TYPE(method->general), Py_tp_descr_get);
     return general(method->general, module, owner);
 }
+
+/* `module.__call__`, looked up and kept: the method in Python. */
+static PyObject *call_get(PyObject *self, PyObject *module, PyObject *owner) {
+    Method *method = (Method *)self;
+    return ((descrgetfunc)PyType_GetSlot(Py_TYPE(method->general), Py_tp_descr_get))(method->general, module, owner);
+}

@@ -19,14 +19,22 @@ typedef struct { int32_t plan, call; int64_t order; int32_t moment, source; int6
 /* The counts behind a line of the receipt. */
 typedef struct { PyObject_HEAD Int fired, tensors, direct, recomputed, dropped; } Counts;
 
-/* The numbers of calls that are taken of one site (slots.py has the rare cases). */
-typedef struct { PyObject_HEAD Int step, end; PyObject *phase, *others; } Numbers;
+/* The numbers of calls that are taken in a step and phase: all below `end`, or the `others` where some of these are free. */
+typedef struct { Int step, end; PyObject *phase, *others; } Taken;
+
+/* The numbers of calls that are taken of one site, now and in the moments before. */
+enum { BEFORE = 3 };
+typedef struct { PyObject_HEAD Int newest; Taken now, before[BEFORE]; } Numbers;
+
+/* A tensor to be measured, as onepass.c has it. */
+typedef struct { uint64_t x; int64_t count, kind; uint64_t table, out; } Task;
 
 /* One role and leaf of one module, for tensors of one shape, dtype and device. */
 typedef struct {
     PyObject_HEAD
     PyObject *shape, *dtype, *device, *numbers, *plans;
-    Int number, nbytes, itemsize, arena_bytes, index, task_address;
+    Int number, nbytes, itemsize, arena_bytes, index;
+    Task task;
     char kept, gathers, on_device, large;
 } Slot;
 
@@ -161,13 +169,56 @@ static Int address_of(const Slot *s, PyObject *x) {
     return from * s->itemsize + s->nbytes <= room ? begin : 0;
 }
 
-/* The number of this call, or -1 with an error. */
+/* Goes on to another step or phase; what arrives of an older one is numbered on from where it was. */
+static int turn(Numbers *n, Int step, PyObject *phase) {
+    Taken next = {step, 0, phase, NULL};
+    int older = step <= n->newest;
+    for (int i = 0; older && i < BEFORE; i++) {
+        Taken *t = &n->before[i];
+        int same = t->phase && t->step == step ? PyObject_RichCompareBool(t->phase, phase, Py_EQ) : 0;
+        if (same < 0) return -1;
+        if (same) next.end = t->end, next.others = t->others;
+    }
+    Py_INCREF(phase), Py_XINCREF(next.others);
+    Taken last = n->before[BEFORE - 1];
+    memmove(n->before + 1, n->before, sizeof *n->before * (BEFORE - 1));
+    n->before[0] = n->now, n->now = next;
+    n->newest = older ? n->newest : step;
+    Py_XDECREF(last.phase), Py_XDECREF(last.others);
+    return 0;
+}
+
+/* The number itself if it is free in this step and phase, else one after all that are taken; -1 with an error. */
+static Int take_number(Numbers *n, Int step, PyObject *phase, Int call) {
+    if (!n->now.phase || step != n->now.step || (phase != n->now.phase && PyObject_RichCompareBool(phase, n->now.phase, Py_NE)))
+        if (turn(n, step, phase)) return -1;
+    Taken *t = &n->now;
+    if (call == t->end && !t->others) return t->end++;
+    if (!t->others) {
+        if (!(t->others = PySet_New(NULL))) return -1;
+        for (Int i = 0; i < t->end; i++) {
+            PyObject *number = PyLong_FromLongLong(i);
+            int failed = !number || PySet_Add(t->others, number);
+            Py_XDECREF(number);
+            if (failed) return -1;
+        }
+    }
+    PyObject *number = PyLong_FromLongLong(call);
+    int there = number ? PySet_Contains(t->others, number) : -1;
+    if (there > 0) {
+        call = t->end;
+        Py_DECREF(number);
+        number = PyLong_FromLongLong(call);
+    }
+    int failed = there < 0 || !number || PySet_Add(t->others, number);
+    Py_XDECREF(number);
+    t->end = call >= t->end ? call + 1 : t->end;
+    return failed ? -1 : call;
+}
+
 static Int number_call(PyObject *numbers, PyObject *moment) {
-    Numbers *n = (Numbers *)numbers;
-    PyObject *phase = PyTuple_GetItem(moment, 4);
     Int call = PyLong_AsLongLong(PyTuple_GetItem(moment, 0)), step = PyLong_AsLongLong(PyTuple_GetItem(moment, 1));
-    if (step == n->step && phase == n->phase && call == n->end && n->others == Py_None) return n->end++;
-    return number_of(METHOD(numbers, "take", "LOL", step, phase, call));
+    return PyErr_Occurred() ? -1 : take_number((Numbers *)numbers, step, PyTuple_GetItem(moment, 4), call);
 }
 
 /* The number of a moment in the batch, or -1 with an error. */
@@ -258,7 +309,7 @@ static int fill(Recording *r, Slot *s, Int address, PyObject *moment, Counts *co
         char *at = (char *)(intptr_t)(b->address + row * b->row_bytes);
         int error = 0;
         if (!s->gathers) {
-            measure_one((const char *)(intptr_t)address, (const void *)(intptr_t)s->task_address, NULL, at + sizeof(Head));
+            measure_one((const char *)(intptr_t)address, &s->task, NULL, at + sizeof(Head));
         } else if (s->on_device) {
             error = copy_on_device((uint64_t)(part->address + source), (uint64_t)address, (size_t)s->nbytes,
                                    (void *)(intptr_t)part->stream);

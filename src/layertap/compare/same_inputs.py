@@ -14,7 +14,7 @@ from layertap.measure.floats import FORMATS
 from layertap.measure.sketch import relative_l2
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.site import Record
+from layertap.site import UNCHANGED, Record
 from layertap.store import Run
 
 
@@ -64,6 +64,11 @@ def _differs(pair: InputPair, trim: Trim | None) -> Iterator[_InputDoubt]:
             yield _InputDoubt(text, harmless=True)
         elif trim is None or "mask" not in item.name:
             yield _InputDoubt(Note("comparable.only_given", side=side, called=_called(item)))
+        return
+    if one.unchanged != other.unchanged:
+        own, side = (one, "reference") if one.unchanged else (other, "candidate")
+        name = own.name.removesuffix(f".{UNCHANGED}")
+        yield _InputDoubt(Note("comparable.own_state", name=name, side=side), harmless=True)
         return
     a, b = one.record, other.record
     if a is not None and b is not None and (a.fingerprint, a.dtype, a.shape) == (b.fingerprint, b.dtype, b.shape):

@@ -53,6 +53,14 @@ class RecordPlan:
         """Without the number of a call."""
         return str(Site(path=self.path, role=self.role, leaf=self.leaf))
 
+    def resized(self, shape: tuple[int, ...], count: int, nbytes: int) -> RecordPlan:
+        """The same for a tensor of another shape. A cache grows at each step, and `replace` takes longer."""
+        made = object.__new__(RecordPlan)
+        vars(made).update(vars(self), shape=shape, count=count)
+        if self.nbytes:
+            vars(made).update(kept_shape=shape, nbytes=nbytes)
+        return made
+
     @property
     def room(self) -> int:
         """Bytes that a record of it takes in a parquet file, at most."""
@@ -80,6 +88,11 @@ class Plans:
             found = self._numbers[plan] = len(self.all)
             self.all.append(plan)
         return found
+
+    def append(self, plan: RecordPlan) -> int:
+        """A number for a plan, without a look whether an equal one has one."""
+        self.all.append(plan)
+        return len(self.all) - 1
 
     def table(self) -> Any:
         """One row a plan, in columns of `SCHEMA` and `count`, `nbytes`."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layertap.compare.align.moments import Labels, StepMoment, pair_moments
-from layertap.site import Record
+from layertap.site import UNCHANGED, Record
 from layertap.store import Run
 from layertap.store.dtype import to_numpy
 
@@ -39,6 +39,11 @@ class Input:
         dtype = str(self.values.dtype) if self.record is None and self.values is not None else ""
         dtype = self.record.dtype if self.record is not None else dtype
         return not dtype.startswith(("float", "bfloat", "complex"))
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether it says of an object, a cache for instance, that it is as the model's own last call left it."""
+        return self.name.endswith(f".{UNCHANGED}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -129,6 +134,27 @@ def _told(run: Run) -> list[Input]:
 
 
 def _pair(ours: list[Input], theirs: list[Input]) -> list[InputPair]:
+    told: list[InputPair] = []
+    for item in [item for item in ours if item.unchanged]:
+        told += [(item, other) for other in _taken(theirs, item)[:1]]
+    for item in [item for item in theirs if item.unchanged]:
+        told += [(other, item) for other in _taken(ours, item)[:1]]
+    ours = [item for item in ours if not any(item is one for one, _ in told)]
+    theirs = [item for item in theirs if not any(item is other for _, other in told)]
+    return told + _pair_by_name(ours, theirs)
+
+
+def _taken(others: list[Input], own: Input) -> list[Input]:
+    """What the other side recorded of an object that is unchanged on this side; taken out of its inputs."""
+    inside = own.name.removesuffix(UNCHANGED)
+    found = [item for item in others if item.name.startswith(inside) and item.call == own.call]
+    if any(item.unchanged for item in found):
+        return []
+    others[:] = [item for item in others if not any(item is other for other in found)]
+    return found
+
+
+def _pair_by_name(ours: list[Input], theirs: list[Input]) -> list[InputPair]:
     by_name = {(item.name, item.call): item for item in theirs}
     pairs: list[InputPair] = []
     left = []

@@ -41,6 +41,9 @@ MESSAGES = {
         "only the {side} had {called} as an input; they count from 0, as they do when none are given"
     ),
     "comparable.only_rounding": "{text}: no more than rounding",
+    "comparable.own_state": (
+        "`{name}` is as the {side}'s own last call left it, so it was not recorded again and is not compared"
+    ),
     "comparable.partial": "{name}: partial; {problem}{more}",
     "comparable.placebo": (
         "the candidate is the reference: all {count} tensors are bit-identical; the change between them "

@@ -35,6 +35,7 @@ MESSAGES = {
     "comparable.only_given_mask": "只有{side}侧有输入 {called}；它不遮挡任何位置",
     "comparable.only_given_positions": "只有{side}侧有输入 {called}；它从 0 开始计数，与不给出时相同",
     "comparable.only_rounding": "{text}：不超过舍入误差",
+    "comparable.own_state": "`{name}` 与{side}侧上一次调用结束时相同，因此未再次记录，也不比较",
     "comparable.partial": "{name}：不完整；{problem}{more}",
     "comparable.placebo": "候选就是参考：全部 {count} 个张量逐位相同；两者之间的改动没有生效或没有执行{more}",
     "comparable.prefix_equal": "；前 {length} 个相同，但无法证明其余是填充",
