@@ -35,7 +35,7 @@ class Compiled:
     """In the place of a kernel: each launch is compiled, for the arguments that it has."""
 
     def __init__(self, function, capability):
-        self.function, self.capability, self.parameters = function, capability, []
+        self.function, self.capability, self.parameters, self.layouts = function, capability, [], set()
 
     def __getitem__(self, grid):
         assert all(number > 0 for number in grid)
@@ -55,6 +55,7 @@ class Compiled:
         aligned = {(at,): [["tt.divisibility", 16]] for at, is_tensor in enumerate(tensors) if is_tensor}
         target = GPUTarget("cuda", self.capability, 32)
         made = compiled(ASTSource(self.function, signature, named, aligned), target=target, options=options)
+        self.layouts |= set(_layouts(made.asm["ttgir"]))
         ptx = made.asm["ptx"].split(".entry")[1].split(")")[0]
         found = re.findall(r"\.param \.(\w+)", ptx)
         assert found[: len(types)] == ["u64" if kind[0] == "*" or kind == "i64" else "u32" for kind in types]
@@ -62,6 +63,14 @@ class Compiled:
         assert len(found) <= len(types) + SPARE
         assert not made.metadata.global_scratch_size, "Prepared gives a kernel no memory of its own"
         self.parameters.append(found)
+
+
+def _layouts(ttgir):
+    """How the tensors are laid out that inline assembly makes."""
+    named = dict(re.findall(r"^(#\w+) = (.*)$", ttgir, re.MULTILINE))
+    for kinds in re.findall(r"elementwise_inline_asm.*-> (.*)", ttgir):
+        for name in re.findall(r"#blocked\w*", kinds):
+            yield named[name]
 
 
 def _whole(number):
@@ -83,7 +92,9 @@ def capability(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int8", "float8_e4m3fn"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "float16", "float64", "int8", "uint8", "float8_e4m3fn", "float8_e5m2"]
+)
 def test_the_kernel_compiles(monkeypatch, capability, dtype):
     measure, finish = put_in(monkeypatch, kernel, capability, "_measure", "_finish_all")
     x, slabs = torch.zeros(70_000).to(getattr(torch, dtype)), torch.zeros((2, SLAB_BYTES), dtype=torch.uint8)
@@ -93,6 +104,10 @@ def test_the_kernel_compiles(monkeypatch, capability, dtype):
     deferred.finish()
     assert len(measure.parameters) == 2
     assert len(finish.parameters) == 1
+    # What goes through the tensor cores counts on the thread that has a number, as tests/measure/ptx.py does.
+    rows_are_threads = "sizePerThread = [1, 2], threadsPerWarp = [32, 1], warpsPerCTA = [16, 1], order = [1, 0]"
+    assert all(rows_are_threads in layout for layout in measure.layouts), measure.layouts
+    assert bool(measure.layouts) == (capability >= 90 and dtype != "float32")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,8 @@ def differences(x: torch.Tensor, slab: torch.Tensor) -> list[str]:
 def main() -> None:
     from layertap.measure import kernel
 
-    kernel._CHUNK = 2  # so that small tensors have several chunks a program, some to be read again
+    # So that small tensors have several chunks a program, some to be read again.
+    kernel.GEOMETRY = {kind: replace(geometry, rows=4, chunk=2) for kind, geometry in kernel.GEOMETRY.items()}
     found: dict[str, list[str]] = {}
     for kind, count in CASES:
         for flavour in FLAVOURS if count > TILE and kind in ("float32", "bfloat16", "float64") else FLAVOURS[1:2]:
@@ -138,7 +140,27 @@ def main() -> None:
     deferred.finish()
     for (kind, count), x, slab in zip(cases, xs, slabs, strict=True):
         found[f"{kind}[{count}] deferred"] = differences(x, slab)
+    found.update(packed(kernel))
     print(json.dumps(found))
+
+
+def packed(kernel: Any) -> dict[str, list[str]]:
+    """What is done by instructions of Hopper chips, which numpy does here."""
+    from ptx import teach
+    from triton.runtime import interpreter
+
+    done = teach(interpreter)
+    kernel._hopper = lambda device: True
+    found = {}
+    for kind, geometry in kernel.GEOMETRY.items():
+        if geometry.packed:
+            for flavour in FLAVOURS if kind in ("bfloat16", "float16") else FLAVOURS[1:3]:
+                before, count = len(done), 9 * TILE + LANES + 9
+                x, slab = tensor(kind, count, flavour), torch.full((SLAB_BYTES,), 0xAA, dtype=torch.uint8)
+                kernel.launch(x, slab)
+                wrong = differences(x, slab)
+                found[f"{kind}[{count}] {flavour}, packed"] = wrong if len(done) > before else ["not packed"]
+    return found
 
 
 @pytest.mark.slow
@@ -148,6 +170,7 @@ def test_the_kernel_computes_the_definition_for_all_dtypes_and_sizes() -> None:
 
     found = interpreted(__file__)
     assert len(found) > len(CASES)
+    assert sum("packed" in case for case in found) == 22
     assert {case: wrong for case, wrong in found.items() if wrong} == {}
 
 

@@ -13,6 +13,7 @@
     fingerprint.py       of bytes in memory or a file, without torch; rows.py: of the rows of a batch
     floats.py, float8.py number formats; dense.py: the numbers of a tensor of any layout
     fused.py, bits.py    the fused kernel, and what kernels share; launching.py: how they are launched
+    packed.py, wide.py   what it does otherwise on a Hopper chip: numbers of 8 and 16 bits, and of 64
     plain.py             any device, with torch's own operations; also the CPU where no compiler was at hand
 
 Nothing here imports torch until a tensor is measured.

@@ -5,9 +5,11 @@ kernel.py launches it and says why it is built so; bits.py decodes the elements.
 
 from __future__ import annotations
 
-from layertap.measure.bits import FOUND, half, hash_of, jit, two, value_of, word_of
+from layertap.measure.bits import FOUND, hash_of, jit, value_of, word_of
 from layertap.measure.definition import BUCKETS, FIRST, LANE_SEED, LANES, ROW_SEED
+from layertap.measure.packed import byte_chunk, float_chunk
 from layertap.measure.slab import COUNTS, HEAD, PRINT, SKETCH, SUMS
+from layertap.measure.wide import wide_chunk
 
 if FOUND:
     import triton.language as tl
@@ -30,23 +32,10 @@ if FOUND:
 
 
 @jit
-def _add(value, word, weight, shift, sum1, sum2, sum_abs, fingerprint, sketch):  # type: ignore[no-untyped-def]
-    off = value - shift
-    signed = (value.to(tl.uint32, bitcast=True) ^ (weight & 0x80000000)).to(tl.float32, bitcast=True)
-    return (
-        sum1 + tl.sum(off, axis=1),
-        sum2 + tl.sum(off * off, axis=1),
-        sum_abs + tl.sum(tl.abs(value), axis=1),
-        fingerprint + tl.sum(weight.to(tl.uint64) * word, axis=1),
-        sketch + signed,
-    )
-
-
-@jit
-def _exact(x, row, count, lane, lane_hash, shift, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
+def _exact(x, row, count, lane, lane_hash, live, shift, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
     """One row in float64, each value looked at: sums, extremes and counts a group; fingerprint; signed values."""
     start = tl.cast(row, tl.int64) * _L
-    inside = lane < tl.minimum(count - start, _L).to(tl.int32)
+    inside = live[:, None] & (lane < tl.minimum(count - start, _L).to(tl.int32))
     bits = tl.load(x + start + lane, mask=inside, other=0)
     value = value_of(bits, KIND)
     weight = hash_of(row, _ROW_SEED) * lane_hash
@@ -81,6 +70,61 @@ def _exact(x, row, count, lane, lane_hash, shift, KIND: tl.constexpr):  # type: 
 
 
 @jit
+def _plain_chunk(  # type: ignore[no-untyped-def]
+    x, first, stop, step, left, lane, live, lane_hash, shift, KIND: tl.constexpr, ROWS: tl.constexpr
+):
+    """Of whole tiles, as if all were finite: sums, of squares, of sizes; extremes, zeros; fingerprint; sketch."""
+    WIDE: tl.constexpr = KIND == "float64"
+    sum1 = tl.zeros([lane.shape[0]], shift.dtype)
+    sum2, sum_abs = sum1, sum1
+    low, high = sum1 + _BIG, sum1 - _BIG
+    zero = tl.zeros([lane.shape[0]], tl.int32)
+    fingerprint = tl.zeros([lane.shape[0]], tl.uint64)
+    sketch = tl.zeros(lane.shape, tl.float32)
+    if WIDE:  # two words an element; all lanes of a program are in the same half of the row, so in one row of words
+        second = (2 * left >= _L).to(tl.int32)
+        even_hash = hash_of(2 * lane - _L * second, _LANE_SEED)
+        odd_hash = hash_of(2 * lane + 1 - _L * second, _LANE_SEED)
+    for tile in range(first, stop, step):
+        for part in tl.static_range(ROWS):
+            row = tile * ROWS + part
+            bits = tl.load(x + tl.cast(row, tl.int64) * _L + lane, mask=live[:, None], other=0)
+            value = value_of(bits, KIND)
+            weight = hash_of(row, _ROW_SEED) * lane_hash
+            if WIDE:
+                word_row = hash_of(2 * row + second, _ROW_SEED)
+                whole = bits.to(tl.uint64, bitcast=True)
+                terms = (word_row * even_hash).to(tl.uint64) * (whole & 0xFFFFFFFF)
+                terms += (word_row * odd_hash).to(tl.uint64) * (whole >> 32)
+            else:
+                terms = weight.to(tl.uint64) * word_of(bits)
+            off = value - shift
+            sum1 += tl.sum(off, axis=1)
+            sum2 += tl.sum(off * off, axis=1)
+            sum_abs += tl.sum(tl.abs(value), axis=1)
+            low = tl.minimum(low, tl.min(value, axis=1))
+            high = tl.maximum(high, tl.max(value, axis=1))
+            zero += tl.sum((value == 0).to(tl.int32), axis=1)
+            fingerprint += tl.sum(terms, axis=1)
+            signed = value.to(tl.float32).to(tl.uint32, bitcast=True) ^ (weight & 0x80000000)
+            sketch += signed.to(tl.float32, bitcast=True)
+    return tl.where(live, sum1, 0.0), sum2, tl.where(live, sum_abs, 0.0), low, high, zero, fingerprint, sketch
+
+
+@jit
+def _both(  # type: ignore[no-untyped-def]
+    a0, b0, c0, d0, e0, f0, g0, h0, low0, high0, a1, b1, c1, d1, e1, f1, g1, h1, low1, high1
+):
+    low, high = tl.minimum(low0, low1), tl.maximum(high0, high1)
+    return a0 + a1, b0 + b1, c0 + c1, d0 + d1, e0 + e1, f0 + f1, g0 + g1, h0 + h1, low, high
+
+
+@jit
+def _both_sums(a0, b0, a1, b1):  # type: ignore[no-untyped-def]
+    return a0 + a1, b0 + b1
+
+
+@jit
 def _measure(  # type: ignore[no-untyped-def]
     x,
     slab,
@@ -93,40 +137,49 @@ def _measure(  # type: ignore[no-untyped-def]
     CHUNK: tl.constexpr,
     GROUPS: tl.constexpr,
     VECTOR: tl.constexpr,
-    PAIRS: tl.constexpr,
+    SLICES: tl.constexpr,
+    PACKED: tl.constexpr,
     STAGES: tl.constexpr,
     N: tl.constexpr,
     DEFER: tl.constexpr,
-    WIDE: tl.constexpr,
 ):
-    """`full` tiles are whole; what is left of `count` after them, less than a tile, goes through the exact path."""
+    """`full` tiles are whole; the rows after them, less than a tile, go through the exact path.
+
+    A program has one slice of the lanes of its rows, so that few enough lanes belong to a thread.
+    """
+    WIDTH: tl.constexpr = _L // SLICES
+    BYTE: tl.constexpr = x.dtype.element_ty == tl.uint8
     pid, programs = tl.program_id(0), tl.num_programs(0)
+    worker, workers, left = pid // SLICES, programs // SLICES, pid % SLICES * WIDTH
     group = tl.arange(0, GROUPS)
-    lane = group[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
-    if PAIRS:
-        pairs = x.to(tl.pointer_type(tl.uint32))
-        pair = group[:, None] * (VECTOR // 2) + tl.arange(0, VECTOR // 2)[None, :]
-        even_hash, odd_hash = hash_of(2 * pair, _LANE_SEED), hash_of(2 * pair + 1, _LANE_SEED)
-        lane_hash = tl.reshape(tl.join(even_hash, odd_hash), [GROUPS, VECTOR])
+    lane = left + group[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+    live = group < WIDTH // VECTOR  # 4016 lanes in 4096: the last threads idle
+    if PACKED and KIND != "float64":
+        quad = group[:, None] * VECTOR + tl.arange(0, VECTOR // 4)[None, :] * 4
+        hash0, hash1 = hash_of(quad, _LANE_SEED), hash_of(quad + 1, _LANE_SEED)
+        hash2, hash3 = hash_of(quad + 2, _LANE_SEED), hash_of(quad + 3, _LANE_SEED)
+        lane_hash = tl.reshape(tl.join(tl.join(hash0, hash2), tl.join(hash1, hash3)), [GROUPS, VECTOR])
     else:
         lane_hash = hash_of(lane, _LANE_SEED)
-    live = group < _L // VECTOR  # 4016 lanes in 4096: the last threads idle, and what they add up is dropped
 
-    # Sums of squares cancel when the mean is large beside the spread, so each program subtracts the mean of its first
-    # row, which is near enough to the mean of the rest.
-    start = tl.cast(pid, tl.int64) * (ROWS * _L)
-    inside = lane < tl.minimum(count - start, _L).to(tl.int32)
-    opening = value_of(tl.load(x + start + lane, mask=inside, other=0), KIND)
-    finite = inside & (tl.abs(opening) < _BIG)
-    number = tl.sum(tl.sum(finite.to(tl.int32), axis=1), axis=0)
-    total = tl.sum(tl.sum(tl.where(finite, opening, 0.0).to(tl.float64), axis=1), axis=0)
-    shift = (total / tl.maximum(number, 1).to(tl.float64)).to(opening.dtype)
+    if PACKED and BYTE:
+        shift = tl.cast(0.0, tl.float32)  # the sums are exact, or nearly
+    else:
+        # Sums of squares cancel when the mean is large beside the spread, so each program subtracts the mean of its
+        # first row, which is near enough to the mean of the rest.
+        start = tl.cast(worker, tl.int64) * (ROWS * _L)
+        inside = live[:, None] & (lane < tl.minimum(count - start, _L).to(tl.int32))
+        opening = value_of(tl.load(x + start + lane, mask=inside, other=0), KIND)
+        finite = inside & (tl.abs(opening) < _BIG)
+        opened = tl.sum(tl.where(finite, opening, 0.0).to(tl.float64), axis=1)
+        total, number = tl.reduce((opened, tl.sum(finite.to(tl.int32), axis=1)), 0, _both_sums)
+        shift = (total / tl.maximum(number, 1).to(tl.float64)).to(opening.dtype)
 
     sum1 = tl.zeros([GROUPS], tl.float64)  # of the differences from shift
     sum2 = tl.zeros([GROUPS], tl.float64)  # of their squares
     sum_abs = tl.zeros([GROUPS], tl.float64)
-    low = tl.full([GROUPS], _BIG, opening.dtype)
-    high = tl.full([GROUPS], -_BIG, opening.dtype)
+    low = tl.full([GROUPS], _BIG, shift.dtype)
+    high = tl.full([GROUPS], -_BIG, shift.dtype)
     zero = tl.zeros([GROUPS], tl.int32)
     nan = tl.zeros([GROUPS], tl.int32)
     pos = tl.zeros([GROUPS], tl.int32)
@@ -134,123 +187,63 @@ def _measure(  # type: ignore[no-untyped-def]
     fingerprint = tl.zeros([GROUPS], tl.uint64)
     sketch = tl.zeros([GROUPS, VECTOR], tl.float32)
 
-    TWO: tl.constexpr = "bf16x2" if KIND == "bfloat16" else "f16x2"
-    IS_ZERO: tl.constexpr = "set.eq." + TWO + "." + TWO + " t, $2, z; "
-    ZEROS: tl.constexpr = "{ .reg .b32 t, z; mov.b32 z, 0; " + IS_ZERO + "add.rn." + TWO + " $0, $1, t; }"
-    tiles = (count + (ROWS * _L - 1)) // (ROWS * _L)
-    tail = full % programs == pid  # the program that has the tile after the whole ones
-    first = pid
-    if WIDE:
-        # Doubles have no fast and exact sums, but looking at each value takes twice as long as all the rest: so it is
-        # done only where the sums show that something was not finite.
-        second = (2 * lane >= _L).to(tl.int32)
-        even_word = hash_of(2 * lane - _L * second, _LANE_SEED)
-        odd_word = hash_of(2 * lane + 1 - _L * second, _LANE_SEED)
-        for tile in range(pid, full, programs):
-            for step in tl.static_range(ROWS):
-                row = tile * ROWS + step
-                bits = tl.load(x + tl.cast(row, tl.int64) * _L + lane, mask=live[:, None], other=0)
-                value = value_of(bits, KIND)
-                off = value - shift
-                whole = bits.to(tl.uint64, bitcast=True)
-                word_row = tl.where(second == 1, hash_of(2 * row + 1, _ROW_SEED), hash_of(2 * row, _ROW_SEED))
-                terms = (word_row * even_word).to(tl.uint64) * (whole & 0xFFFFFFFF)
-                terms += (word_row * odd_word).to(tl.uint64) * (whole >> 32)
-                weight = hash_of(row, _ROW_SEED) * lane_hash
-                single = value.to(tl.float32).to(tl.uint32, bitcast=True) ^ (weight & 0x80000000)
-                sum1 += tl.sum(off, axis=1)
-                sum2 += tl.sum(off * off, axis=1)
-                sum_abs += tl.sum(tl.abs(value), axis=1)
-                low = tl.minimum(low, tl.min(value, axis=1))
-                high = tl.maximum(high, tl.max(value, axis=1))
-                zero += tl.sum((value == 0).to(tl.int32), axis=1)
-                fingerprint += tl.sum(terms, axis=1)
-                sketch += single.to(tl.float32, bitcast=True)
-        first = tl.where(tail, full, tiles)
-        if tl.min(((sum2 < 1e70) | (live == 0)).to(tl.int32), axis=0) == 0:
-            first = pid
-            sum1 = tl.zeros([GROUPS], tl.float64)
-            sum2 = tl.zeros([GROUPS], tl.float64)
-            sum_abs = tl.zeros([GROUPS], tl.float64)
-            low = tl.full([GROUPS], _BIG, opening.dtype)
-            high = tl.full([GROUPS], -_BIG, opening.dtype)
-            zero = tl.zeros([GROUPS], tl.int32)
-            fingerprint = tl.zeros([GROUPS], tl.uint64)
-            sketch = tl.zeros([GROUPS, VECTOR], tl.float32)
-    for chunk in range(first, tiles, programs * CHUNK):
-        stop = tl.minimum(chunk + programs * CHUNK, tiles)
-        redo = chunk
-        if not EXACT:
-            c_sum1 = tl.zeros([GROUPS], tl.float32)
-            c_sum2 = tl.zeros([GROUPS], tl.float32)
-            c_abs = tl.zeros([GROUPS], tl.float32)
-            if PAIRS:
-                c_low = tl.full([GROUPS, VECTOR // 2], 0x7F807F80 if KIND == "bfloat16" else 0x7C007C00, tl.uint32)
-                c_high = tl.full([GROUPS, VECTOR // 2], 0xFF80FF80 if KIND == "bfloat16" else 0xFC00FC00, tl.uint32)
-                c_zero = tl.zeros([GROUPS, VECTOR // 2], tl.uint32)
-                c_sketch = tl.zeros([GROUPS, VECTOR // 2], tl.float32)
-                c_odd = tl.zeros([GROUPS, VECTOR // 2], tl.float32)
-            else:
-                c_low = tl.full([GROUPS], _BIG, tl.float32)
-                c_high = tl.full([GROUPS], -_BIG, tl.float32)
-                c_zero = tl.zeros([GROUPS], tl.int32)
-                c_sketch = tl.zeros([GROUPS, VECTOR], tl.float32)
-            for tile in tl.range(chunk, tl.minimum(stop, full), programs, num_stages=STAGES):
-                for step in tl.static_range(ROWS):
-                    row_hash = hash_of(tile * ROWS + step, _ROW_SEED)
-                    start = tl.cast(tile, tl.int64) * (ROWS * _L) + step * _L
-                    if PAIRS:
-                        words = tl.load(pairs + start // 2 + pair, mask=live[:, None], other=0)
-                        even, word = half(words, False, KIND)
-                        c_sum1, c_sum2, c_abs, fingerprint, c_sketch = _add(
-                            even, word, row_hash * even_hash, shift, c_sum1, c_sum2, c_abs, fingerprint, c_sketch
-                        )
-                        odd, word = half(words, True, KIND)
-                        c_sum1, c_sum2, c_abs, fingerprint, c_odd = _add(
-                            odd, word, row_hash * odd_hash, shift, c_sum1, c_sum2, c_abs, fingerprint, c_odd
-                        )
-                        c_low = two("min." + TWO + " $0, $1, $2;", c_low, words)
-                        c_high = two("max." + TWO + " $0, $1, $2;", c_high, words)
-                        c_zero = two(ZEROS, c_zero, words)
+    rows = ((count + (_L - 1)) // _L).to(tl.int32)
+    tiles = (full - worker + workers - 1) // workers
+    chunks = (tiles + CHUNK - 1) // CHUNK
+    own = tiles.to(tl.int64) * (ROWS * WIDTH)
+    moved = own * 0  # elements of which the sum is not of the differences
+    for at in range(chunks + 1):
+        # After the last chunk come the rows that make no whole tile, each for another program.
+        whole = at < chunks
+        item = full * ROWS + (worker - full % workers + workers) % workers
+        stop, unit = rows, 1
+        if whole:
+            item = worker + at * workers * CHUNK
+            stop, unit = tl.minimum(item + workers * CHUNK, full), ROWS
+            if not EXACT:
+                if PACKED and (KIND == "int8" or KIND == "uint8" or KIND == "bool"):
+                    c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = byte_chunk(
+                        x, item, stop, workers, hash0, hash1, hash2, hash3, KIND, ROWS, STAGES, GROUPS
+                    )
+                elif PACKED and KIND == "float64":
+                    second = (2 * left >= _L).to(tl.int32)
+                    c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = wide_chunk(
+                        x, item, stop, workers, second, lane, live, lane_hash, shift, ROWS
+                    )
+                elif PACKED:
+                    c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
+                        x, item, stop, workers, hash0, hash1, hash2, hash3, shift, KIND, ROWS, STAGES, GROUPS
+                    )
+                else:
+                    c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = _plain_chunk(
+                        x, item, stop, workers, left, lane, live, lane_hash, shift, KIND, ROWS
+                    )
+                fingerprint += c_print
+                # A NaN, an Inf or an overflow leaves no finite sum of squares; squares that vanish leave one too small.
+                # A constant chunk passes, its extremes being one value.
+                if PACKED and BYTE:  # the squares are of other threads
+                    sound = c_sum2 < 3e38
+                else:
+                    if KIND == "float64":
+                        sound = c_sum2 < 1e70
                     else:
-                        bits = tl.load(x + start + lane, mask=live[:, None], other=0)
-                        value = value_of(bits, KIND)
-                        c_sum1, c_sum2, c_abs, fingerprint, c_sketch = _add(
-                            value,
-                            word_of(bits),
-                            row_hash * lane_hash,
-                            shift,
-                            c_sum1,
-                            c_sum2,
-                            c_abs,
-                            fingerprint,
-                            c_sketch,
-                        )
-                        c_low = tl.minimum(c_low, tl.min(value, axis=1))
-                        c_high = tl.maximum(c_high, tl.max(value, axis=1))
-                        c_zero += tl.sum((value == 0).to(tl.int32), axis=1)
-            if PAIRS:
-                c_low = tl.min(tl.minimum(half(c_low, False, KIND)[0], half(c_low, True, KIND)[0]), axis=1)
-                c_high = tl.max(tl.maximum(half(c_high, False, KIND)[0], half(c_high, True, KIND)[0]), axis=1)
-                c_zero = tl.sum(half(c_zero, False, KIND)[0] + half(c_zero, True, KIND)[0], axis=1).to(tl.int32)
-                c_sketch = tl.reshape(tl.join(c_sketch, c_odd), [GROUPS, VECTOR])
-            # A NaN, an Inf or an overflow leaves no finite sum of squares; squares that vanish leave one too small.
-            # An empty chunk and a constant one pass, their extremes being one value.
-            sound = (c_sum2 < 3e38) & ((c_sum2 > 1e-24) | (c_low >= c_high))
-            redo = tl.where(tail, full, stop)
-            if tl.min((sound | (live == 0)).to(tl.int32), axis=0) == 1:
-                sum1 += c_sum1.to(tl.float64)
-                sum2 += c_sum2.to(tl.float64)
-                sum_abs += c_abs.to(tl.float64)
-                low = tl.minimum(low, c_low)
-                high = tl.maximum(high, c_high)
-                zero += c_zero
-                sketch += c_sketch
-            else:
-                redo = chunk
-        for tile in range(redo, stop, programs):
-            for row in range(tile * ROWS, tl.minimum(tile * ROWS + ROWS, (count + (_L - 1)) // _L)):
-                a, b, c, d, e, f, g, h, i, j, k = _exact(x, row, count, lane, lane_hash, shift, KIND)
+                        sound = (c_sum2 < 3e38) & ((c_sum2 > 1e-24) | (c_low >= c_high))
+                    sound = sound | (live == 0)
+                    c_sum2 = tl.where(live, c_sum2, 0.0)
+                if tl.min(sound.to(tl.int32), axis=0) == 1:
+                    sum1 += c_sum1.to(tl.float64)
+                    sum2 += c_sum2.to(tl.float64)
+                    sum_abs += c_abs.to(tl.float64)
+                    low = tl.minimum(low, tl.where(live, c_low, _BIG))
+                    high = tl.maximum(high, tl.where(live, c_high, -_BIG))
+                    zero += tl.where(live, c_zero, 0)
+                    sketch += c_sketch
+                    if PACKED and KIND != "float64":
+                        moved += ((stop - item + workers - 1) // workers).to(tl.int64) * (ROWS * WIDTH)
+                    item = stop
+        for each in range(item, stop, workers):
+            for row in range(each * unit, each * unit + unit):
+                a, b, c, d, e, f, g, h, i, j, k = _exact(x, row, count, lane, lane_hash, live, shift, KIND)
                 sum1 += a
                 sum2 += b
                 sum_abs += c
@@ -260,41 +253,38 @@ def _measure(  # type: ignore[no-untyped-def]
                 nan += g
                 pos += h
                 neg += i
-                if EXACT:
-                    fingerprint += j
-                else:
-                    fingerprint += tl.where(tile < full, 0, j)  # the fast path had the whole tiles
+                fingerprint += tl.where(whole and not EXACT, 0, j)  # the fast path had the whole tiles
                 sketch += k
+                here = tl.minimum(tl.maximum(count - tl.cast(row, tl.int64) * _L - left, 0), WIDTH).to(tl.int64)
+                own += tl.where(whole, 0, here)
 
-    own = ((full - pid + programs - 1) // programs).to(tl.int64) * (ROWS * _L)
-    own += tl.where(tail, count - tl.cast(full, tl.int64) * (ROWS * _L), 0)
-    nans = tl.sum(nan, axis=0).to(tl.int64)
-    poss = tl.sum(pos, axis=0).to(tl.int64)
-    negs = tl.sum(neg, axis=0).to(tl.int64)
+    part1, part2, sizes, prints, zeros, nans, poss, negs, least, most = tl.reduce(
+        (sum1, sum2, sum_abs, fingerprint, zero, nan, pos, neg, low, high), 0, _both
+    )
+    part1 -= shift.to(tl.float64) * moved.to(tl.float64)
     number = own - nans - poss - negs
     share = 1.0 / tl.maximum(number, 1).to(tl.float64)
-    part1 = tl.sum(tl.where(live, sum1, 0.0), axis=0)
-    part2 = tl.sum(tl.where(live, sum2, 0.0), axis=0)
     field = scratch + 8 + pid
     real = field.to(tl.pointer_type(tl.float64))
     tl.store(field, number)
-    tl.store(field + N, nans)
-    tl.store(field + 2 * N, poss)
-    tl.store(field + 3 * N, negs)
-    tl.store(field + 4 * N, tl.sum(tl.where(live, zero, 0), axis=0).to(tl.int64))
+    tl.store(field + N, nans.to(tl.int64))
+    tl.store(field + 2 * N, poss.to(tl.int64))
+    tl.store(field + 3 * N, negs.to(tl.int64))
+    tl.store(field + 4 * N, zeros.to(tl.int64))
     tl.store(real + 5 * N, shift.to(tl.float64) + part1 * share)
     tl.store(real + 6 * N, part2 - part1 * part1 * share)
-    tl.store(real + 7 * N, tl.sum(tl.where(live, sum_abs, 0.0), axis=0))
-    tl.store(real + 8 * N, tl.min(tl.where(live, low, _BIG), axis=0).to(tl.float64))
-    tl.store(real + 9 * N, tl.max(tl.where(live, high, -_BIG), axis=0).to(tl.float64))
-    tl.store(field + 10 * N, tl.sum(tl.where(live, fingerprint, 0), axis=0).to(tl.int64, bitcast=True))
+    tl.store(real + 7 * N, sizes)
+    tl.store(real + 8 * N, least.to(tl.float64))
+    tl.store(real + 9 * N, most.to(tl.float64))
+    tl.store(field + 10 * N, prints.to(tl.int64, bitcast=True))
 
     # Sixteen lanes share a bucket, 251 lanes apart, in sixteen different warps: one exchange through shared memory.
+    WHOLE: tl.constexpr = GROUPS * VECTOR
     bucket = tl.arange(0, 256)
-    source = tl.minimum(tl.arange(0, 16)[:, None] * _B + bucket[None, :], 4095)
-    mixed = tl.gather(tl.reshape(sketch, [4096]), tl.reshape(source, [4096]), 0)
+    source = tl.minimum(tl.arange(0, 16 // SLICES)[:, None] * _B + bucket[None, :], WHOLE - 1)
+    mixed = tl.gather(tl.reshape(sketch, [WHOLE]), tl.reshape(source, [WHOLE]), 0)
     shelf = (scratch + 8 + _F * N).to(tl.pointer_type(tl.float32))
-    tl.store(shelf + pid * 256 + bucket, tl.sum(tl.reshape(mixed, [16, 256]), axis=0))
+    tl.store(shelf + pid * 256 + bucket, tl.sum(tl.reshape(mixed, [16 // SLICES, 256]), axis=0))
 
     if pid == 0:
         ten = tl.arange(0, 16)

@@ -11,6 +11,7 @@ Here is the host's side; fused.py is the device's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,18 +24,44 @@ from layertap.measure.launching import Prepared
 from layertap.measure.slab import SLAB_BYTES
 from layertap.messages import tr
 
-_EXACT = ("float64", "int32", "int64")  # float32 arithmetic would lose digits of these
-_FAST = ("float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int16", "uint8", "bool")
+_EXACT = ("int32", "int64")  # float32 arithmetic would lose digits of these
+_FAST = ("float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "int16", "uint8", "bool")
 _KINDS = {getattr(torch, name): name for name in _FAST + _EXACT}
 
-# As tuned on an H200 by benchmarks/gpu_kernel.py.
-_ROWS = 4  # a tile: enough loads in flight to cover the memory's latency
-_TILE = _ROWS * LANES
-_CHUNK = 16  # tiles between two looks at the flag. Few: a chunk that is read again should still be in the L2 cache, and
-# a thread adds in float32 no further than that; _ROWS * _CHUNK may be 256 at most, where bfloat16 stops counting
-_WARPS = 16
-_PER_SM = 1  # such a program fills a multiprocessor's registers
-_STAGES = 3  # 16-bit tiles are fetched that far ahead, through shared memory; float32 gains 1 % and would need 192 KB
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """How the kernel is laid out for one kind of number."""
+
+    warps: int = 16
+    rows: int = 4
+    """Of a tile: enough loads in flight to cover the memory's latency."""
+    chunk: int = 16
+    """Tiles between two looks at whether all was finite. Few: a chunk that is read again should still be in the L2
+    cache, and a thread adds in float32 no further than that; rows * chunk may be 256 at most, where bfloat16 stops
+    counting."""
+    stages: int = 1
+    """Tiles that packed numbers are fetched ahead, through shared memory."""
+    slices: int = 1
+    """Programs that share a row."""
+    per_sm: int = 1
+    """Programs on a multiprocessor."""
+    packed: bool = False
+    """Four numbers at a time, by instructions that Hopper chips have (packed.py)."""
+
+
+# As tuned on an H200 by `benchmarks/gpu_kernel.py --tune`.
+GEOMETRY = {
+    **dict.fromkeys(("float32", "int32"), Geometry()),
+    "int16": Geometry(),
+    "float64": Geometry(packed=True, slices=4, rows=8, chunk=8),
+    "int64": Geometry(slices=4, rows=8, chunk=8),
+    **dict.fromkeys(("bfloat16", "float16"), Geometry(packed=True, stages=3, rows=8, chunk=8)),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), Geometry(packed=True, stages=3, rows=8, chunk=8)),
+    **dict.fromkeys(("int8", "uint8", "bool"), Geometry(packed=True, stages=3, rows=8, chunk=8)),
+}
+OLDER = Geometry()
+"""In the place of the packed ones, on a chip before Hopper or where the address does not allow it."""
 
 
 def available(device: torch.device) -> bool:
@@ -85,7 +112,6 @@ class Deferred:
         self._words = HEADER + DEFERRED * FIELDS + DEFERRED * 256 // 2
         self._scratch = torch.zeros((self.TOGETHER, self._words), dtype=torch.int64, device=device)
         self._room = self._scratch.data_ptr()
-        self._programs = min(_programs(device), DEFERRED)
         self._waiting = 0
         self._slabs: torch.Tensor | None = None
 
@@ -104,10 +130,8 @@ class Deferred:
             slab = slabs.view(torch.int64)[index]
             _enqueue(tensor, slab, self._scratch[waiting], stream, DEFERRED, defer=True)
         else:
-            whole = count // _TILE
-            programs = min(-(-count // _TILE), self._programs) or 1
             scratch, slab_place = self._room + 8 * self._words * waiting, self._address + SLAB_BYTES * index
-            ready(programs, stream, place, slab_place, scratch, count, whole)
+            ready.launch(stream, place, slab_place, scratch, count)
         self._waiting = waiting + 1
 
     def finish(self) -> None:
@@ -116,60 +140,84 @@ class Deferred:
             return
         stream, count = stream_of(self._device), self._waiting
         first = self._slabs.view(torch.int64)[self._end - count]
-        key = (self._device.index, "finish")
-        ready = _ready.get(key)
+        ready = _finishing.get(self._device.index)
         if ready is not None:
             ready(count, stream, first.data_ptr(), self._scratch.data_ptr(), self._words)
         else:
             constants = {"N": DEFERRED, "SLAB": SLAB_BYTES // 8}
             arguments = (first, self._scratch, self._words)
-            _keep_ready(key, _finish_all[(count,)](*arguments, **constants, num_warps=8), constants, len(arguments))
+            compiled = _finish_all[(count,)](*arguments, **constants, num_warps=8)
+            if compiled is not None:  # triton's interpreter compiles nothing
+                _finishing[self._device.index] = Prepared(compiled, list(constants.values()), len(arguments))
         self._waiting, self._slabs = 0, None
+
+
+class _Ready:
+    """The kernel for one kind of tensor: triton takes some 60 us to find out which of its compiled ones fits."""
+
+    def __init__(self, geometry: Geometry, device: torch.device, most: int) -> None:
+        self._tile = geometry.rows * LANES
+        self._slices = geometry.slices
+        self._workers = min(_programs(device, geometry), most) // geometry.slices
+        self.prepared: Prepared | None = None
+
+    def grid(self, count: int) -> tuple[int, int]:
+        """Programs for so many elements, and how many tiles are whole: other rows are each for another program."""
+        full = count // self._tile
+        pieces = full + -(-(count - full * self._tile) // LANES)
+        return (min(pieces, self._workers) or 1) * self._slices, full
+
+    def launch(self, stream: int, place: int, slab: int, scratch: int, count: int) -> None:
+        programs, full = self.grid(count)
+        self.prepared(programs, stream, place, slab, scratch, count, full)  # type: ignore[misc]  # once it is compiled
 
 
 def _enqueue(
     tensor: torch.Tensor, slab: torch.Tensor, scratch: torch.Tensor, stream: int, most: int, *, defer: bool
 ) -> None:
     device, place, count = tensor.device, tensor.data_ptr(), tensor.numel()
-    whole = count // _TILE
-    programs = max(1, min(-(-count // _TILE), _programs(device), most))
-    # Triton takes some 60 us to find out which of its compiled kernels fits the arguments; we know it in one lookup.
     key = (device.index, tensor.dtype, place % 16, count >= 2**31, defer)
     ready = _ready.get(key)
     if ready is not None:
-        ready(programs, stream, place, slab.data_ptr(), scratch.data_ptr(), count, whole)
+        ready.launch(stream, place, slab.data_ptr(), scratch.data_ptr(), count)
         return
     kind, size = _KINDS[tensor.dtype], tensor.element_size()
-    vector = min(16 // size, 128 // _WARPS)  # lanes that a thread loads at once
-    pairs = size == 2 and kind != "int16" and place % 4 == 0 and _hopper(device)
+    geometry = GEOMETRY[kind]
+    if geometry.packed and (place % min(4 * size, 8) or not _hopper(device)):
+        geometry = replace(OLDER, slices=geometry.slices)
+    lanes = 4096 // geometry.slices
+    vector = (
+        8 if geometry.packed and size < 4 else min(16 // size, lanes // (32 * geometry.warps))
+    )  # that a thread loads at once
     constants = {
         "KIND": kind,
         "EXACT": kind in _EXACT,
-        "ROWS": _ROWS,
-        "CHUNK": _CHUNK,
-        "GROUPS": 4096 // vector,
+        "ROWS": geometry.rows,
+        "CHUNK": geometry.chunk,
+        "GROUPS": lanes // vector,
         "VECTOR": vector,
-        "PAIRS": pairs,
-        "STAGES": _STAGES if pairs else 1,
+        "SLICES": geometry.slices,
+        "PACKED": geometry.packed,
+        "STAGES": geometry.stages,
         "N": most,
         "DEFER": defer,
-        "WIDE": kind == "float64",
     }
+    ready = _Ready(geometry, device, most)
+    programs, full = ready.grid(count)
     raw = tensor.detach().reshape(-1).view(_RAW[size])
-    arguments = (raw, slab, scratch, count, whole)
-    options = {"num_warps": _WARPS, "num_stages": 1, "enable_fp_fusion": True}
-    _keep_ready(key, _measure[(programs,)](*arguments, **constants, **options), constants, len(arguments))
-
-
-def _keep_ready(key: Any, compiled: Any, constants: dict[str, Any], arguments: int) -> None:
-    if compiled is not None:  # triton's interpreter compiles nothing
-        _ready[key] = Prepared(compiled, list(constants.values()), arguments)
+    arguments = (raw, slab, scratch, count, full)
+    options = {"num_warps": geometry.warps, "num_stages": 1, "enable_fp_fusion": True}
+    compiled = _measure[(programs,)](*arguments, **constants, **options)
+    if compiled is not None:
+        ready.prepared = Prepared(compiled, list(constants.values()), len(arguments))
+        _ready[key] = ready
 
 
 DEFAULT_STREAM = 0
 """CUDA's name for it. A graph is never captured on it."""
 _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_ready: dict[Any, Prepared] = {}
+_ready: dict[Any, _Ready] = {}
+_finishing: dict[Any, Prepared] = {}
 _kept: dict[int, torch.Tensor] = {}
 
 
@@ -195,10 +243,10 @@ def stream_of(device: torch.device) -> int:
 
 
 @lru_cache
-def _programs(device: torch.device) -> int:
+def _programs(device: torch.device, geometry: Geometry) -> int:
     if device.type != "cuda":
-        return 3  # triton's interpreter, in the tests
-    return min(MOST, _PER_SM * torch.cuda.get_device_properties(device).multi_processor_count)
+        return 3 * geometry.slices  # triton's interpreter, in the tests
+    return geometry.per_sm * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @lru_cache
