@@ -18,6 +18,7 @@ class Slot:
     device: Any
     numbers: Any
     plans: Any
+    kernel: Any
     number: int
     nbytes: int
     itemsize: int
@@ -31,13 +32,30 @@ class Slot:
     on_device: bool
     large: bool
 
+class Kernel:
+    function: int
+    threads: int
+    shared: int
+    tile: int
+    lanes: int
+    workers: int
+    slices: int
+
 class Part:
     address: int
     stream: int
     index: int
-    segments: Any
     begin: int
     end: int
+    slab: int
+    last_slab: int
+    slab_bytes: int
+    scratch: int
+    scratch_bytes: int
+    waiting: int
+    together: int
+    segments: Any
+    rows: Any
     def close_segment(self) -> None: ...
 
 class Batch:

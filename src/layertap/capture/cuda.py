@@ -51,17 +51,59 @@ class DevicePart(short_way.Part):
         self.slabs: list[torch.Tensor] = []
         self.rows: list[int] = []
         """The row of each slab."""
+        self.slab = self.last_slab = self.waiting = 0
+        self.slab_bytes = SLAB_BYTES
         self.kernels: kernel.Deferred | None = None
         self.ready: torch.cuda.Event | None = None
         self._courier = courier
 
-    def slab(self, row: int) -> tuple[torch.Tensor, int]:
-        """Room for the result of a kernel: one of many slabs."""
-        place = len(self.rows) % SLABS
-        if not place:
-            self.slabs.append(torch.empty((SLABS, SLAB_BYTES), dtype=torch.uint8, device=self.arena.device))
+    def measure_with(self, kernels: kernel.Deferred) -> None:
+        """Says by what tensors are measured here."""
+        self.kernels = kernels
+        self.scratch, self.scratch_bytes = kernels.scratch
+        self.together = kernels.TOGETHER
+
+    def measure(self, tensor: torch.Tensor, row: int) -> None:
+        """Enqueues the measuring of a contiguous tensor into the next slab."""
+        kernels, place = self._resumed(), len(self.rows) % SLABS
+        kernels.launch(tensor, self._last_slabs(), place)
         self.rows.append(row)
-        return self.slabs[-1], place
+        self._go_on(kernels)
+
+    def make_slabs(self) -> None:
+        """Makes room for another tensor that tap.c measures."""
+        kernels = self._resumed()
+        if self.waiting == self.together or len(self.slabs) * SLABS == len(self.rows):
+            kernels.finish()
+        self._last_slabs()
+        self._go_on(kernels)
+
+    def finish(self) -> None:
+        """Completes the slabs."""
+        self.close_segment()
+        if self.kernels is not None:
+            with torch.cuda.stream(self.queue):
+                self._resumed().finish()
+
+    def _resumed(self) -> kernel.Deferred:
+        """The kernels, with what tap.c has launched of them."""
+        kernels = self.kernels
+        assert kernels is not None, "`measure_with` comes first"
+        end = (len(self.rows) - 1) % SLABS + 1
+        kernels.resume(self.slabs[-1] if self.slabs else None, self.waiting, end)
+        return kernels
+
+    def _last_slabs(self) -> torch.Tensor:
+        if len(self.slabs) * SLABS == len(self.rows):
+            self.slabs.append(torch.empty((SLABS, SLAB_BYTES), dtype=torch.uint8, device=self.arena.device))
+        return self.slabs[-1]
+
+    def _go_on(self, kernels: kernel.Deferred) -> None:
+        """Tells tap.c where the next slab is."""
+        begin = self.slabs[-1].data_ptr()
+        used = len(self.rows) - (len(self.slabs) - 1) * SLABS
+        self.slab, self.last_slab = begin + used * SLAB_BYTES, begin + SLABS * SLAB_BYTES
+        self.waiting = kernels.waiting
 
     def arrive(self, batch: Batch) -> None:
         """Brings everything to the host (in the writer's thread)."""
@@ -91,12 +133,16 @@ class CudaLane:
 
     def measure(self, batch: Batch, tensor: torch.Tensor, row: int) -> None:
         """Measures a contiguous tensor into a slab, by one kernel on the current stream."""
-        index = tensor.get_device()
+        self.measuring_part(batch, tensor.get_device()).measure(tensor, row)
+
+    def measuring_part(self, batch: Batch, index: int) -> DevicePart:
+        """The part of a batch on the current stream of a device, with kernels."""
         part = batch.use_part(index, torch._C._cuda_getCurrentRawStream(index))
         if part.kernels is None:
-            key = (tensor.device, part.stream)
-            part.kernels = self._kernels.get(key) or self._kernels.setdefault(key, kernel.Deferred(tensor.device))
-        part.kernels.launch(tensor, *part.slab(row))
+            device = part.arena.device
+            key = (device, part.stream)
+            part.measure_with(self._kernels.get(key) or self._kernels.setdefault(key, kernel.Deferred(device)))
+        return part
 
     def take(
         self,
@@ -133,10 +179,7 @@ class CudaLane:
     def seal(self, batch: Batch) -> None:
         """Marks on each stream where the batch ends."""
         for part in batch.parts.values():
-            part.close_segment()
-            if part.kernels is not None:
-                with torch.cuda.stream(part.queue):
-                    part.kernels.finish()
+            part.finish()
             part.ready = part.queue.record_event()
 
     def _whole(self, copy: torch.Tensor, done: torch.cuda.Event) -> Arrive:

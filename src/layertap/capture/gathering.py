@@ -130,6 +130,8 @@ class Gathering(short_way.Gathering):
             batch.reserved += credit
             if slot.plans is not self.plans:
                 slot.plans, slot.number = self.plans, self.plans.append(slot.plan)
+            if slot.kernel is not None:
+                self._cuda.measuring_part(batch, slot.index).make_slabs()
         return slot
 
     def hand_over(self) -> None:
@@ -166,6 +168,7 @@ class Gathering(short_way.Gathering):
                 buffer[at + HEAD.size : at + ROW_BYTES] = slab.data
             HEAD.pack_into(buffer, at, *head, -1, -1)
             tally.tensors += 1
+            slot.learn_kernel()
             closed = self._filled(batch)
         if closed is not None:
             self._send(closed)

@@ -67,6 +67,10 @@ class Slot:
     """One role and leaf of one module."""
 
 
+class Kernel:
+    """The compiled kernel that measures a slot's tensors."""
+
+
 class Part:
     """The part of a batch that is on one device."""
 

@@ -14,7 +14,19 @@ from layertap.measure import native
 
 if TYPE_CHECKING:
     from layertap.capture import _tap
-    from layertap.capture._tap import Batch, Counts, Gathering, Numbers, Part, Recording, Slot, Tap, UnderWay, take
+    from layertap.capture._tap import (
+        Batch,
+        Counts,
+        Gathering,
+        Kernel,
+        Numbers,
+        Part,
+        Recording,
+        Slot,
+        Tap,
+        UnderWay,
+        take,
+    )
 else:
     try:
         _tap = importlib.import_module("layertap.capture._tap")
@@ -23,12 +35,14 @@ else:
 
     Counts, Numbers, Slot, Part = _tap.Counts, _tap.Numbers, _tap.Slot, _tap.Part
     Batch, Gathering, Recording, Tap = _tap.Batch, _tap.Gathering, _tap.Recording, _tap.Tap
+    Kernel = _tap.Kernel
     UnderWay, take = _tap.UnderWay, _tap.take
 
 __all__ = [
     "Batch",
     "Counts",
     "Gathering",
+    "Kernel",
     "Numbers",
     "Part",
     "Recording",

@@ -8,7 +8,7 @@ import torch
 
 from layertap.capture import short_way
 from layertap.capture.gathering import LARGE, MIDDLE, SMALL
-from layertap.measure import native
+from layertap.measure import kernel, native
 from layertap.store.plans import Plans, RecordPlan
 
 
@@ -37,7 +37,18 @@ class Slot(short_way.Slot):
         self.plans: Plans | None = None
         """Those in which `number` is this plan's."""
         self.number = -1
+        self.kernel = None
+        self.learn_kernel()
         self._other: Slot | None = None
+
+    def learn_kernel(self) -> None:
+        """Finds out how its tensors are measured on a device, once one was: the next ones need no Python."""
+        if self.on_device and self.kernel is None:
+            found = kernel.described(self.device, self.dtype, self.count)
+            if found is not None:
+                self.kernel = short_way.Kernel()
+                for name, value in found.items():
+                    setattr(self.kernel, name, value)
 
     def without_tensor(self) -> Slot:
         """The same for a tensor that is not kept after all."""

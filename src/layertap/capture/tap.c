@@ -100,8 +100,9 @@ static PyObject *recording_next(PyObject *self, PyObject *Py_UNUSED(none)) {
 OBJECTS(Counts, NULL)
 #define TAKEN_OBJECTS(t) &o->t.phase, &o->t.others
 OBJECTS(Numbers, TAKEN_OBJECTS(now), TAKEN_OBJECTS(before[0]), TAKEN_OBJECTS(before[1]), TAKEN_OBJECTS(before[2]))
-OBJECTS(Slot, &o->shape, &o->dtype, &o->device, &o->numbers, &o->plans)
-OBJECTS(Part, &o->segments)
+OBJECTS(Slot, &o->shape, &o->dtype, &o->device, &o->numbers, &o->plans, &o->kernel)
+OBJECTS(Kernel, NULL)
+OBJECTS(Part, &o->segments, &o->rows)
 OBJECTS(Batch, &o->moment, &o->part)
 OBJECTS(Gathering, &o->open, &o->plans)
 #define EACH2(m, i) &o->m[0][i], &o->m[1][i]
@@ -121,11 +122,17 @@ static PyMemberDef Counts_members[] = {WHOLE(Counts, fired), WHOLE(Counts, tenso
 static PyMemberDef Numbers_members[] = {{0}};
 static PyMemberDef Slot_members[] = {
     OBJECT(Slot, shape), OBJECT(Slot, dtype), OBJECT(Slot, device), OBJECT(Slot, numbers), OBJECT(Slot, plans),
+    OBJECT(Slot, kernel),
     WHOLE(Slot, number), WHOLE(Slot, nbytes), WHOLE(Slot, itemsize), WHOLE(Slot, arena_bytes), WHOLE(Slot, index),
     {"count", T_LONGLONG, offsetof(Slot, task.count), 0, NULL},
     {"kind", T_LONGLONG, offsetof(Slot, task.kind), 0, NULL}, {"table", T_ULONGLONG, offsetof(Slot, task.table), 0, NULL}, FLAG(Slot, kept), FLAG(Slot, gathers), FLAG(Slot, on_device), FLAG(Slot, large), {0}};
-static PyMemberDef Part_members[] = {WHOLE(Part, address), WHOLE(Part, stream), WHOLE(Part, index),
-                                     OBJECT(Part, segments), WHOLE(Part, begin), WHOLE(Part, end), {0}};
+static PyMemberDef Kernel_members[] = {WHOLE(Kernel, function), WHOLE(Kernel, threads), WHOLE(Kernel, shared),
+                                       WHOLE(Kernel, tile), WHOLE(Kernel, lanes), WHOLE(Kernel, workers),
+                                       WHOLE(Kernel, slices), {0}};
+static PyMemberDef Part_members[] = {
+    WHOLE(Part, address), WHOLE(Part, stream), WHOLE(Part, index), WHOLE(Part, begin), WHOLE(Part, end),
+    WHOLE(Part, slab), WHOLE(Part, last_slab), WHOLE(Part, slab_bytes), WHOLE(Part, scratch), WHOLE(Part, scratch_bytes),
+    WHOLE(Part, waiting), WHOLE(Part, together), OBJECT(Part, segments), OBJECT(Part, rows), {0}};
 static PyMemberDef Batch_members[] = {
     OBJECT(Batch, moment), OBJECT(Batch, part), WHOLE(Batch, address), WHOLE(Batch, count), WHOLE(Batch, capacity),
     WHOLE(Batch, row_bytes), WHOLE(Batch, arena_address), WHOLE(Batch, arena_size), WHOLE(Batch, used),
@@ -225,10 +232,11 @@ static PyObject *connect(PyObject *Py_UNUSED(module), PyObject *const *a, Py_ssi
     Py_RETURN_NONE;
 }
 
-/* Whether the driver's own copy on a stream was found; torch's way takes 10 us more. It returns at once. */
+/* Whether the driver's own copy and launch were found; torch's way takes 10 us more. They return at once. */
 static PyObject *find_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
     void *driver = copy_on_device ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_GLOBAL);
-    if (driver) copy_on_device = (int (*)(uint64_t, uint64_t, size_t, void *))dlsym(driver, "cuMemcpyDtoDAsync_v2");
+    void *copy = driver ? dlsym(driver, "cuMemcpyDtoDAsync_v2") : NULL, *launch = driver ? dlsym(driver, "cuLaunchKernel") : NULL;
+    if (copy && launch) memcpy(&copy_on_device, &copy, sizeof copy), memcpy(&launch_kernel, &launch, sizeof launch);
     return PyBool_FromLong(copy_on_device != NULL);
 }
 
@@ -255,7 +263,7 @@ PyMODINIT_FUNC PyInit__tap(void) {
               type##_members, methods, more, flags)
 #define TYPE(type, methods, more) NAMED(#type, type, methods, more, 0)
     if (!TYPE(Counts, none_methods, none) || !TYPE(Numbers, Numbers_methods, none) || !TYPE(Slot, none_methods, none) ||
-        !TYPE(Part, Part_methods, none) || !TYPE(Batch, Batch_methods, none) || !TYPE(Gathering, none_methods, none) ||
+        !TYPE(Part, Part_methods, none) || !TYPE(Kernel, none_methods, none) || !TYPE(Batch, Batch_methods, none) || !TYPE(Gathering, none_methods, none) ||
         !TYPE(Recording, Recording_methods, getset) || !TYPE(Tap, Tap_methods, none) ||
         !TYPE(UnderWay, none_methods, none) || !NAMED("Call", Method, none_methods, called, METHOD_DESCRIPTOR) ||
         !NAMED("Forward", Method, none_methods, got, 0))

@@ -32,14 +32,22 @@ typedef struct { uint64_t x; int64_t count, kind; uint64_t table, out; } Task;
 /* One role and leaf of one module, for tensors of one shape, dtype and device. */
 typedef struct {
     PyObject_HEAD
-    PyObject *shape, *dtype, *device, *numbers, *plans;
+    PyObject *shape, *dtype, *device, *numbers, *plans, *kernel;
     Int number, nbytes, itemsize, arena_bytes, index;
     Task task;
     char kept, gathers, on_device, large;
 } Slot;
 
-/* The part of a batch that is on one device, in the order of one stream. */
-typedef struct { PyObject_HEAD Int address, stream, index; PyObject *segments; Int begin, end; } Part;
+/* The compiled kernel that measures a slot's tensors, and how many programs it takes (measure/kernel.py, Ready). */
+typedef struct { PyObject_HEAD Int function, threads, shared, tile, lanes, workers, slices; } Kernel;
+
+/* The part of a batch that is on one device, in the order of one stream. Kernels write their results to slabs in a row,
+ * from `slab` to `last_slab`, and their parts to `scratch`, in which so many (`waiting`) wait to be added up. */
+typedef struct {
+    PyObject_HEAD
+    Int address, stream, index, begin, end, slab, last_slab, slab_bytes, scratch, scratch_bytes, waiting, together;
+    PyObject *segments, *rows;
+} Part;
 
 /* The batch that is being filled. */
 typedef struct {
@@ -80,6 +88,8 @@ static PyObject *registry_size; /* found when torch.distributed has been importe
 static PyObject *s_shape, *s_dtype, *s_device, *s_training, *s_marked, *s_phase[2];
 static void (*measure_one)(const char *, const void *, char *, char *);
 static int (*copy_on_device)(uint64_t, uint64_t, size_t, void *);
+static int (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+                            void **);
 static Int generation; /* of this process: a fork makes another */
 
 static void forked(void) { generation++; }
@@ -259,85 +269,105 @@ static void close_segment(Part *p) {
     p->begin = p->end;
 }
 
+/* Enqueues the kernel that measures a tensor into the part's next slab; what the driver says. */
+static int measure_on_device(Part *p, const Kernel *k, Int address, Int count) {
+    enum { ARGUMENTS = 5, SPARE = 3 }; /* SPARE: pointers to scratch memory that triton may have given it: ours need none */
+    Int full = count / k->tile, pieces = full + (count - full * k->tile + k->lanes - 1) / k->lanes;
+    Int values[ARGUMENTS + SPARE] = {address, p->slab, p->scratch + p->waiting * p->scratch_bytes, count, full};
+    void *places[ARGUMENTS + SPARE];
+    for (int i = 0; i < ARGUMENTS + SPARE; i++) places[i] = &values[i];
+    pieces = pieces < k->workers ? pieces : k->workers;
+    unsigned programs = (unsigned)((pieces ? pieces : 1) * k->slices);
+    int error = launch_kernel((void *)(intptr_t)k->function, programs, 1, 1, (unsigned)k->threads, 1, 1,
+                              (unsigned)k->shared, (void *)(intptr_t)p->stream, places, NULL);
+    if (!error) p->slab += p->slab_bytes, p->waiting++;
+    return error;
+}
+
 enum { TAKEN = 1, NOT_HERE = 0, FAILED = -1, OTHERWISE = 2 };
+
+/* Whether the open batch has room for a tensor of the slot. */
+static int has_room(const Gathering *g, const Slot *s) {
+    const Batch *b = (Batch *)g->open;
+    return g->open != Py_None && s->plans == g->plans && b->count < b->capacity &&
+           b->used + s->arena_bytes <= b->arena_size && (!s->kept || b->credit >= s->nbytes);
+}
+
+/* Writes a row and enqueues or does its work: nothing of Python runs. Returns the driver's error. */
+static int write_row(Recording *r, Batch *b, const Slot *s, const Kernel *k, Part *part, const Head *like, Int address) {
+    Int source = s->gathers ? b->used : -1;
+    char *at = (char *)(intptr_t)(b->address + b->count * b->row_bytes);
+    int error = 0;
+    if (k) {
+        PyObject *row = PyLong_FromLongLong(b->count);
+        error = !row || PyList_Append(part->rows, row) ? -1 : measure_on_device(part, k, address, s->task.count);
+        Py_XDECREF(row);
+    } else if (!s->gathers) {
+        measure_one((const char *)(intptr_t)address, &s->task, NULL, at + sizeof(Head));
+    } else if (s->on_device) {
+        error = copy_on_device((uint64_t)(part->address + source), (uint64_t)address, (size_t)s->nbytes,
+                               (void *)(intptr_t)part->stream);
+        if (part->end != source) close_segment(part), part->begin = source;
+        part->end = source + s->arena_bytes;
+    } else {
+        memcpy((char *)(intptr_t)(b->arena_address + source), (const char *)(intptr_t)address, (size_t)s->nbytes);
+    }
+    if (error) return error;
+    Head head = *like;
+    head.order = r->order++, head.source = (int32_t)source, head.place = s->kept ? source : -1;
+    memcpy(at, &head, sizeof head);
+    b->used += s->arena_bytes;
+    if (s->kept) b->credit -= s->nbytes;
+    b->count++;
+    return 0;
+}
 
 /* Fills a row. OTHERWISE: as the slot says, but by Python. */
 static int fill(Recording *r, Slot *s, Int address, PyObject *moment, Counts *counts) {
     Gathering *g = (Gathering *)r->gathering;
-    if (r->strict) {
-        if (answer(METHOD(r, "raise_failure", NULL), 0) < 0) return FAILED;
-    }
     Int step = PyLong_AsLongLong(PyTuple_GetItem(moment, 1));
+    if (r->strict && answer(METHOD(r, "raise_failure", NULL), 0) < 0) return FAILED;
     if (step > r->last_step && answer(METHOD(r, "begin_step", "L", step), 0) < 0) return FAILED;
-    if (s->large || (s->on_device && (!s->gathers || !copy_on_device))) return OTHERWISE;
+    Kernel *kernel = s->large && s->kernel && s->kernel != Py_None && address % 16 == 0 ? (Kernel *)s->kernel : NULL;
+    if ((s->large && !kernel) || (s->on_device && !copy_on_device)) return OTHERWISE;
     if (s->on_device && number_of(CALL(current_device)) != s->index) return PyErr_Occurred() ? FAILED : OTHERWISE;
     Int call = number_call(s->numbers, moment);
     if (call < 0) return FAILED;
     Py_INCREF(s);
     for (int turn = 0;; turn++) {
-        Batch *b = (Batch *)g->open;
-        int room = g->open != Py_None && b->count < b->capacity && b->used + s->arena_bytes <= b->arena_size &&
-                   (!s->kept || b->credit >= s->nbytes) && s->plans == g->plans;
-        if (!room) {
-            PyObject *slot = turn < 100 ? METHOD(g, "make_room", "OO", s, counts) : NULL;
-            Py_DECREF(s);
-            if (!slot) {
-                if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "no room for a record");
+        Batch *b = has_room(g, s) ? (Batch *)g->open : NULL;
+        if (b) {
+            Py_INCREF(b);
+            Int number = moment_number(b, moment);
+            Part *part = number >= 0 && s->on_device ? part_of(b, s->index) : NULL;
+            if (number < 0 || (s->on_device && !part)) {
+                Py_DECREF(b), Py_DECREF(s);
                 return FAILED;
             }
-            if (slot == Py_None) { /* the record is left out, and counted */
-                Py_DECREF(slot);
-                return TAKEN;
+            /* Python may have run, and another thread with it. From here to the row's end it does not. */
+            int there = has_room(g, s) && g->open == (PyObject *)b;
+            if (there && (!kernel || (part->slab < part->last_slab && part->waiting < part->together))) {
+                Head head = {(int32_t)s->number, (int32_t)call, 0, (int32_t)number, 0, 0};
+                int error = write_row(r, b, s, kernel, part, &head, address);
+                g->taken += !error, counts->tensors += !error;
+                int due = b->count == b->capacity ||
+                          (b->count % g->look == 0 && !g->crowded && now() - b->opened >= g->age);
+                Py_DECREF(b), Py_DECREF(s);
+                if (error && !PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "the CUDA driver: error %d", error);
+                return error || (due && answer(METHOD(g, "hand_over", NULL), 0) < 0) ? FAILED : TAKEN;
             }
-            s = (Slot *)slot;
-            continue;
-        }
-        Py_INCREF(b);
-        Int number = moment_number(b, moment);
-        Part *part = number >= 0 && s->on_device ? part_of(b, s->index) : NULL;
-        int failed = number < 0 || (s->on_device && !part);
-        int changed = !failed && (g->open != (PyObject *)b || b->count >= b->capacity ||
-                                  b->used + s->arena_bytes > b->arena_size || (s->kept && b->credit < s->nbytes));
-        if (failed || changed) { /* another thread was here while Python ran */
             Py_DECREF(b);
-            if (changed) continue;
-            Py_DECREF(s);
-            return FAILED;
         }
-        /* From here to the count, nothing of Python runs. */
-        Int row = b->count, source = s->gathers ? b->used : -1;
-        char *at = (char *)(intptr_t)(b->address + row * b->row_bytes);
-        int error = 0;
-        if (!s->gathers) {
-            measure_one((const char *)(intptr_t)address, &s->task, NULL, at + sizeof(Head));
-        } else if (s->on_device) {
-            error = copy_on_device((uint64_t)(part->address + source), (uint64_t)address, (size_t)s->nbytes,
-                                   (void *)(intptr_t)part->stream);
-            if (part->end != source) close_segment(part), part->begin = source;
-            part->end = source + s->arena_bytes;
-        } else {
-            memcpy((char *)(intptr_t)(b->arena_address + source), (const char *)(intptr_t)address, (size_t)s->nbytes);
-        }
-        if (!error) {
-            Head head = {(int32_t)s->number, (int32_t)call,   r->order++, (int32_t)number,
-                         (int32_t)source,    s->kept ? source : -1};
-            memcpy(at, &head, sizeof head);
-            b->used += s->arena_bytes;
-            if (s->kept) b->credit -= s->nbytes;
-            b->count = row + 1, g->taken++, counts->tensors++;
-        }
-        int due = b->count == b->capacity ||
-                  (row % g->look == g->look - 1 && !g->crowded && now() - b->opened >= g->age);
-        Py_DECREF(b);
+        PyObject *slot = turn < 1000 ? METHOD(g, "make_room", "OO", s, counts) : NULL;
         Py_DECREF(s);
-        if (error) {
-            PyErr_Format(PyExc_RuntimeError, "cuMemcpyDtoDAsync: error %d", error);
-            return FAILED;
+        if (!slot || slot == Py_None) { /* None: the record is left out, and counted */
+            if (!slot && !PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "no room for a record");
+            Py_XDECREF(slot);
+            return slot ? TAKEN : FAILED;
         }
-        return due && answer(METHOD(g, "hand_over", NULL), 0) < 0 ? FAILED : TAKEN;
+        s = (Slot *)slot;
     }
 }
-
 
 /* Takes a tensor, if it is one of those that the slot is for. */
 static int take(Recording *r, Slot *s, PyObject *x, PyObject *moment, Counts *counts) {

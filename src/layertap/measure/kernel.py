@@ -134,6 +134,22 @@ class Deferred:
             ready.launch(stream, place, slab_place, scratch, count)
         self._waiting = waiting + 1
 
+    @property
+    def scratch(self) -> tuple[int, int]:
+        """Where the parts wait, and how many bytes each tensor's take."""
+        return self._room, 8 * self._words
+
+    @property
+    def waiting(self) -> int:
+        """Tensors whose sums wait."""
+        return self._waiting
+
+    def resume(self, slabs: torch.Tensor | None, waiting: int, end: int) -> None:
+        """Takes over what was launched by somebody else: so many tensors wait, up to `slabs[end - 1]`."""
+        self._slabs, self._waiting, self._end = (slabs if waiting else None), waiting, end
+        if self._slabs is not None:
+            self._address = self._slabs.data_ptr()
+
     def finish(self) -> None:
         """Enqueues the one kernel that completes all slabs since the last time."""
         if not self._waiting or self._slabs is None:
@@ -161,6 +177,15 @@ class _Ready:
         self._workers = min(_programs(device, geometry), most) // geometry.slices
         self.prepared: Prepared | None = None
 
+    @property
+    def description(self) -> dict[str, int] | None:
+        """What a launch by the driver needs to know; None where triton itself must launch it."""
+        driver = None if self.prepared is None else self.prepared.driver
+        if driver is None:
+            return None
+        names = ("function", "threads", "shared", "tile", "lanes", "workers", "slices")
+        return dict(zip(names, (*driver, self._tile, LANES, self._workers, self._slices), strict=True))
+
     def grid(self, count: int) -> tuple[int, int]:
         """Programs for so many elements, and how many tiles are whole: other rows are each for another program."""
         full = count // self._tile
@@ -170,6 +195,12 @@ class _Ready:
     def launch(self, stream: int, place: int, slab: int, scratch: int, count: int) -> None:
         programs, full = self.grid(count)
         self.prepared(programs, stream, place, slab, scratch, count, full)  # type: ignore[misc]  # once it is compiled
+
+
+def described(device: torch.device, dtype: torch.dtype, count: int) -> dict[str, int] | None:
+    """How aligned tensors of so many elements are measured, once one was (`Deferred.launch`)."""
+    ready = _ready.get((device.index, dtype, 0, count >= 2**31, True))
+    return None if ready is None else ready.description
 
 
 def _enqueue(

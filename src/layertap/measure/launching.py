@@ -32,6 +32,14 @@ class Prepared:
             threads, shared = 32 * compiled.metadata.num_warps, compiled.metadata.shared
             self._fixed = (ctypes.c_void_p(compiled.function), threads, shared)
 
+    @property
+    def driver(self) -> tuple[int, int, int] | None:
+        """The driver's function, threads of a program and bytes they share; None where triton itself must launch it."""
+        if self._launch is None:
+            return None
+        function, threads, shared = self._fixed
+        return int(function.value or 0), threads, shared
+
     def __call__(self, programs: int, stream: int, *arguments: int) -> None:
         """Enqueues it with so many programs."""
         launch = self._launch
