@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from functools import lru_cache
 
 import torch
 from torch import nn
@@ -70,20 +69,48 @@ def one_ulp(value: torch.Tensor, seed: int = 0, dtype: torch.dtype | None = None
         return torch.view_as_complex(one_ulp(torch.view_as_real(value), seed, dtype))
     if not value.is_floating_point() or value.dtype.itemsize < 2 or value.is_nested or value.layout != torch.strided:
         return value
-    wide = value.double() if value.dtype == torch.float64 else value.float()
+    wide = torch.float64 if value.dtype == torch.float64 else torch.float32
     coarse = dtype if dtype is not None and dtype.itemsize < value.dtype.itemsize else value.dtype
     eps = torch.finfo(coarse).eps * (1.0 if coarse.itemsize >= 4 else 0.5)
-    moves = _kept_moves if value.numel() <= KEPT else _moves
-    return (wide * moves(value.numel(), seed, eps, wide.dtype, value.device).reshape(value.shape)).to(value.dtype)
+    moves = _MOVES.of(value.numel(), seed, eps, wide, value.device).reshape(value.shape)
+    value = value.detach()
+    if value.device.type in ("cpu", "cuda"):  # one pass; others may not convert what they write
+        return torch.mul(value, moves, out=torch.empty_like(value))
+    return (value * moves).to(value.dtype)
 
 
-KEPT = 1 << 22
-"""Moves of so many values are kept for the next of that size: a model has few sizes, and drawing takes longest."""
+KEPT = 512 << 20
+"""Bytes of moves that are kept for the next value of the same size: a model has few, and drawing takes longest."""
+
+
+class _Moves:
+    """What values of one size are multiplied with."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def of(self, count: int, seed: int, eps: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        key = count, seed, eps, dtype, device
+        if (known := self._kept.get(key)) is not None:
+            return known
+        made = _moves(count, seed, eps, dtype, device)
+        while self._kept and made.nbytes + sum(one.nbytes for one in self._kept.values()) > KEPT:
+            del self._kept[next(iter(self._kept))]
+        if made.nbytes <= KEPT:
+            self._kept[key] = made
+        return made
+
+    def forget(self) -> None:
+        """Gives the memory back."""
+        self._kept.clear()
+
+
+_MOVES = _Moves()
 
 
 def forget_moves() -> None:
     """Gives the memory of what is kept back."""
-    _kept_moves.cache_clear()
+    _MOVES.forget()
 
 
 def _moves(count: int, seed: int, eps: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -91,6 +118,3 @@ def _moves(count: int, seed: int, eps: float, dtype: torch.dtype, device: torch.
     generator.manual_seed(count + seed)
     up = torch.rand(count, generator=generator, device=generator.device) < 0.5
     return (1 + torch.where(up, eps, -eps).to(dtype)).to(device)
-
-
-_kept_moves = lru_cache(maxsize=8)(_moves)

@@ -66,15 +66,18 @@ def flows(tensor: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and tensor.requires_grad
 
 
-def as_given(right: torch.Tensor, found: torch.Tensor) -> torch.Tensor | None:
-    """The reference's value in the place of another; None where it cannot stand there."""
+def as_given(right: torch.Tensor, found: torch.Tensor, copied: bool = True) -> torch.Tensor | None:
+    """The reference's value in the place of another; None where it cannot stand there.
+
+    It is a copy, since the model may write into it, or else the very tensor where its form is right.
+    """
     if right.is_nested != found.is_nested or (not right.is_nested and right.shape != found.shape):
         return None
     if found.layout == torch.jagged:  # its rows are known by their offsets, which must stay the same tensor
         return torch.nested.nested_tensor_from_jagged(right.values().to(found.device, found.dtype), found.offsets())  # type: ignore[attr-defined]
     if right.is_nested and not torch.equal(right._nested_tensor_size(), found._nested_tensor_size()):
         return None
-    return right.to(found.device, found.dtype, copy=True)
+    return right.to(found.device, found.dtype, copy=copied)
 
 
 def gate(found: torch.Tensor, right: torch.Tensor | None, back: Nudge) -> torch.Tensor:
