@@ -32,6 +32,8 @@ class Prefetch:
         self._waiting: list[torch.Tensor] = []
         self._back: OrderedDict[int, _Back] = OrderedDict()
         """By number, those that were brought back: first those that were neither used nor due for the longest time."""
+        self._at = -1
+        """How far the run has come."""
         self._written = True
         """Whether all copies into pinned memory are there."""
         self.held = 0
@@ -49,11 +51,16 @@ class Prefetch:
     def here(self, number: int) -> torch.Tensor:
         """A tensor on the device again. It may be let go when others are asked for."""
         self._bring(number)
-        self._make_room(keep=number)
-        self._look_ahead(number)
+        if number > self._at:  # else it is one that many modules read
+            self._at = number
+            self._look_ahead(number)
         found = self._back[number]
         self._wait(found)
         return found.tensor
+
+    def rewind(self) -> None:
+        """Says that the next run begins."""
+        self._at = -1
 
     def away(self, number: int) -> torch.Tensor:
         """A tensor where it waits."""
@@ -64,21 +71,19 @@ class Prefetch:
 
     def _look_ahead(self, number: int) -> None:
         """Brings those that come next, as many as their share of the window holds."""
-        left = self._window // AHEAD
+        left = min(self._window // AHEAD, self._window - self._waiting[number].nbytes)
         for following in range(number + 1, len(self._waiting)):
-            size = self._waiting[following].nbytes
-            left -= size
+            left -= self._waiting[following].nbytes
             if left < 0:
                 return
-            if following not in self._back and self.held + size > self._window:
-                self._make_room(keep=number, size=size)
-            self._bring(following)
+            self._bring(following, keep=number)
 
-    def _bring(self, number: int) -> None:
+    def _bring(self, number: int, keep: int | None = None) -> None:
         if number in self._back:
             self._back.move_to_end(number)
             return
         waiting = self._waiting[number]
+        self._make_room(waiting.nbytes, keep)
         tensor = torch.empty_like(waiting, device=self.device)
         self.held += tensor.nbytes
         if self._side is None:
@@ -89,7 +94,7 @@ class Prefetch:
             tensor.copy_(waiting, non_blocking=True)
             self._back[number] = _Back(tensor, self._side.record_event())
 
-    def _make_room(self, keep: int, size: int = 0) -> None:
+    def _make_room(self, size: int, keep: int | None) -> None:
         for number in [one for one in self._back if one != keep]:
             if self.held + size <= self._window:
                 return

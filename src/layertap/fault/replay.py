@@ -55,6 +55,7 @@ def play(
     within: Callable[[CallStack], Any] | None = None,
 ) -> ReplayResult:
     """Runs a model against the trace; `within` makes a context to run it in. `names` are the reference's."""
+    trace.cache.rewind()
     stack = CallStack(options.seeded)
     task = Replay.of(options, stack, trace)
     replayed, judge, parts = task.replayed, options.judge, options.parts

@@ -50,7 +50,7 @@ class Measured(NamedTuple):
 
     tensor: weakref.ref[torch.Tensor]
     version: int
-    found: PendingPair | Difference | None
+    found: PendingPair | Difference
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,6 +123,10 @@ class Replay(ReplayOptions):
             return found
         if key.role == "output" and call_of(key) in self.misgiven:
             self.replayed.unforced.append(key)  # what it makes of other values is neither right nor wrong
+            return None
+        known = self._known(slot, found)
+        if known is not None and not (self.forces(key) or key in self.keep or self.lowered or self.parts):
+            self.begun.append(Begun(key, caller, known, 0))
             return None
         right = slot.get(found.device)
         if self.parts is not None:
@@ -208,14 +212,18 @@ class Replay(ReplayOptions):
         self, slot: CachedTensor | None, wanted: torch.Tensor, found: torch.Tensor
     ) -> PendingPair | Difference | None:
         """As `_begin`; where one tensor is handed on to several modules, all of them have one measurement."""
-        if slot is None or not self.judge or found.is_inference():
-            return self._begin(wanted, found)
-        place = id(slot), id(found)
-        known = self.measured.get(place)
-        if known is None or known.tensor() is not found or known.version != version(found):
-            known = Measured(weakref.ref(found), version(found), self._begin(wanted, found))
-            self.measured[place] = known
-        return known.found
+        known = None if slot is None else self._known(slot, found)
+        if known is not None:
+            return known
+        begun = self._begin(wanted, found)
+        if slot is not None and begun is not None and self.judge and not found.is_inference():
+            self.measured[id(slot), id(found)] = Measured(weakref.ref(found), version(found), begun)
+        return begun
+
+    def _known(self, slot: CachedTensor, found: torch.Tensor) -> PendingPair | Difference | None:
+        known = self.measured.get((id(slot), id(found)))
+        same = known is not None and known.tensor() is found and known.version == version(found)
+        return known.found if known is not None and same else None
 
     def _begin(self, wanted: torch.Tensor, found: torch.Tensor) -> PendingPair | Difference | None:
         if not self.judge:

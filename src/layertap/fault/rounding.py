@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ def lowered(
     `weights` are put in the place of its own, by path and name.
     """
     try:
-        model = copy.deepcopy(reference)
+        model = copy.deepcopy(reference, _cast_already(reference, pairing, theirs, dtype))
     except Exception:  # noqa: BLE001  models force what they like; without a copy there is one floor less, which is said
         return None
     _cast(model, pairing, theirs, dtype)
@@ -35,9 +36,27 @@ def lowered(
     return model
 
 
-def _cast(model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None) -> None:
+def _cast_already(
+    reference: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None
+) -> dict[int, Any]:
+    """For deepcopy, plain parameters and buffers as the copy is to hold them: a model copied as it is and cast then is
+    there twice for a while."""
+    if theirs.device.type not in ("cpu", "cuda"):
+        return {}  # some devices want a parameter made anew
+    made: dict[int, Any] = {}
+    for tensor, dtype in _dtypes(reference, pairing, theirs, forced):
+        plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided and not tensor.is_meta
+        if plain and (tensor.device, tensor.dtype) != (theirs.device, dtype):
+            cast = tensor.detach().to(theirs.device, dtype)
+            owned = type(tensor) is nn.Parameter
+            made[id(tensor)] = nn.Parameter(cast, requires_grad=tensor.requires_grad) if owned else cast
+    return made
+
+
+def _dtypes(
+    model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None
+) -> Iterator[tuple[torch.Tensor, torch.dtype]]:
     """As the candidate holds them: parameters that it keeps in a wider dtype stay in that."""
-    dtypes: dict[int, torch.dtype] = {}
     for path, module in model.named_modules():
         twin = pairing.candidate.get(path)
         for own, other in ((module._parameters, "_parameters"), (module._buffers, "_buffers")):
@@ -46,9 +65,11 @@ def _cast(model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch
                     continue
                 wanted = getattr(twin, other).get(name) if twin is not None else None
                 dtype = _dtype_for(tensor, wanted, theirs)
-                if forced is not None and tensor.is_floating_point():
-                    dtype = forced
-                dtypes[id(tensor)] = dtype
+                yield tensor, forced if forced is not None and tensor.is_floating_point() else dtype
+
+
+def _cast(model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None) -> None:
+    dtypes = {id(tensor): dtype for tensor, dtype in _dtypes(model, pairing, theirs, forced)}
     # As `Module.to` does it: some devices want a parameter made anew, and an LSTM has its weights in a list besides.
     model._apply(lambda tensor: tensor.to(theirs.device, dtypes.get(id(tensor), tensor.dtype)))
 

@@ -92,6 +92,11 @@ class TensorCache:
         if not tensor.is_inference():  # those do not count their changes
             self._known[id(tensor)] = (weakref.ref(tensor), version(tensor), slot)
 
+    def rewind(self) -> None:
+        """Says that a run begins, in which tensors are asked for in the order in which they were put."""
+        for prefetch in self._prefetch.values():
+            prefetch.rewind()
+
     def close(self) -> None:
         """Gives everything back."""
         self._known.clear()

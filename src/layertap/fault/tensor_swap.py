@@ -36,6 +36,8 @@ class _Passage:
     back: Nudge
 
 
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str})
+"""What contains nothing else. Most calls are given nothing but these."""
 BACK = {"input": "grad_input", "output": "grad_output"}
 
 
@@ -47,6 +49,8 @@ def arriving(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> It
 
 def in_objects(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> Iterator[Leaf]:
     """Of the tensors of a call, those that lie in objects: a module may have written there."""
+    if _PLAIN.issuperset(map(type, (*args, *kwargs.values()))):
+        return iter(())
     plain = {id(tensor) for tensor in tensors_in((args, kwargs))}
     return (leaf for leaf in arriving(names, args, kwargs) if leaf.tensor is not None and id(leaf.tensor) not in plain)
 

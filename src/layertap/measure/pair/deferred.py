@@ -67,11 +67,7 @@ def _begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Di
     if candidate.is_cuda:
         reference, candidate = reference.contiguous(), candidate.contiguous()
         if many.fits(reference, candidate):
-            if _may_close(candidate):
-                reference, candidate = _closed_at_infinity(reference), _closed_at_infinity(candidate)
-            slab, lines = many.begin_pair(reference, candidate)
-            assert lines is not None, "what fits has rows and columns"
-            return PendingPair(slab, reference.numel(), tuple(reference.shape), later=later(lines, candidate))
+            return by_kernel(reference, candidate)
     if signs_native.available() and signs_native.fits(reference) and signs_native.fits(candidate):
         closed_at = closing(reference.dtype), closing(candidate.dtype)
         *sums, nonfinite, calm, grid = signs_native.signs(reference, candidate, closed_at, MASSIVE, SEVERAL)
@@ -80,6 +76,15 @@ def _begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Di
     numbers, energies = _measure_lines(reference, candidate)
     judgement = [without_massive(*energies)[0], on_grid(candidate.reshape(1, -1))[0].double()]
     return PendingPair(numbers, reference.numel(), calm=torch.stack(judgement))
+
+
+def by_kernel(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair:
+    """Starts a measurement by the pair kernel, which fits."""
+    if _may_close(candidate):
+        reference, candidate = _closed_at_infinity(reference), _closed_at_infinity(candidate)
+    slab, lines = many.begin_pair(reference, candidate)
+    assert lines is not None, "what fits has rows and columns"
+    return PendingPair(slab, reference.numel(), tuple(reference.shape), later=later(lines, candidate))
 
 
 def _may_close(tensor: torch.Tensor) -> bool:
