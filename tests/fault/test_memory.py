@@ -149,6 +149,22 @@ def test_the_answer_is_the_same_with_a_small_share_of_the_device(pair, device, b
     assert str(held) == str(plain)
 
 
+def test_each_run_finds_there_what_it_asks_for(pair, device, monkeypatch):
+    asked, late = [], []
+    here = Prefetch.here
+
+    def counted(self, number):
+        asked.append(number)
+        if number not in self._back:
+            late.append(number)
+        return here(self, number)
+
+    monkeypatch.setattr(Prefetch, "here", counted)
+    device(1 << 40)
+    find_fault(*pair, budget="128KiB")
+    assert len(late) < len(asked) / 4, (len(late), len(asked))
+
+
 def test_half_of_what_is_free_is_taken_where_no_budget_is_given(pair, device):
     device(1 << 18)
     held = find_fault(*pair)
