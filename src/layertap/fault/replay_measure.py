@@ -45,7 +45,7 @@ class Begun(NamedTuple):
     rank: int
 
 
-class Measured(NamedTuple):
+class MeasuredTensor(NamedTuple):
     """A measurement, and of which tensor in which version."""
 
     tensor: weakref.ref[torch.Tensor]
@@ -94,7 +94,7 @@ class Replay(ReplayOptions):
     """Calls that were given a value of another size."""
     flowing: set[Site] = field(default_factory=set)
     """Values through which a gradient can go back."""
-    measured: dict[tuple[int, int], Measured] = field(default_factory=dict)
+    measured: dict[tuple[int, int], MeasuredTensor] = field(default_factory=dict)
     """By the identities of a slot and a tensor, what is measured between them: several modules are given one tensor."""
     callers: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict)
     without_grad: set[ModuleCall] = field(default_factory=set)
@@ -217,7 +217,7 @@ class Replay(ReplayOptions):
             return known
         begun = self._begin(wanted, found)
         if slot is not None and begun is not None and self.judge and not found.is_inference():
-            self.measured[id(slot), id(found)] = Measured(weakref.ref(found), version(found), begun)
+            self.measured[id(slot), id(found)] = MeasuredTensor(weakref.ref(found), version(found), begun)
         return begun
 
     def _known(self, slot: CachedTensor, found: torch.Tensor) -> PendingPair | Difference | None:
