@@ -108,5 +108,16 @@ def test_many_pairs_are_read_at_once_as_float64_measures_each() -> None:
     assert found[-1][0][:4] == [0.0, found[-1][0][1], 0.0, 0.0], "equal tensors are exactly equal"
 
 
+@pytest.mark.parametrize("shape", [(70, 96), (5, 8456), (1003,)])
+def test_kernels_that_are_ready_are_given_the_addresses_of_what_triton_was_given(shape) -> None:
+    from layertap.measure.pair import kernel
+
+    a = torch.zeros(shape, dtype=torch.bfloat16)
+    b, slab = torch.zeros_like(a), torch.zeros(kernel.PAIR_SLAB_BYTES, dtype=torch.uint8)
+    plan = kernel._plan(a.shape, a.dtype, b.dtype, 0, 0, torch.device("cpu"))
+    given = a, b, slab, torch.zeros(plan.norms + plan.flags)
+    assert kernel._addresses(plan, *given) == tuple(one.data_ptr() for one in kernel._tensors(plan, *given))
+
+
 if __name__ == "__main__":
     main()
