@@ -84,7 +84,7 @@ class ForceTap:
         for path, tensor in tensors:
             if id(tensor) in swaps:
                 continue
-            key = Site(path=self._path, call=call, role=end, leaf=names.get(path, path))
+            key = task.trace.site(self._path, call, end, names.get(path, path))
             # A value that a neighbour has spoilt is the neighbour's doing, not the caller's.
             maker = (task.writes.writer(tensor) if end == "input" else None) or caller
             value = self._again(key, tensor) if again else task.measure(key, maker, tensor)

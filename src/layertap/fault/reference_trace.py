@@ -46,7 +46,16 @@ class ReferenceTrace:
     layouts: ValueLayouts = field(default_factory=ValueLayouts)
     """How values of the reference lie in the candidate, where that was found."""
     _leaves: dict[CallEnd, list[str]] = field(default_factory=dict)
+    _sites: dict[tuple[str, int, str, str], Site] = field(default_factory=dict)
     _masks: dict[ModuleCall, dict[str, CachedTensor]] = field(default_factory=dict)
+
+    def site(self, path: str, call: int, role: str, leaf: str) -> Site:
+        """The site of a value: all runs have the same object, as each meets some hundreds."""
+        key = path, call, role, leaf
+        known = self._sites.get(key)
+        if known is None:
+            known = self._sites[key] = Site(path=path, call=call, role=role, leaf=leaf)
+        return known
 
     def leaves(self, path: str, call: int, end: str) -> list[str]:
         """The leaves that one end of one call has."""
