@@ -8,18 +8,25 @@ A decoder of about 1.1 billion parameters, batch 4 × 1024. The culprit must be 
 from __future__ import annotations
 
 import copy
+import itertools
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from unittest import mock
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from torch.profiler import ProfilerActivity, profile
 
 import layertap as lt
+from layertap.measure import launching
+from layertap.measure.pair import deferred
 
 LAYERS, WIDTH, HIDDEN, HEADS, VOCABULARY = 22, 2048, 5632, 16, 32_000
 BATCH, LENGTH = 4, 1024
+BUDGETS = (None, "4GiB", "3GiB")
 
 
 class Attention(nn.Module):
@@ -83,6 +90,47 @@ def peak_of(call: object) -> tuple[float, float, object]:
     return time.perf_counter() - start, (torch.cuda.max_memory_allocated() - before) / 2**30, result
 
 
+def steps(search: Callable[..., object]) -> str:
+    """The seconds between what a search says; it is slower for being waited for."""
+    marks: list[tuple[str, float]] = []
+
+    def mark(text: str) -> None:
+        torch.cuda.synchronize()
+        marks.append((text, time.perf_counter()))
+
+    search(progress=mark)
+    mark("")
+    return ", ".join(f"{text} {1000 * (after - at):.0f} ms" for (text, at), (_, after) in itertools.pairwise(marks))
+
+
+def kernels(search: Callable[..., object]) -> str:
+    """What is launched in all, and of that by the pair kernels."""
+    begun, compiled = [0], [0]
+    begin, launch = deferred.many.begin_pair, launching.Prepared.__call__
+
+    def begin_pair(*pair: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        begun[0] += 1
+        return begin(*pair)
+
+    def call(self: launching.Prepared, *given: int) -> None:
+        compiled[0] += 1
+        launch(self, *given)
+
+    with (
+        mock.patch.object(deferred.many, "begin_pair", begin_pair),
+        mock.patch.object(launching.Prepared, "__call__", call),
+        profile(activities=[ProfilerActivity.CUDA]) as seen,
+    ):
+        search()
+        torch.cuda.synchronize()
+    every = [one for one in seen.events() or () if one.device_type == torch.autograd.DeviceType.CUDA]
+    took = sum(one.self_device_time_total for one in every) / 1000
+    return (
+        f"{begun[0]} pairs, {compiled[0]} launches of the pair kernels; kernels and copies in all: {len(every)}, "
+        f"{took:.0f} ms of the device's time"
+    )
+
+
 @torch.no_grad()
 def main() -> int:
     torch.manual_seed(0)
@@ -102,8 +150,6 @@ def main() -> int:
     memory = peak_of(lambda: reference(ids))[1]
     print(f"{torch.cuda.get_device_name()}: {count / 1e9:.2f} G parameters, bf16, batch {BATCH} × {LENGTH}")
     print(f"one forward pass: {1000 * forward:.1f} ms, {memory:.2f} GiB")
-    for ours in (reference, wide):
-        lt.find_fault(ours, broken, (ids,))  # kernels are compiled once
     ok = True
     pairs = {
         "bf16 against bf16, one row of one weight zero": (reference, broken, "layers.13.mlp.up_proj"),
@@ -112,29 +158,20 @@ def main() -> int:
         "fp32 against bf16, one row of one weight zero": (wide, broken, "layers.13.mlp.up_proj"),
     }
     for name, (ours, theirs, culprit) in pairs.items():
-        for budget in (None, "4GiB") if culprit and ours is reference else (None,):
-            marks: list[tuple[str, float]] = []
+        for budget in BUDGETS if culprit and ours is reference else (None,):
 
-            def mark(text: str, marks: list[tuple[str, float]] = marks) -> None:
-                torch.cuda.synchronize()
-                marks.append((text, time.perf_counter()))
+            def search(ours=ours, theirs=theirs, budget=budget, **how):  # type: ignore[no-untyped-def]
+                return lt.find_fault(ours, theirs, (ids,), budget=budget, **how)
 
-            took, peak, found = peak_of(
-                lambda ours=ours, theirs=theirs, budget=budget, mark=mark: lt.find_fault(
-                    ours, theirs, (ids,), budget=budget, progress=mark
-                )
-            )
-            end = time.perf_counter()
+            first, _, _ = peak_of(search)  # kernels are compiled, memory is pinned
+            took, peak, found = peak_of(search)
             ok &= found.site == culprit  # type: ignore[attr-defined]
-            steps = ", ".join(
-                f"{text} {1000 * (after - at):.0f} ms"
-                for (text, at), (_, after) in zip(marks, [*marks[1:], ("", end)], strict=True)
-            )
             print(
-                f"{name}, budget {budget or 'unset'}: {took / forward:.1f} × a forward pass ({1000 * took:.0f} ms; "
-                f"passes {found.forwards}), memory {peak:.2f} GiB = {peak / memory:.1f} × a forward pass's; "  # type: ignore[attr-defined]
-                f"book { ({k: f'{v / 2**30:.2f} GiB' for k, v in found.memory.items()}) }; "  # type: ignore[attr-defined]
-                f"{found.verdict} {found.site} {found.cause}\n    {steps}"  # type: ignore[attr-defined]
+                f"{name}, budget {budget or 'unset'}: {took / forward:.1f} × a forward pass ({1000 * took:.0f} ms), "
+                f"the first time {first / forward:.1f} × ({1000 * first:.0f} ms); passes {found.forwards}; "  # type: ignore[attr-defined]
+                f"memory {peak:.2f} GiB = {peak / memory:.1f} × a forward pass's; "
+                f"the trace { ({k: f'{v / 2**30:.2f} GiB' for k, v in found.memory.items()}) }; "  # type: ignore[attr-defined]
+                f"{found.verdict} {found.site} {found.cause}\n    {steps(search)}\n    {kernels(search)}"  # type: ignore[attr-defined]
             )
     return 0 if ok else 1
 

@@ -1,12 +1,15 @@
 """What a search costs, in counts: forward passes of each side, and measurements of what was put there by us."""
 
 import copy
+from collections import Counter
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from layertap.fault import find_fault, replay_measure
+from layertap.fault import find_fault, replay_measure, search
+from layertap.fault.model_runner import ModelRunner
 
 
 class Block(nn.Module):
@@ -87,3 +90,108 @@ def test_what_was_put_there_by_us_is_not_measured(monkeypatch):
     # A forced run measures what each of 4 blocks' 3 children and the blocks return, and of what arrives only what is
     # not a value that was handed on as it is: `down` gets a tanh. The input of the model is measured once.
     assert len(measured) <= 3 * (16 + 4 + 1 + 1) + 2 * 33, len(measured)
+
+
+class Operators(TorchDispatchMode):
+    """Counts what torch is asked to compute, or to wait for, while it is on."""
+
+    FORM = frozenset({"detach", "view", "alias", "as_strided", "slice", "empty", "empty_like", "t", "_unsafe_view"})
+
+    def __init__(self):
+        super().__init__()
+        self.seen = Counter()
+        self.inside = Counter()
+        """While a model runs."""
+        self.running = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if name not in self.FORM:
+            self.seen[name] += 1
+            if self.running:
+                self.inside[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _operators(monkeypatch, depth, dtype, forwards=None):
+    """What a search of a clean pair has torch compute besides what its forward passes do, and what while they run."""
+    reference = _net(depth).to(dtype).requires_grad_(False)
+    candidate = copy.deepcopy(reference)
+    call = ModelRunner._call
+
+    def running(self):
+        count.running = True
+        output = call(self)
+        count.running = False
+        return output
+
+    monkeypatch.setattr(ModelRunner, "_call", running)
+    x = (X[0].to(dtype),)
+    with Operators() as plain:
+        reference(*x)
+    with Operators() as count:
+        found = find_fault(reference, candidate, x)
+    assert found.verdict == "identical", str(found)
+    own = Counter({name: number * sum(found.forwards.values()) for name, number in plain.seen.items()})
+    return count.seen - own, count.inside - own
+
+
+def test_few_operators_are_added_to_those_of_the_model_and_none_waits_while_it_runs(monkeypatch):
+    few, _ = _operators(monkeypatch, 4, torch.bfloat16)
+    many, inside = _operators(monkeypatch, 12, torch.bfloat16)
+    each = {name: (many[name] - few[name]) / 8 for name in many if many[name] != few[name]}
+    # Of a block and its three modules: a copy of each for the trace, of what each is handed in two forced runs, and one
+    # pass over each input in the two runs on inputs that are moved; then each parameter is looked at once.
+    assert sum(each.values()) <= 32, each
+    assert not {"_local_scalar_dense", "equal", "is_nonzero", "nonzero"} & set(inside), inside
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_what_is_handed_to_several_modules_is_measured_once(monkeypatch, judged):
+    class Fan(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ways = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+
+        def forward(self, x):
+            x = torch.tanh(x)
+            return sum(way(x) for way in self.ways)
+
+    measured = []
+    begin = replay_measure.begin
+
+    def counted(right, found):
+        measured.append(id(found))
+        return begin(right, found)
+
+    monkeypatch.setattr(replay_measure, "begin", counted)
+    torch.manual_seed(0)
+    reference = Fan().eval()
+    candidate = copy.deepcopy(reference)
+    if judged:
+        with torch.no_grad():
+            candidate.ways[4].weight.mul_(-1)
+    found = find_fault(reference, candidate, X)
+    assert found.site == ("ways.4" if judged else "")
+    # The model's input, the tanh, six results and their sum: in the free run, the forced one and, where something is
+    # wrong, two more; with moved inputs each of the six is given a tensor of its own once more at most.
+    assert len(measured) <= (4 if judged else 2) * 9 + 9 + 6 + 6, len(measured)
+
+
+def test_only_what_is_near_the_culprit_is_forced_in_a_closer_look(monkeypatch):
+    looked = []
+    play = search.play
+
+    def counted(side, modules, trace, names, options, within=None):
+        looked.append((len(modules), within is not None))
+        return play(side, modules, trace, names, options, within)
+
+    monkeypatch.setattr(search, "play", counted)
+    reference = _net(12)
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        candidate[5].up.weight[2:5] *= -1
+    found = find_fault(reference, candidate, X)
+    assert (found.site, found.cause) == ("5.up", "weights")
+    assert {modules for modules, closer in looked if closer} == {1 + 12 + 3}
+    assert {modules for modules, closer in looked if not closer} == {1 + 12 + 36}

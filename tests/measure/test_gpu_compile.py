@@ -118,6 +118,8 @@ def test_the_kernel_compiles(monkeypatch, capability, dtype):
         ("float16", "bfloat16", (333, 96)),
         ("float32", "bfloat16", (300, 256)),
         ("float32", "float32", (1003,)),
+        ("bfloat16", "bfloat16", (64, 32_000)),
+        ("float32", "bfloat16", (64, 150_001)),
     ],
 )
 def test_the_pair_kernels_compile(monkeypatch, capability, one, two, shape):

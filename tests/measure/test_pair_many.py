@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import sys
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-SHAPES = [(70, 96), (2, 9, 136), (17, 64), (5, 64)]
+SHAPES = [(70, 96), (2, 9, 136), (17, 64), (5, 64), (5, 8456)]
 
 
 def main() -> None:
@@ -43,10 +44,28 @@ def main() -> None:
     ]
     for (a, b), numbers in zip(pairs, read, strict=True):
         found.append([list(numbers), _measure(a, b).tolist()])
-    print(json.dumps([found, judgements, expected, [launches(pair_many, later, *pair) for pair in pairs]]))
+    computed = [launches(lambda a, b: later(pair_many.begin_pair(a, b)[1], b), *pair) for pair in pairs]
+    print(json.dumps([found, judgements, expected, computed, masks()]))
 
 
-def launches(pair_many, later, a, b):
+def masks():
+    """Two masks that close the same places, each by its own number, and a third that closes one more; with launches."""
+    from layertap.measure.pair.deferred import _measure, by_kernel, settle
+
+    scores = torch.randn(2, 1, 64, 64, generator=torch.Generator().manual_seed(9)).bfloat16()
+    closed = torch.ones(64, 64, dtype=torch.bool).triu(1)
+    one, other = scores.masked_fill(closed, -math.inf), scores.masked_fill(closed, torch.finfo(torch.bfloat16).min)
+    further = other.clone()
+    further[0, 0, 5, 3] = -math.inf
+    found = []
+    for right in (one, other):
+        for mine in (other, further):
+            read = settle([by_kernel(right, mine)])[0]
+            found.append([read.relative_l2, read.inf_mismatch, _measure(right, mine)[-1].item(), read.equal])
+    return found, launches(by_kernel, one, other)
+
+
+def launches(begin, a, b):
     """What torch is asked to compute, beside the pair kernel, when a pair is begun."""
     met = []
 
@@ -59,7 +78,7 @@ def launches(pair_many, later, a, b):
     before, pair_kernel._run = pair_kernel._run, lambda *given: run.append(given)
     try:
         with Operations():
-            later(pair_many.begin_pair(a, b)[1], b)
+            begin(a, b)
     finally:
         pair_kernel._run = before
     assert len(run) == 3
@@ -71,7 +90,7 @@ def launches(pair_many, later, a, b):
 def test_many_pairs_are_read_at_once_as_float64_measures_each() -> None:
     from measure.interpreter import interpreted
 
-    found, judgements, expected, computed = interpreted(__file__)
+    found, judgements, expected, computed, (closing, besides) = interpreted(__file__)
     assert len(found) == 2 * len(SHAPES) + 3
     for ours, theirs in found[:-1]:
         assert ours == pytest.approx(theirs, rel=2e-4, abs=1e-2)
@@ -82,7 +101,22 @@ def test_many_pairs_are_read_at_once_as_float64_measures_each() -> None:
     assert [error > 0 for error, _ in expected].count(True) == 1, "one pair has a massive row"
     assert [grid for _, grid in expected].count(True) == 2, "one candidate went through float8, whole and repeated"
     assert {tuple(names) for names in computed} == {("constant_pad_nd",), ("clone",)}, "one launch besides"
+    assert [one[1] for one in closing] == [one[2] for one in closing] == [0, 1, 0, 1], "closed is closed, by any number"
+    assert [one[0] for one in closing] == [0.0] * 4
+    assert [one[3] for one in closing] == [True, False, True, False]
+    assert besides == ["threshold", "threshold", "clone"], "one pass over each side"
     assert found[-1][0][:4] == [0.0, found[-1][0][1], 0.0, 0.0], "equal tensors are exactly equal"
+
+
+@pytest.mark.parametrize("shape", [(70, 96), (5, 8456), (1003,)])
+def test_kernels_that_are_ready_are_given_the_addresses_of_what_triton_was_given(shape) -> None:
+    from layertap.measure.pair import kernel
+
+    a = torch.zeros(shape, dtype=torch.bfloat16)
+    b, slab = torch.zeros_like(a), torch.zeros(kernel.PAIR_SLAB_BYTES, dtype=torch.uint8)
+    plan = kernel._plan(a.shape, a.dtype, b.dtype, 0, 0, torch.device("cpu"))
+    given = a, b, slab, torch.zeros(plan.norms + plan.flags)
+    assert kernel._addresses(plan, *given) == tuple(one.data_ptr() for one in kernel._tensors(plan, *given))
 
 
 if __name__ == "__main__":

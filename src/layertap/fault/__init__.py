@@ -10,6 +10,7 @@ replay             the reference traced; the candidate forced to it, forward and
 record_tap         what is at each module of the reference meanwhile; force_tap: at each of the candidate
 replay_measure     what all taps of a run share; call_stack: who is inside whom; tensor_swap: one tensor for another
 reference_trace    the nouns of a replay; tensor_cache: where tensors wait, within a budget
+prefetch           tensors that wait in pinned memory, brought back before they are asked for
 value_layouts      one value in two layouts
 world              the ranks that run a candidate together; places: which part of a whole each holds
 stated_parts       the same where a mapping says it; agreement: what ranks wait for; stage: what cannot be judged

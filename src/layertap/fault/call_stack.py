@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
+from typing import Any
 
 import torch
 
@@ -17,8 +18,9 @@ class CallStack:
     def __init__(self, seeded: bool) -> None:
         self.inside: list[ModuleCall] = []
         self.calls: Counter[str] = Counter()
-        self.measuring = False
-        """Whether what is computed now is ours, and not the model's."""
+        self.log: Any = None
+        """A dispatch mode that is to see what some calls compute, and says by `wants(place)` which."""
+        self._measuring = False
         self._again: Counter[str] = Counter()
         self._seeded = seeded
 
@@ -40,6 +42,17 @@ class CallStack:
         """Where a model draws random numbers, both sides begin each module, and go on after it, with the same seed."""
         if self._seeded:
             seed(zlib.crc32(f"{path}@{call}/{end}".encode()))
+
+    @property
+    def measuring(self) -> bool:
+        """Whether what is computed now is ours, and not the model's."""
+        return self._measuring
+
+    @measuring.setter
+    def measuring(self, ours: bool) -> None:
+        self._measuring = ours
+        if self.log is not None:
+            self.log.listen(not ours and bool(self.inside) and self.log.wants(self.inside[-1]))
 
     @property
     def caller(self) -> ModuleCall | None:

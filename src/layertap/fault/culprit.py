@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,6 +140,8 @@ def _logged(
 ) -> tuple[ReplayResult, dict[ModuleCall, Any]]:
     """A forced run whose operators inside some calls are written down."""
     search = scene.search
+    if side.returns_output and not search.seeded and search.parts is None:
+        modules = beside({call[0] for call in calls} | {key.path for key in keep}, modules)
     if not calls:
         return search.play(side, modules, scene.trace, force=True, keep=keep, judge=False), {}
     logs: list[OpLog] = []
@@ -150,6 +152,23 @@ def _logged(
 
     replayed = search.play(side, modules, scene.trace, force=True, keep=keep, within=within, judge=False)
     return replayed, logs[0].ops
+
+
+def beside(paths: Collection[str], modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """The modules that have to be forced for what is at some to be right: those inside them, those next to them and
+    next to what is around them. What is inside the others has no effect, as these return the reference's values.
+
+    >>> sorted(beside({"a.1"}, dict.fromkeys(["", "a", "a.0", "a.0.x", "a.1", "a.1.x", "a.1.x.y", "b", "b.z"])))
+    ['', 'a', 'a.0', 'a.1', 'a.1.x', 'a.1.x.y', 'b']
+    """
+    around = {"", *paths}
+    for path in paths:
+        while path := path.rpartition(".")[0]:
+            around.add(path)
+    inside = tuple(f"{path}." if path else "" for path in paths)
+    return {
+        path: module for path, module in modules.items() if path.rpartition(".")[0] in around or path.startswith(inside)
+    }
 
 
 def _examined(row: ModuleRow, logs: _Logs, scene: Scene) -> Finding:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 from layertap.fault.call_stack import CallStack
@@ -63,28 +63,65 @@ class Departure:
     """Arguments that differ: the candidate's, the reference's."""
 
 
-class OpLog(TorchDispatchMode):
-    """Writes down the operators of some module calls while it is on."""
+class OpLog:
+    """Writes down the operators of some module calls while it is on.
+
+    It is a dispatch mode inside those calls alone: anywhere else a mode makes each operator ten times as slow to start.
+    """
 
     def __init__(self, stack: CallStack, wanted: Iterable[ModuleCall], cache: TensorCache) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self._stack, self._wanted, self._cache = stack, frozenset(wanted), cache
+        self._mode = _Listening(self)
         self.ops: dict[ModuleCall, list[Op]] = {place: [] for place in self._wanted}
+
+    def __enter__(self) -> OpLog:
+        self._stack.log = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.log = None
+        self.listen(False)
+
+    def wants(self, place: ModuleCall) -> bool:
+        """Whether the operators of a call are written down."""
+        return place in self._wanted
+
+    def listen(self, on: bool) -> None:
+        """Turns the mode on or off. Where the model has a mode of its own inside it, it stays on and hears nothing."""
+        inmost = _get_current_dispatch_mode() is self._mode
+        if on and not self._mode.entered:
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+            self._mode.entered = True
+        elif not on and inmost:
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._mode.entered = False
+
+    def note(self, func: Any, given: tuple[Any, ...], result: Any) -> None:
+        """Writes an operator down, if it is one of a call that is asked for."""
+        place = self._stack.inside[-1] if self._stack.inside and not self._stack.measuring else None
+        if place not in self._wanted or place is None:
+            return
+        first = next((leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)), None)
+        plain = first is not None and type(first) in (torch.Tensor, torch.nn.Parameter)
+        op = Op(
+            name=str(func),
+            result=self._cache.put(first) if first is not None and plain else None,
+            settings=tuple(str(value) for value in tree_leaves(given) if not isinstance(value, torch.Tensor)),
+            place=_source(),
+        )
+        self.ops[place].append(op)
+
+
+class _Listening(TorchDispatchMode):
+    """Hands on what is computed."""
+
+    def __init__(self, log: OpLog) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._log, self.entered = log, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        place = self._stack.inside[-1] if self._stack.inside and not self._stack.measuring else None
-        if place in self._wanted and place is not None:
-            first = next((leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)), None)
-            plain = first is not None and type(first) in (torch.Tensor, torch.nn.Parameter)
-            given = tree_leaves((args, kwargs or {}))
-            op = Op(
-                name=str(func),
-                result=self._cache.put(first) if first is not None and plain else None,
-                settings=tuple(str(value) for value in given if not isinstance(value, torch.Tensor)),
-                place=_source(),
-            )
-            self.ops[place].append(op)
+        self._log.note(func, (args, kwargs or {}), result)
         return result
 
 
@@ -151,7 +188,7 @@ def _source() -> str:
 
     A module of torch's own has no such line before its caller's; then it is the line in torch.
     """
-    frame, inner = sys._getframe(2), None
+    frame, inner = sys._getframe(3), None
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(_PACKAGE):

@@ -20,6 +20,7 @@ from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import Event, ReplayResult
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
+from layertap.measure.dense import same_values
 from layertap.measure.pair.deferred import compare_tensors, on_one_device
 from layertap.measure.pair.difference import Difference
 from layertap.result import Note
@@ -67,7 +68,7 @@ def is_rounded(wanted: torch.Tensor, values: torch.Tensor) -> bool:
         lambda r: r.to(torch.float16),
         _truncated,
     ]
-    return any(torch.equal(torch.nan_to_num(way(wanted).to(values.dtype)), torch.nan_to_num(values)) for way in ways)
+    return any(same_values(way(wanted).to(values.dtype), values) for way in ways)
 
 
 def _truncated(values: torch.Tensor) -> torch.Tensor:

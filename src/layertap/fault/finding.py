@@ -41,8 +41,8 @@ def find_fault(
 
     `inputs` are keywords, positional arguments, one tensor, or a function that runs a model: then gradients that it
     makes are judged too. `mapping` renames the candidate's modules to the reference's ({regex: replacement}, or a
-    file). `budget` bounds the memory for the reference's tensors, beyond which they go to disk; without one, half of
-    what is free on the device and a quarter of the machine's memory.
+    file). `budget` bounds the memory for the reference's tensors where the models run; without one, half of what is
+    free on the device. What a device has no room for goes to the machine's memory, up to a quarter of it, then to disk.
 
     Of a candidate that runs on several ranks, each rank calls it with the whole reference, and gets the same finding:
     each rank's part is compared with the same part of the reference's values. Which part that is, of plain tensors, a

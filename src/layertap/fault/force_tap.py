@@ -16,7 +16,7 @@ from layertap.fault.model_runner import autocast_now, version
 from layertap.fault.reference_trace import ModuleCall, call_of
 from layertap.fault.replay_measure import Replay
 from layertap.fault.tensor_swap import BACK, Nudge, Swaps, arriving, as_given, flows, gate, in_objects, swap, tensors_in
-from layertap.fault.value_layouts import masklike
+from layertap.fault.value_layouts import masklike, maybe_mask
 from layertap.measure.dense import dense
 from layertap.site import Site
 
@@ -67,12 +67,9 @@ class ForceTap:
             return
         trace = self._task.trace
         found = {leaf.path: leaf.tensor for leaf in given if _mask(leaf.path, leaf.tensor)}
-        slots = {
-            name: trace.slots[Site(path=self._path, call=call, role="input", leaf=name)]
-            for name in trace.leaves(self._path, call, "input")
-        }
-        right = {name: slot.get() for name, slot in slots.items() if slot.ndim > 1}
-        right = {name: tensor for name, tensor in right.items() if _mask(name, tensor)}
+        right = trace.masks_at(self._path, call)
+        if not found and not right:
+            return
         names = self._names_of(call, "input", list(found), list(right))
         for name in dict.fromkeys((*right, *(names.get(path, path) for path in found))):
             mine = next((tensor for path, tensor in found.items() if names.get(path, path) == name), None)
@@ -87,13 +84,15 @@ class ForceTap:
         for path, tensor in tensors:
             if id(tensor) in swaps:
                 continue
-            key = Site(path=self._path, call=call, role=end, leaf=names.get(path, path))
+            key = task.trace.site(self._path, call, end, names.get(path, path))
             # A value that a neighbour has spoilt is the neighbour's doing, not the caller's.
             maker = (task.writes.writer(tensor) if end == "input" else None) or caller
             value = self._again(key, tensor) if again else task.measure(key, maker, tensor)
             given = value if value is not None and task.forces(key) else tensor
             if task.nudge is not None and end == "input":
-                given = task.nudge(given.detach())
+                plain = given.detach()
+                moved = task.nudge(plain)
+                given = moved.clone() if moved is plain and given is value else moved  # the trace's own stays as it is
             if flows(tensor) and end in BACK:
                 site = replace(key, role=BACK[end])
                 task.flowing.add(site)
@@ -129,11 +128,8 @@ class ForceTap:
 
 
 def _mask(name: str, tensor: torch.Tensor | None) -> bool:
-    """Whether a value is a mask; numbers are looked at only where they have its name, or the shape of scores."""
-    if tensor is None or dense(tensor) is not tensor or tensor.ndim < 2:
-        return False
-    scores = tensor.ndim == 4 or tensor.shape[-1] == tensor.shape[-2] or "mask" in name
-    return masklike(tensor) and (scores or tensor.dtype == torch.bool)
+    """Whether a value is a mask."""
+    return tensor is not None and maybe_mask(name, tensor) and dense(tensor) is tensor and masklike(tensor)
 
 
 def _copied(call: tuple[Any, Any]) -> tuple[Any, Any]:

@@ -70,6 +70,11 @@ class ModelRunner:
                 self.draws |= not torch.equal(cuda, torch.cuda.get_rng_state(self.device))
             return self._detached(output)
 
+    @property
+    def returns_output(self) -> bool:
+        """Whether what a run returns is what the model returned, and not a function that calls it."""
+        return not callable(self._inputs)
+
     def like(self, model: nn.Module) -> ModelRunner:
         """Another model, run on the same inputs."""
         return ModelRunner(model, self._inputs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,10 +29,23 @@ def own_tensors(module: nn.Module, path: str, called: set[str]) -> Iterator[tupl
 
 def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called: set[str]) -> Explanation | None:
     """Which of a module's own tensors differs, and how; None where none does, or a file keeps them to itself."""
+    explain = next(_weights_apart(reference, candidate, path, called), None)
+    return None if explain is None else explain()
+
+
+def weights_differ(reference: nn.Module, candidate: nn.Module, path: str, called: set[str]) -> bool:
+    """Whether one of them differs, however it does."""
+    return next(_weights_apart(reference, candidate, path, called), None) is not None
+
+
+def _weights_apart(
+    reference: nn.Module, candidate: nn.Module, path: str, called: set[str]
+) -> Iterator[Callable[[], Explanation]]:
+    """The module's own tensors that differ, each with what finds out how, which takes longer than to see that."""
     right = dict(own_tensors(reference, path, called))
     known, told = _effects_apart(reference, candidate)
     if told is not None:
-        return told
+        yield lambda: told
     for name, tensor in own_tensors(candidate, path, called):
         if tensor.is_meta:
             continue
@@ -39,11 +53,12 @@ def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called:
         if known and (wanted is None or tensor.ndim > 1):
             continue  # packed, or laid out otherwise: what it multiplies with is the same
         if wanted is None:
-            return "weights", (Note("cause.candidate_only", name=name),)
+            yield partial(_said, Note("cause.candidate_only", name=name))
+            continue
         if wanted.shape != tensor.shape:
-            return "weights", (
-                Note("cause.weight_shape", name=name, shape=tuple(tensor.shape), shape2=tuple(wanted.shape)),
-            )
+            shape = Note("cause.weight_shape", name=name, shape=tuple(tensor.shape), shape2=tuple(wanted.shape))
+            yield partial(_said, shape)
+            continue
         here = same_part(wanted, tensor)
         values, quantised = (None, False) if here is None else plain_values(here[1])
         if here is None or values is None:
@@ -52,12 +67,18 @@ def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called:
         found = compare_tensors(wanted.to(values.dtype), values)
         if found is None or found.equal or (quantised and found.error < QUANTISED):
             continue
-        grid = quantisation_error(wanted, values)
-        if grid is not None and grid > 2 * ROUNDOFF["bfloat16"]:
-            return "quantization", (Note("cause.on_grid", name=name, grid=grid),)
-        how = how_apart(wanted, values, found.error)
-        return "weights", (Note("cause.weight", name=name, how=how),)
-    return None
+        yield partial(_explained, name, wanted, values, found.error)
+
+
+def _said(evidence: str) -> Explanation:
+    return "weights", (evidence,)
+
+
+def _explained(name: str, wanted: torch.Tensor, values: torch.Tensor, error: float) -> Explanation:
+    grid = quantisation_error(wanted, values)
+    if grid is not None and grid > 2 * ROUNDOFF["bfloat16"]:
+        return "quantization", (Note("cause.on_grid", name=name, grid=grid),)
+    return "weights", (Note("cause.weight", name=name, how=how_apart(wanted, values, error)),)
 
 
 def _effects_apart(reference: nn.Module, candidate: nn.Module) -> tuple[bool, Explanation | None]:
@@ -122,7 +143,7 @@ def below(
 ) -> tuple[str, Explanation] | None:
     """A module that differs and is not in `called`: never called, so that the one at `path` reads its parameters, as
     fused kernels do, or not judged."""
-    if weights_apart(reference, candidate, path, _under(candidate, path)) or config_apart(reference, candidate):
+    if config_apart(reference, candidate) or weights_differ(reference, candidate, path, _under(candidate, path)):
         return None  # it differs itself
     ours = dict(reference.named_modules())
     for name, child in candidate.named_modules():

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from layertap.capture.leaves import leaves, map_tensors
-from layertap.fault.reference_trace import ReferenceTrace
-from layertap.measure.dense import dense
+from layertap.fault.reference_trace import ReferenceTrace, ReplayResult, end_of
+from layertap.measure.dense import dense, same_values
 from layertap.measure.pair.deferred import compare_tensors
 from layertap.measure.pair.difference import Difference
 
@@ -30,7 +30,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
         return type(one) is type(other) and one.shape == other.shape and bool((one == other).all())
     if ours.is_complex() and theirs.is_complex():
         ours, theirs = torch.view_as_real(ours), torch.view_as_real(theirs)
-    return ours.shape == theirs.shape and torch.equal(torch.nan_to_num(ours), torch.nan_to_num(theirs))
+    return ours.shape == theirs.shape and same_values(ours, theirs)
 
 
 def output_error(right: Any, found: Any, trace: ReferenceTrace | None = None) -> float:
@@ -48,6 +48,15 @@ def output_error(right: Any, found: Any, trace: ReferenceTrace | None = None) ->
             other = torch.where(void & torch.isfinite(other), one.to(other), other)
         measured.append(compare_tensors(one, other))
     return max((size_of(one) for one in measured if one is not None), default=math.nan)
+
+
+def free_error(trace: ReferenceTrace, replayed: ReplayResult) -> float:
+    """`output_error` of a free run of a model, which as a rule has measured already what it returned."""
+    wanted, found = results_of(trace.output), results_of(replayed.output)
+    made = {event.site.leaf: event.found for event in replayed.events if end_of(event.site) == ("", 0, "output")}
+    if not wanted or wanted.keys() != found.keys() or not wanted.keys() <= made.keys():
+        return output_error(trace.output, replayed.output, trace)
+    return max(size_of(made[leaf]) for leaf in wanted)
 
 
 def _paired(right: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:

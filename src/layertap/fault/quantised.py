@@ -102,13 +102,13 @@ def _step_of(r: torch.Tensor, c: torch.Tensor) -> torch.Tensor | None:
     if r.shape[1] < 8 or not len(r):
         return None
     top, lost = c.abs().amax(1, keepdim=True), _lost(c)
-    step = torch.zeros_like(top)
-    for count in range(1, 64 if _is_coarse(c) else 256):  # of more steps, those are not seen that bfloat16 has lost
-        one = top / count
-        multiple = c / one
-        fits = ((multiple - multiple.round()).abs() <= 0.02 + lost * multiple.abs()).all(1, keepdim=True)
-        step = torch.where((step == 0) & fits, one, step)
-    return step
+    most = 64 if _is_coarse(c) else 256  # of more steps, those are not seen that bfloat16 has lost
+    counts = torch.arange(1, most, dtype=c.dtype, device=c.device)[:, None, None]
+    multiple = c / (top / counts)
+    off, nearest = (multiple - multiple.round()).abs_(), multiple.abs_().mul_(lost).add_(0.02)
+    fits = (off <= nearest).all(2, keepdim=True)
+    first = fits.to(torch.uint8).argmax(0)
+    return torch.where(fits.any(0), top / counts.flatten()[first], 0.0)
 
 
 def _lost(values: torch.Tensor) -> float:
@@ -128,12 +128,12 @@ def _floats(r: torch.Tensor, c: torch.Tensor) -> bool:
     if r.shape[1] < 8 or not len(r):
         return False
     top = c.abs().amax(1, keepdim=True)
-    found = torch.zeros_like(top, dtype=torch.bool)
-    loose = 0.005 + 20 * _lost(c)
-    faint = c.abs() < (2.0**-13 if _lost(c) == HALF else 0.0)  # below float16's normal range bits are lost
-    for eighths in range(8, 16):
-        mantissa = torch.frexp(c / top * eighths).mantissa.abs() * 16
-        found |= (faint | ((mantissa - mantissa.round()).abs() <= loose)).all(1, keepdim=True)
+    lost = _lost(c)
+    loose = 0.005 + 20 * lost
+    faint = c.abs() < (2.0**-13 if lost == HALF else 0.0)  # below float16's normal range bits are lost
+    eighths = torch.arange(8, 16, dtype=c.dtype, device=c.device)[:, None, None]
+    mantissa = torch.frexp(c / top * eighths).mantissa.abs() * 16
+    found = (faint | ((mantissa - mantissa.round()).abs() <= loose)).all(2, keepdim=True).any(0)
     moved = (c - r).norm(dim=1, keepdim=True) <= 0.1 * r.norm(dim=1, keepdim=True)
     return _most(found) and _most(moved)
 

@@ -40,7 +40,11 @@ def systematic(
     so is one quantised module among many that are not. Returns the kinds as well.
     """
     kinds = _by_kind(rows)
-    rows = [_among_fellows(row, kinds[row.kind]) for row in rows]
+    in_eight_bits = {kind for kind, alike in kinds.items() if _compute_in_eight_bits(alike)}
+    rows = [
+        replace(row, ratio=row.ratio / FINER) if row.sign == "grid" and row.kind in in_eight_bits else row
+        for row in rows
+    ]
     kinds = _by_kind(rows)
     times: dict[str, float] = {}
     stands: dict[str, ModuleRow] = {}
@@ -78,11 +82,10 @@ def _by_kind(rows: list[ModuleRow]) -> defaultdict[str, list[ModuleRow]]:
     return kinds
 
 
-def _among_fellows(row: ModuleRow, fellows: list[ModuleRow]) -> ModuleRow:
-    """Where most of a kind give eight-bit floats, that is how this model computes."""
+def _compute_in_eight_bits(fellows: list[ModuleRow]) -> bool:
+    """Whether most of a kind give eight-bit floats: then that is how this model computes."""
     alike = sum(one.sign == "grid" for one in fellows)
-    common = row.sign == "grid" and alike >= MANY and 2 * alike > len(fellows)
-    return replace(row, ratio=row.ratio / FINER) if common else row
+    return alike >= MANY and 2 * alike > len(fellows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class RecordTap:
             slot = None
             if not again:
                 slot = self._trace.cache.put(leaf.tensor)
-                self._trace.slots[Site(path=self._path, call=call, role=end, leaf=leaf.path)] = slot
+                self._trace.slots[self._trace.site(self._path, call, end, leaf.path)] = slot
             if flows(leaf.tensor) and end in BACK:
                 passed = gate(leaf.tensor, None, self._back(call, end, leaf.path))
                 swaps[id(leaf.tensor)] = leaf.tensor, passed

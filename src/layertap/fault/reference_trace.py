@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
-from layertap.fault.value_layouts import ValueLayouts, masklike
-from layertap.measure.dense import closed
+from layertap.fault.value_layouts import ValueLayouts, masklike, maybe_mask
+from layertap.measure.dense import closed, dense
 from layertap.measure.pair.difference import Difference
 from layertap.site import Site
 
@@ -46,6 +46,16 @@ class ReferenceTrace:
     layouts: ValueLayouts = field(default_factory=ValueLayouts)
     """How values of the reference lie in the candidate, where that was found."""
     _leaves: dict[CallEnd, list[str]] = field(default_factory=dict)
+    _sites: dict[tuple[str, int, str, str], Site] = field(default_factory=dict)
+    _masks: dict[ModuleCall, dict[str, CachedTensor]] = field(default_factory=dict)
+
+    def site(self, path: str, call: int, role: str, leaf: str) -> Site:
+        """The site of a value: all runs have the same object, as each meets some hundreds."""
+        key = path, call, role, leaf
+        known = self._sites.get(key)
+        if known is None:
+            known = self._sites[key] = Site(path=path, call=call, role=role, leaf=leaf)
+        return known
 
     def leaves(self, path: str, call: int, end: str) -> list[str]:
         """The leaves that one end of one call has."""
@@ -53,6 +63,19 @@ class ReferenceTrace:
             for key in self.slots:
                 self._leaves.setdefault(end_of(key), []).append(key.leaf)
         return self._leaves.get((path, call, end), [])
+
+    def masks_at(self, path: str, call: int) -> dict[str, torch.Tensor]:
+        """The masks that a call is given, by leaf: they are looked for once."""
+        known = self._masks.get((path, call))
+        if known is None:
+            slots = {
+                leaf: self.slots[Site(path=path, call=call, role="input", leaf=leaf)]
+                for leaf in self.leaves(path, call, "input")
+            }
+            slots = {leaf: slot for leaf, slot in slots.items() if maybe_mask(leaf, slot)}
+            known = {leaf: slot for leaf, slot in slots.items() if dense(one := slot.get()) is one and masklike(one)}
+            self._masks[path, call] = known
+        return {leaf: slot.get() for leaf, slot in known.items()}
 
     def void_in(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Where such tokens lie in a tensor of that batch and length; None where there are none."""
@@ -102,6 +125,9 @@ class ReplayResult:
     """A run against the trace: what was measured, and what could not be."""
 
     output: Any = None
+    """What the model returned; it is let go when it has been measured."""
+    apart: float | None = None
+    """How far that is from what the reference returned, where it has been measured."""
     events: list[Event] = field(default_factory=list)
     unforced: list[Site] = field(default_factory=list)
     """Values that differ in form: not forced, not judged."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from layertap.capture.leaves import map_tensors
 from layertap.fault.call_stack import CallStack
 from layertap.fault.force_tap import ForceTap
 from layertap.fault.local import unwrapped
@@ -26,16 +27,19 @@ from layertap.fault.sharded_replay import RankParts
 from layertap.fault.tensor_cache import TensorCache
 from layertap.site import Site
 
+Names = Mapping[str, tuple[str, ...]]
+"""The parameters of a module's `forward`, by path: a value given by position is known when the other side gives it by
+name."""
+
 
 def write_down(
-    side: ModelRunner, modules: Mapping[str, nn.Module], cache: TensorCache, seeded: bool = False
+    side: ModelRunner, modules: Mapping[str, nn.Module], cache: TensorCache, names: Names, seeded: bool = False
 ) -> ReferenceTrace:
     """Runs the reference and keeps a copy of everything that goes in and out of its modules."""
     trace = ReferenceTrace(cache)
     stack = CallStack(seeded)
-    trace.output = side.run(
-        {module: RecordTap(stack, trace, path, parameter_names(module)) for path, module in modules.items()}
-    )
+    output = side.run({module: RecordTap(stack, trace, path, names[path]) for path, module in modules.items()})
+    trace.output = map_tensors(output, cache.kept)  # not twice
     trace.parameters = {(path, name) for path, module in modules.items() for name in module._parameters}
     for path, name, grad in _gradients(modules):
         trace.slots[Site(path=path, role="param_grad", leaf=name)] = cache.put(grad)
@@ -46,15 +50,12 @@ def play(
     side: ModelRunner,
     modules: Mapping[str, nn.Module],
     trace: ReferenceTrace,
-    names: Mapping[str, tuple[str, ...]],
+    names: Names,
     options: ReplayOptions,
     within: Callable[[CallStack], Any] | None = None,
 ) -> ReplayResult:
-    """Runs a model against the trace; `within` makes a context to run it in.
-
-    `names` are the parameters of the reference's `forward`, by path, so that a value given by position is known when
-    the other side gives it by name.
-    """
+    """Runs a model against the trace; `within` makes a context to run it in. `names` are the reference's."""
+    trace.cache.rewind()
     stack = CallStack(options.seeded)
     task = Replay.of(options, stack, trace)
     replayed, judge, parts = task.replayed, options.judge, options.parts
@@ -86,6 +87,18 @@ def _gradients(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, tor
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.grad is not None:
                 yield path, name, parameter.grad
+
+
+def all_parameter_names(modules: Mapping[str, nn.Module]) -> Names:
+    """The names by path. A class is looked at once: that takes as long as running a small module."""
+    known: dict[Any, tuple[str, ...]] = {}
+    found = {}
+    for path, module in modules.items():
+        code = type(module) if "forward" not in vars(module) else module
+        if code not in known:
+            known[code] = parameter_names(module)
+        found[path] = known[code]
+    return found
 
 
 def parameter_names(module: nn.Module) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +13,7 @@ from torch import nn
 from layertap.fault.call_stack import CallStack
 from layertap.fault.inplace_writes import InplaceWrites
 from layertap.fault.masks import Masks
+from layertap.fault.model_runner import version
 from layertap.fault.reference_trace import Event, ModuleCall, ReferenceTrace, ReplayResult, call_of
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.tensor_swap import Nudge, as_given
@@ -41,6 +43,14 @@ class Begun(NamedTuple):
     caller: ModuleCall | None
     found: PendingPair | Difference
     rank: int
+
+
+class MeasuredTensor(NamedTuple):
+    """A measurement, and of which tensor in which version."""
+
+    tensor: weakref.ref[torch.Tensor]
+    version: int
+    found: PendingPair | Difference
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,6 +94,8 @@ class Replay(ReplayOptions):
     """Calls that were given a value of another size."""
     flowing: set[Site] = field(default_factory=set)
     """Values through which a gradient can go back."""
+    measured: dict[tuple[int, int], MeasuredTensor] = field(default_factory=dict)
+    """By the identities of a slot and a tensor, what is measured between them: several modules are given one tensor."""
     callers: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict)
     without_grad: set[ModuleCall] = field(default_factory=set)
     """Calls that were made where gradients are off."""
@@ -112,19 +124,30 @@ class Replay(ReplayOptions):
         if key.role == "output" and call_of(key) in self.misgiven:
             self.replayed.unforced.append(key)  # what it makes of other values is neither right nor wrong
             return None
+        known = self._known(slot, found)
+        if known is not None and not (self.forces(key) or key in self.keep or self.lowered or self.parts):
+            self.begun.append(Begun(key, caller, known, 0))
+            return None
         right = slot.get(found.device)
         if self.parts is not None:
             given = self.parts.measure(self, key, caller, right, found)
         else:
-            given = self.against(key, caller, right, found)
-        if self.force and self.forces(key) and given is not None:
+            given = self.against(key, caller, right, found, slot=slot)
+        if self.force and given is not None and not self.nudges(key) and self.forces(key):
             self.trace.cache.remember(given, slot)
         return given
 
     def against(
-        self, key: Site, caller: ModuleCall | None, right: torch.Tensor, found: torch.Tensor, rank: int = 0
+        self,
+        key: Site,
+        caller: ModuleCall | None,
+        right: torch.Tensor,
+        found: torch.Tensor,
+        rank: int = 0,
+        slot: CachedTensor | None = None,
     ) -> torch.Tensor | None:
-        """Measures what is compared with what is right there; returns that in the form that it has here."""
+        """Measures what is compared with what is right there; returns that in the form that it has here, if it is to
+        be exchanged. Of a `slot` it is known whether the same two were measured before."""
         mine, layout = found, None
         form = form_of(right, found)
         values = dense(found)
@@ -139,7 +162,7 @@ class Replay(ReplayOptions):
             elif not nested and form is not None and self._sized_otherwise(key, right, found):
                 self.begun.append(Begun(key, caller, form, rank))
             form = None
-        begun = None if form is None and layout is None else self._begin(right, found)
+        begun = None if form is None and layout is None else self._begin_once(slot, right, found)
         if begun is None:
             self.replayed.unforced.append(key)
             return None
@@ -148,13 +171,19 @@ class Replay(ReplayOptions):
         if key in self.keep:
             self.replayed.kept[key] = found.detach().clone()
             self.replayed.held[key, rank] = self.replayed.kept[key]
+        if not self.forces(key):
+            return None
         if layout is not None:
             right = layout.there(right, mine.shape)
-        return as_given(right, mine)
+        return self.as_given(right, mine, copied=not self.nudges(key))
 
-    def as_given(self, right: torch.Tensor, found: torch.Tensor) -> torch.Tensor | None:
+    def nudges(self, key: Site) -> bool:
+        """Whether what is handed on there is not the reference's own value, but a copy that is moved a little."""
+        return self.nudge is not None and key.role == "input"
+
+    def as_given(self, right: torch.Tensor, found: torch.Tensor, copied: bool = True) -> torch.Tensor | None:
         """The reference's value in the place of another."""
-        return as_given(right, found)
+        return as_given(right, found, copied)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -168,7 +197,8 @@ class Replay(ReplayOptions):
         if lowered.filling:
             lowered.slots[key] = self.trace.cache.put(found)
         elif key in lowered.slots:
-            begun = self._begin(lowered.slots[key].get(found.device), found)
+            slot = lowered.slots[key]
+            begun = self._begin_once(slot, slot.get(found.device), found)
             if begun is not None:
                 self.beside[len(self.begun)] = begun
 
@@ -177,6 +207,23 @@ class Replay(ReplayOptions):
         if key.role == "input" and "." not in key.leaf and not masklike(right) and not masklike(found):
             self.misgiven.add(call_of(key))  # of a cache, or a mask that fits one, the size says nothing
         return key.role == "output" and right.numel() != found.numel() and call_of(key) not in self.misgiven
+
+    def _begin_once(
+        self, slot: CachedTensor | None, wanted: torch.Tensor, found: torch.Tensor
+    ) -> PendingPair | Difference | None:
+        """As `_begin`; where one tensor is handed on to several modules, all of them have one measurement."""
+        known = None if slot is None else self._known(slot, found)
+        if known is not None:
+            return known
+        begun = self._begin(wanted, found)
+        if slot is not None and begun is not None and self.judge and not found.is_inference():
+            self.measured[id(slot), id(found)] = MeasuredTensor(weakref.ref(found), version(found), begun)
+        return begun
+
+    def _known(self, slot: CachedTensor, found: torch.Tensor) -> PendingPair | Difference | None:
+        known = self.measured.get((id(slot), id(found)))
+        same = known is not None and known.tensor() is found and known.version == version(found)
+        return known.found if known is not None and same else None
 
     def _begin(self, wanted: torch.Tensor, found: torch.Tensor) -> PendingPair | Difference | None:
         if not self.judge:
@@ -242,12 +289,15 @@ class Replay(ReplayOptions):
 
     def settled(self) -> list[tuple[int, Event]]:
         """All measurements, each with the rank that it is of."""
-        waiting = [one.found for one in self.begun if isinstance(one.found, PendingPair)]
-        later = [number for number, one in self.beside.items() if isinstance(one, PendingPair)]
-        read = iter(settle([*waiting, *(one for one in self.beside.values() if isinstance(one, PendingPair))]))
-        found = [next(read) if isinstance(one.found, PendingPair) else one.found for one in self.begun]
-        beside = {number: one for number, one in self.beside.items() if isinstance(one, Difference)}
-        beside |= {number: next(read) for number in later}
+        begun = [*(one.found for one in self.begun), *self.beside.values()]
+        waiting = {id(one): one for one in begun if isinstance(one, PendingPair)}
+        read = dict(zip(waiting, settle([*waiting.values()]), strict=True))
+
+        def result(one: PendingPair | Difference) -> Difference:
+            return read[id(one)] if isinstance(one, PendingPair) else one
+
+        found = [result(one.found) for one in self.begun]
+        beside = {number: result(one) for number, one in self.beside.items()}
         events = [
             (one.rank, Event(site=one.site, caller=one.caller, found=found[number], beside=beside.get(number)))
             for number, one in enumerate(self.begun)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import copy
 import itertools
 import json
 import weakref
@@ -86,29 +86,24 @@ class ReproWriter:
         return path
 
     def _save(self, side: str, path: Path) -> str:
-        module, copy = self.witness.module(side), self.copies[side]
-        if module is not None or copy is None:
-            return _save(side, path, module, self.witness)
-        (path / f"{side}.pt").write_bytes(copy)
-        return "pickled"
+        live = self.witness.module(side)
+        return _save(side, path, self.copies[side] if live is None else live, self.witness)
 
 
 def _nothing() -> None:
     """What a writer is in another process."""
 
 
-def _copied(module: nn.Module | None) -> bytes | None:
-    """A module as torch.save writes it; None where it is large or its class cannot be found again."""
+def _copied(module: nn.Module | None) -> nn.Module | None:
+    """A copy of a module, on its device; None where it is large or cannot be copied. It is pickled when it is wanted:
+    that takes as long as running the model several times."""
     tensors = () if module is None else itertools.chain(module.parameters(), module.buffers())
     if module is None or sum(tensor.nbytes for tensor in tensors) > COPIED:
         return None
-    file = io.BytesIO()
     try:
-        torch.save(module, file)
-        torch.load(io.BytesIO(file.getvalue()), weights_only=False, map_location="cpu")
-    except Exception:  # noqa: BLE001  pickle fails with what it likes; then the live module is needed
+        return copy.deepcopy(module)
+    except Exception:  # noqa: BLE001  a module refuses with what it likes; then the live one is needed
         return None
-    return file.getvalue()
 
 
 def _save(side: str, path: Path, module: nn.Module | None, witness: Witness) -> str:

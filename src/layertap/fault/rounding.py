@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ def lowered(
     `weights` are put in the place of its own, by path and name.
     """
     try:
-        model = copy.deepcopy(reference)
+        model = copy.deepcopy(reference, _cast_already(reference, pairing, theirs, dtype))
     except Exception:  # noqa: BLE001  models force what they like; without a copy there is one floor less, which is said
         return None
     _cast(model, pairing, theirs, dtype)
@@ -36,9 +36,27 @@ def lowered(
     return model
 
 
-def _cast(model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None) -> None:
+def _cast_already(
+    reference: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None
+) -> dict[int, Any]:
+    """For deepcopy, plain parameters and buffers as the copy is to hold them: a model copied as it is and cast then is
+    there twice for a while."""
+    if theirs.device.type not in ("cpu", "cuda"):
+        return {}  # some devices want a parameter made anew
+    made: dict[int, Any] = {}
+    for tensor, dtype in _dtypes(reference, pairing, theirs, forced):
+        plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided and not tensor.is_meta
+        if plain and (tensor.device, tensor.dtype) != (theirs.device, dtype):
+            cast = tensor.detach().to(theirs.device, dtype)
+            owned = type(tensor) is nn.Parameter
+            made[id(tensor)] = nn.Parameter(cast, requires_grad=tensor.requires_grad) if owned else cast
+    return made
+
+
+def _dtypes(
+    model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None
+) -> Iterator[tuple[torch.Tensor, torch.dtype]]:
     """As the candidate holds them: parameters that it keeps in a wider dtype stay in that."""
-    dtypes: dict[int, torch.dtype] = {}
     for path, module in model.named_modules():
         twin = pairing.candidate.get(path)
         for own, other in ((module._parameters, "_parameters"), (module._buffers, "_buffers")):
@@ -47,9 +65,11 @@ def _cast(model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch
                     continue
                 wanted = getattr(twin, other).get(name) if twin is not None else None
                 dtype = _dtype_for(tensor, wanted, theirs)
-                if forced is not None and tensor.is_floating_point():
-                    dtype = forced
-                dtypes[id(tensor)] = dtype
+                yield tensor, forced if forced is not None and tensor.is_floating_point() else dtype
+
+
+def _cast(model: nn.Module, pairing: Pairing, theirs: ModelRunner, forced: torch.dtype | None) -> None:
+    dtypes = {id(tensor): dtype for tensor, dtype in _dtypes(model, pairing, theirs, forced)}
     # As `Module.to` does it: some devices want a parameter made anew, and an LSTM has its weights in a list besides.
     model._apply(lambda tensor: tensor.to(theirs.device, dtypes.get(id(tensor), tensor.dtype)))
 
@@ -70,20 +90,48 @@ def one_ulp(value: torch.Tensor, seed: int = 0, dtype: torch.dtype | None = None
         return torch.view_as_complex(one_ulp(torch.view_as_real(value), seed, dtype))
     if not value.is_floating_point() or value.dtype.itemsize < 2 or value.is_nested or value.layout != torch.strided:
         return value
-    wide = value.double() if value.dtype == torch.float64 else value.float()
+    wide = torch.float64 if value.dtype == torch.float64 else torch.float32
     coarse = dtype if dtype is not None and dtype.itemsize < value.dtype.itemsize else value.dtype
     eps = torch.finfo(coarse).eps * (1.0 if coarse.itemsize >= 4 else 0.5)
-    moves = _kept_moves if value.numel() <= KEPT else _moves
-    return (wide * moves(value.numel(), seed, eps, wide.dtype, value.device).reshape(value.shape)).to(value.dtype)
+    moves = _MOVES.of(value.numel(), seed, eps, wide, value.device).reshape(value.shape)
+    value = value.detach()
+    if value.device.type in ("cpu", "cuda"):  # one pass; others may not convert what they write
+        return torch.mul(value, moves, out=torch.empty_like(value))
+    return (value * moves).to(value.dtype)
 
 
-KEPT = 1 << 22
-"""Moves of so many values are kept for the next of that size: a model has few sizes, and drawing takes longest."""
+KEPT = 512 << 20
+"""Bytes of moves that are kept for the next value of the same size: a model has few, and drawing takes longest."""
+
+
+class _Moves:
+    """What values of one size are multiplied with."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def of(self, count: int, seed: int, eps: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        key = count, seed, eps, dtype, device
+        if (known := self._kept.get(key)) is not None:
+            return known
+        made = _moves(count, seed, eps, dtype, device)
+        while self._kept and made.nbytes + sum(one.nbytes for one in self._kept.values()) > KEPT:
+            del self._kept[next(iter(self._kept))]
+        if made.nbytes <= KEPT:
+            self._kept[key] = made
+        return made
+
+    def forget(self) -> None:
+        """Gives the memory back."""
+        self._kept.clear()
+
+
+_MOVES = _Moves()
 
 
 def forget_moves() -> None:
     """Gives the memory of what is kept back."""
-    _kept_moves.cache_clear()
+    _MOVES.forget()
 
 
 def _moves(count: int, seed: int, eps: float, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -91,6 +139,3 @@ def _moves(count: int, seed: int, eps: float, dtype: torch.dtype, device: torch.
     generator.manual_seed(count + seed)
     up = torch.rand(count, generator=generator, device=generator.device) < 0.5
     return (1 + torch.where(up, eps, -eps).to(dtype)).to(device)
-
-
-_kept_moves = lru_cache(maxsize=8)(_moves)

@@ -14,11 +14,11 @@ from torch import nn
 
 from layertap.fault.call_stack import CallStack
 from layertap.fault.model_runner import ModelRunner
-from layertap.fault.outputs import output_error, results_of, same, size_of
+from layertap.fault.outputs import free_error, output_error, results_of, same, size_of
 from layertap.fault.pairing import Pairing
 from layertap.fault.reduction import STIRRED
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
-from layertap.fault.replay import parameter_names, play, write_down
+from layertap.fault.replay import all_parameter_names, play, write_down
 from layertap.fault.replay_measure import ReplayOptions
 from layertap.fault.result import Finding
 from layertap.fault.rounding import lowered, one_ulp
@@ -55,7 +55,7 @@ class FaultSearch:
         self.paired = set(pairing.names)
         """The modules that the candidate has, on any rank."""
         self.progress = progress
-        self.names = {path: parameter_names(module) for path, module in pairing.reference.items()}
+        self.names = all_parameter_names(pairing.reference)
         self.low: ModelRunner | None = None
         self.arithmetic: torch.dtype | None = None
         """The dtype that most of the candidate's modules compute in under autocast."""
@@ -83,7 +83,7 @@ class FaultSearch:
         self.progress(Note("fault.running_reference"))
         bare = self.ours.run()
         self.seeded = self.ours.draws
-        trace = write_down(self.ours, self.pairing.reference, self.cache, self.seeded)
+        trace = write_down(self.ours, self.pairing.reference, self.cache, self.names, self.seeded)
         if self.parts is not None:
             self.parts.average(trace)
         if blind := trace.close_masks():
@@ -107,16 +107,17 @@ class FaultSearch:
         if self.parts is not None:
             self._learn(self.parts, trace)
             self.stir(trace)
-        free = self.play(self.theirs, self.pairing.candidate, trace, force=False)
-        if bare is not None and not self._same(bare, free.output):
+        free = self._play(self.theirs, self.pairing.candidate, trace, force=False)
+        output, free.output = free.output, None
+        if bare is not None and not self._same(bare, output):
             if self.parts is not None:
                 self.stir(trace)
-                if self._same(self.theirs.run(), free.output):
+                if self._same(self.theirs.run(), output):
                     self.notes.append(Note("fault.left_over"))
                     return free
             again = self.theirs.run()
             if self._same(bare, again):
-                self._watching["candidate"] = self._output_error(bare, free.output)
+                self._watching["candidate"] = self._output_error(bare, output)
             else:
                 self.notes.append(Note("fault.candidate_not_repeatable"))
         return free
@@ -180,9 +181,27 @@ class FaultSearch:
         **how: Any,
     ) -> ReplayResult:
         """`how` are fields of `ReplayOptions`."""
+        replayed = self._play(side, modules, trace, within, **how)
+        replayed.output = None  # as large as anything in a language model: no two of them are kept
+        return replayed
+
+    def _play(
+        self,
+        side: ModelRunner,
+        modules: dict[str, nn.Module],
+        trace: ReferenceTrace,
+        within: Callable[[CallStack], Any] | None = None,
+        **how: Any,
+    ) -> ReplayResult:
         whole = side is not self.theirs
         options = ReplayOptions(seeded=self.seeded, parts=self.parts, whole=whole, **how)
-        return play(side, modules, trace, self.names, options, within)
+        replayed = play(side, modules, trace, self.names, options, within)
+        if not options.force and self.parts is None:
+            plain = side.returns_output and ("", "output") not in options.put_back
+            replayed.apart = (
+                free_error(trace, replayed) if plain else output_error(trace.output, replayed.output, trace)
+            )
+        return replayed
 
     def follow_autocast(self, trace: ReferenceTrace, free: ReplayResult) -> bool:
         """Sees in which dtype the candidate computes under autocast; whether the reference has to be run so too."""
@@ -240,7 +259,7 @@ class FaultSearch:
                 and (event.site.leaf in returned or not returned)
             ]
             return max([*map(size_of, grads), *map(size_of, made)], default=math.nan)
-        own = output_error(trace.output, replayed.output, trace)
+        own = replayed.apart if replayed.apart is not None else output_error(trace.output, replayed.output, trace)
         return max([*map(size_of, grads), own])  # NaN last: no number is smaller
 
     def told(self, key: Site) -> str:

@@ -61,9 +61,7 @@ class TeacherForcedSearch(FaultSearch):
         if self.parts is not None:
             self.stir(trace)
         forced = self.play(self.theirs, self.pairing.candidate, trace, force=True, lowered=lowered)
-        drift = self.play(low, modules, trace, force=False, nudge=self.nudge)
         floors = floors_of(clean)
-        total, rounding = self.total(trace, free), self.total(trace, drift)
         judged = judge_events(forced, floors, self.dtype)
         table = by_module(judged, free, self.pairing)
         beside = None
@@ -76,17 +74,21 @@ class TeacherForcedSearch(FaultSearch):
                 if row.reference_path in apart
             }
         table, shared = systematic(table, coarse, beside)
+        faint = unlike_others(table, beside or {}) | self._proven(table, forced, floors, trace, lowered)
+        above = [row for row in table if row.ratio > LIMIT_OF_MODULES or row.reference_path in faint]
+        # Inputs nudged everywhere move more than the dtype alone does, which is looked at where something is wrong.
+        alone = low is not self.ours and self.spent + 1 + CLOSER < MOST_FORWARDS
+        inside = self.parts is not None or any(key.role == "param_grad" for key in trace.slots)
+        judge = inside or (bool(above) and not alone)
+        drift = self.play(low, modules, trace, force=False, nudge=self.nudge, judge=judge)
+        total, rounding = self.total(trace, free), self.total(trace, drift)
         self.doubt_watching(rounding)
         self._doubt_inputs(forced, floors)
         self._doubt_draws(floors)
         self.notes += [Note("fault.other_form", told=self.told(key)) for key in _once(forced.unforced)]
-        faint = unlike_others(table, beside or {}) | self._proven(table, forced, floors, trace, lowered)
-        faulty, masks = self._makers(
-            [row for row in table if row.ratio > LIMIT_OF_MODULES or row.reference_path in faint], forced
-        )
+        faulty, masks = self._makers(above, forced)
         faulty = self._consequential(faulty, judged)
-        # Inputs nudged everywhere move more than the dtype alone does.
-        if faulty and low is not self.ours and self.spent + CLOSER < MOST_FORWARDS:
+        if faulty and alone:
             drift = self.play(low, modules, trace, force=False)
         seen = Free(trace, free, floors_of([drift]), least_of(self.dtype))
         told = self._sorted(faulty, table, trace, seen, floors, (total, self.total(trace, drift)))

@@ -36,6 +36,8 @@ class _Passage:
     back: Nudge
 
 
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, type(None), bool, int, float, str})
+"""What contains nothing else. Most calls are given nothing but these."""
 BACK = {"input": "grad_input", "output": "grad_output"}
 
 
@@ -47,6 +49,8 @@ def arriving(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> It
 
 def in_objects(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> Iterator[Leaf]:
     """Of the tensors of a call, those that lie in objects: a module may have written there."""
+    if _PLAIN.issuperset(map(type, (*args, *kwargs.values()))):
+        return iter(())
     plain = {id(tensor) for tensor in tensors_in((args, kwargs))}
     return (leaf for leaf in arriving(names, args, kwargs) if leaf.tensor is not None and id(leaf.tensor) not in plain)
 
@@ -66,15 +70,18 @@ def flows(tensor: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and tensor.requires_grad
 
 
-def as_given(right: torch.Tensor, found: torch.Tensor) -> torch.Tensor | None:
-    """The reference's value in the place of another; None where it cannot stand there."""
+def as_given(right: torch.Tensor, found: torch.Tensor, copied: bool = True) -> torch.Tensor | None:
+    """The reference's value in the place of another; None where it cannot stand there.
+
+    It is a copy, since the model may write into it, or else the very tensor where its form is right.
+    """
     if right.is_nested != found.is_nested or (not right.is_nested and right.shape != found.shape):
         return None
     if found.layout == torch.jagged:  # its rows are known by their offsets, which must stay the same tensor
         return torch.nested.nested_tensor_from_jagged(right.values().to(found.device, found.dtype), found.offsets())  # type: ignore[attr-defined]
     if right.is_nested and not torch.equal(right._nested_tensor_size(), found._nested_tensor_size()):
         return None
-    return right.to(found.device, found.dtype, copy=True)
+    return right.to(found.device, found.dtype, copy=copied)
 
 
 def gate(found: torch.Tensor, right: torch.Tensor | None, back: Nudge) -> torch.Tensor:

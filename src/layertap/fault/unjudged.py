@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from layertap.fault.module_differences import config_apart, weights_apart
+from layertap.fault.module_differences import config_apart, weights_differ
 from layertap.fault.pairing import Pairing
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
 from layertap.fault.result import ModuleRow
@@ -62,4 +62,4 @@ def _alike(path: str, pairing: Pairing, trace: ReferenceTrace) -> bool:
     ours, theirs = pairing.reference[path], pairing.candidate[path]
     if type(ours) is not type(theirs):
         return False
-    return weights_apart(ours, theirs, path, set(trace.calls)) is None and config_apart(ours, theirs) is None
+    return config_apart(ours, theirs) is None and not weights_differ(ours, theirs, path, set(trace.calls))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from layertap.fault.tensor_cache import CachedTensor
 from layertap.measure.dense import closed
 
 ALIKE = 0.05
@@ -21,12 +22,23 @@ AXES = 5
 
 
 def masklike(tensor: torch.Tensor) -> bool:
-    """Whether a value says what may be seen: true and false, or numbers that close some places."""
+    """Whether a value says what may be seen: true and false, or numbers that close some places.
+
+    Numbers are looked at, which waits for the device: ask `maybe_mask` first where most values are none.
+    """
     if tensor.is_nested or tensor.ndim < 2 or tensor.shape[-1] < 2:
         return False
     if tensor.dtype == torch.bool:
         return True
     return tensor.is_floating_point() and bool(closed(tensor).any())
+
+
+def maybe_mask(name: str, tensor: torch.Tensor | CachedTensor) -> bool:
+    """Whether a value may be a mask: numbers are one only where they have its name, or the shape of scores."""
+    if tensor.is_nested or tensor.ndim < 2 or tensor.shape[-1] < 2:
+        return False
+    scores = tensor.ndim == 4 or tensor.shape[-1] == tensor.shape[-2] or "mask" in name
+    return tensor.dtype == torch.bool or (scores and tensor.dtype.is_floating_point)
 
 
 @dataclass(frozen=True, slots=True)

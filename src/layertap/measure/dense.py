@@ -23,6 +23,13 @@ def dense(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.dequantize() if tensor.is_quantized else tensor
 
 
+def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and device are equal (NaN equals NaN)."""
+    if torch.equal(one, other):
+        return True
+    return torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+
+
 def closed(tensor: torch.Tensor) -> torch.Tensor:
     """Where a mask that is added to scores closes a place: minus infinity, or what represents it."""
     return tensor <= closing(tensor.dtype)

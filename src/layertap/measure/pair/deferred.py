@@ -43,13 +43,19 @@ def compare_tensors(reference: torch.Tensor, candidate: torch.Tensor) -> Differe
     return settle([begun])[0] if isinstance(begun, PendingPair) else begun
 
 
-@torch.no_grad()
 def begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Difference | None:
     """Starts a measurement on the candidate's device; what needs no measuring is returned at once."""
     form = form_of(reference, candidate)
     if form is None or form.shape or not reference.numel():
         return form
-    ours, theirs = dense(reference.detach()), dense(candidate.detach())
+    if not torch.is_grad_enabled():
+        return _begin(reference, candidate)
+    with torch.no_grad():
+        return _begin(reference, candidate)
+
+
+def _begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Difference | None:
+    ours, theirs = dense(reference), dense(candidate)
     if ours is None or theirs is None or ours.shape != theirs.shape:
         return None
     reference, candidate = on_one_device(ours, theirs)
@@ -60,10 +66,8 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Dif
         return PendingPair(apart, reference.numel(), truth=reference.dtype == torch.bool)
     if candidate.is_cuda:
         reference, candidate = reference.contiguous(), candidate.contiguous()
-        if many.fits(reference, candidate) and not _may_close(candidate):
-            slab, lines = many.begin_pair(reference, candidate)
-            assert lines is not None, "what fits has rows and columns"
-            return PendingPair(slab, reference.numel(), tuple(reference.shape), later=later(lines, candidate))
+        if many.fits(reference, candidate):
+            return by_kernel(reference, candidate)
     if signs_native.available() and signs_native.fits(reference) and signs_native.fits(candidate):
         closed_at = closing(reference.dtype), closing(candidate.dtype)
         *sums, nonfinite, calm, grid = signs_native.signs(reference, candidate, closed_at, MASSIVE, SEVERAL)
@@ -74,15 +78,32 @@ def begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Dif
     return PendingPair(numbers, reference.numel(), calm=torch.stack(judgement))
 
 
+def by_kernel(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair:
+    """Starts a measurement by the pair kernel, which fits."""
+    if _may_close(candidate):
+        reference, candidate = _closed_at_infinity(reference), _closed_at_infinity(candidate)
+    slab, lines = many.begin_pair(reference, candidate)
+    assert lines is not None, "what fits has rows and columns"
+    return PendingPair(slab, reference.numel(), tuple(reference.shape), later=later(lines, candidate))
+
+
 def _may_close(tensor: torch.Tensor) -> bool:
     """Whether a tensor may be a mask, or scores with one added, by its shape: the kernel knows infinities alone."""
     return tensor.ndim == 4 or (tensor.ndim > 1 and tensor.shape[-1] == tensor.shape[-2])
 
 
+def _closed_at_infinity(values: torch.Tensor) -> torch.Tensor:
+    """In one pass, the lowest numbers there are, which masks add to scores, as the infinities that they represent."""
+    return torch.nn.functional.threshold(values, closing(values.dtype), -math.inf)
+
+
 def on_one_device(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both on the candidate's device where that has float64 and answers at once, or else on the CPU."""
     device = candidate.device if candidate.device.type in ("cpu", "cuda") else torch.device("cpu")
-    return reference.to(device), candidate.to(device)
+    return (
+        reference if reference.device == device else reference.to(device),
+        candidate if candidate.device == device else candidate.to(device),
+    )
 
 
 def form_of(reference: torch.Tensor, candidate: torch.Tensor) -> Difference | None:

@@ -6,14 +6,14 @@ Three kernels: fused.py reads the data, takes all values to be finite and of ord
 tile by tile, up to 2048 numbers; exact.py reads the chunks in which that did not hold again, in float64;
 fold.py looks for the row and the column that stand out, in the norms that these left of each.
 
-Rows are separate from 64 columns on, columns up to 8192.
+Rows are separate from 64 columns on, columns up to 262144, as many as a vocabulary has.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from layertap.messages import tr
 
 _KINDS = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 _RAW = {2: torch.int16, 4: torch.int32}
-_NARROW, _WIDE = 64, 8192  # rows are distinguished from the one on, columns up to the other
+_NARROW, _WIDE = 64, MOST * 256  # rows are distinguished from the one on, columns up to the other
 
 # As tuned on an H200 by benchmarks/gpu_pair.py; by whether two 16-bit numbers come in a word.
 _BLOCKS = {True: 4, False: 8}  # of 128 bytes, in a row of a tile
@@ -74,30 +74,40 @@ def launch_pair(reference: torch.Tensor, candidate: torch.Tensor, slab: torch.Te
     place_a, place_b = reference.data_ptr() % 16, candidate.data_ptr() % 16
     plan = _plan(reference.shape, reference.dtype, candidate.dtype, place_a, place_b, device)
     scratch = torch.empty(plan.norms + plan.flags, dtype=torch.float32, device=device)
-    row_norms, column_norms = scratch, scratch[2 * plan.row_norms :]
-    pair = (_words(reference), _words(candidate), slab.view(torch.float64), row_norms, column_norms)
-    flags = scratch[plan.norms :].view(torch.int32)
-    sizes = (reference.numel(), plan.width, plan.rows, plan.tiles, plan.segments)
-    _run(compare_pair, plan, plan.programs, (*pair, flags, *sizes))
-    _run(mend_pair, plan, plan.programs, (*pair, flags, *sizes))
-    if not plan.row_folds:
-        return None
-    lines = torch.empty((plan.rows + (plan.width if plan.column_folds else 0), 2), dtype=torch.float32, device=device)
-    arguments = (*pair[2:], lines, *plan.folds)
-    _run(fold_lines, plan, plan.row_folds + plan.column_folds, arguments)
+    lines = torch.empty(plan.lines, dtype=torch.float32, device=device) if plan.row_folds else None
+    parts = (_addresses if plan.all_ready else _tensors)(plan, reference, candidate, slab, scratch)
+    stream = stream_of(device)
+    _run(compare_pair, plan, plan.programs, stream, (*parts, *plan.sizes))
+    _run(mend_pair, plan, plan.programs, stream, (*parts, *plan.sizes))
+    if lines is not None:
+        place = lines.data_ptr() if plan.all_ready else lines
+        _run(fold_lines, plan, plan.row_folds + plan.column_folds, stream, (*parts[2:5], place, *plan.folds))
     return lines
+
+
+def _tensors(plan: _PairPlan, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The pair, the slab, the norms of rows and of columns, and the flags, as triton takes them."""
+    reference, candidate, slab, scratch = given
+    norms, flags = scratch[2 * plan.row_norms :], scratch[plan.norms :].view(torch.int32)
+    return _words(reference), _words(candidate), slab.view(torch.float64), scratch, norms, flags
+
+
+def _addresses(plan: _PairPlan, *given: torch.Tensor) -> tuple[int, ...]:
+    """The same for kernels that are ready: to make a view of a tensor takes as long as to launch."""
+    reference, candidate, slab, scratch = (tensor.data_ptr() for tensor in given)
+    size = torch.float32.itemsize
+    return reference, candidate, slab, scratch, scratch + 2 * size * plan.row_norms, scratch + size * plan.norms
 
 
 def _words(side: torch.Tensor) -> torch.Tensor:
     return side.detach().view(_RAW[side.element_size()])
 
 
-def _run(kernel: Any, plan: _PairPlan, programs: int, arguments: tuple[Any, ...]) -> None:
+def _run(kernel: Any, plan: _PairPlan, programs: int, stream: int, arguments: tuple[Any, ...]) -> None:
     """Launches; knowing which compiled kernel fits saves the 100 us in which triton would find out."""
     ready = plan.ready.get(kernel)
     if ready is not None:
-        places = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in arguments]
-        ready(programs, stream_of(arguments[0].device), *places)
+        ready(programs, stream, *(x.data_ptr() if isinstance(x, torch.Tensor) else x for x in arguments))
         return
     constants, options = plan.compares if kernel is compare_pair else plan.mends, plan.options
     if kernel is fold_lines:
@@ -107,11 +117,12 @@ def _run(kernel: Any, plan: _PairPlan, programs: int, arguments: tuple[Any, ...]
         plan.ready[kernel] = Prepared(compiled, list(constants.values()), len(arguments))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _PairPlan:
     """How pairs of a shape are cut up: into rows × segments of `span` columns, and those into tiles."""
 
     kinds: tuple[str, str]
+    count: int
     width: int
     rows: int
     rowed: bool
@@ -134,10 +145,25 @@ class _PairPlan:
     """The kernels that were compiled for it."""
 
     @property
+    def all_ready(self) -> bool:
+        """Whether each kernel that a pair takes is compiled."""
+        return len(self.ready) == (3 if self.row_folds else 2)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes that compare_pair and mend_pair take."""
+        return self.count, self.width, self.rows, self.tiles, self.segments
+
+    @cached_property
+    def lines(self) -> tuple[int, int]:
+        """The shape of the norms of rows and columns."""
+        return self.rows + (self.width if self.column_folds else 0), 2
+
+    @cached_property
     def row_norms(self) -> int:
         return self.tiles * 4 * _WARPS[self.words] * self.segments if self.rowed else 0
 
-    @property
+    @cached_property
     def norms(self) -> int:
         """Floats: of rows and of columns, of the error and of the reference."""
         return 2 * (self.row_norms + (self.programs * self.span if self.columned else 0))
@@ -170,7 +196,7 @@ class _PairPlan:
         rows = {"ROWED": self.rowed, "COLUMNS": self.columned, "BLOCKS": self.blocks, "ROWS": tall}
         return {**rows, "CHUNK": _CHUNK}
 
-    @property
+    @cached_property
     def folds(self) -> tuple[int, ...]:
         """The sizes that fold_lines takes."""
         slots, full = self.programs // self.segments, self.tiles * 4 * _WARPS[self.words]
@@ -201,6 +227,7 @@ def _plan(
     aligned = words or (place == 0 and row % 4 == 0)
     row_folds, column_folds = folds_of(shape)
     return _PairPlan(
+        count=count,
         kinds=(_KINDS[one], _KINDS[two]),
         width=width,
         rows=rows,
@@ -229,6 +256,7 @@ def _lines(shape: tuple[int, ...]) -> tuple[int, bool, bool]:
     return rows, rowed, rowed and width <= _WIDE
 
 
+@lru_cache(maxsize=4096)
 def folds_of(shape: tuple[int, ...]) -> tuple[int, int]:
     """Programs that look for the worst row and the worst column."""
     rows, rowed, columned = _lines(shape)

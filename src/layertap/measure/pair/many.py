@@ -16,14 +16,14 @@ from layertap.measure.pair.kernel import folds_of, launch_pair, supported_pair
 Numbers = tuple[float, ...]
 """Squared error, squared reference, error · reference, sum of errors; the worst row's relative error and index, and the
 worst column's; values that are NaN on one side only, and other values that are finite on one side only."""
-BATCH = 128
+BATCH = 512
 """Pairs that are added up together."""
 
 
 def fits(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
     """Whether the kernel measures these two well enough: it sums in float32, so 16 bits must be in it."""
     coarse = min(reference.element_size(), candidate.element_size()) == 2
-    return coarse and supported_pair(reference, candidate) and all(folds_of(tuple(reference.shape)))
+    return coarse and supported_pair(reference, candidate) and all(folds_of(reference.shape))
 
 
 def begin_pair(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:

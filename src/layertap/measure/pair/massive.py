@@ -40,12 +40,11 @@ def later(lines: torch.Tensor, candidate: torch.Tensor) -> Later:
 
 def sampled(values: torch.Tensor) -> torch.Tensor:
     """Values from all over a contiguous tensor; zeros, which lie on every grid, where it has too few."""
-    flat = values.detach().reshape(-1)
-    count = flat.numel()
+    values, count = values.detach(), values.numel()
     if count < SAMPLE:
-        return torch.nn.functional.pad(flat, (0, SAMPLE - count))
+        return torch.nn.functional.pad(values.reshape(-1), (0, SAMPLE - count))
     step = (count // SAMPLE - 1) | 1  # odd: a power of two would stay in one column
-    return flat.as_strided((SAMPLE,), (step,)).clone()
+    return values.as_strided((SAMPLE,), (step,)).clone()
 
 
 def judged(kept: Sequence[Later]) -> Iterator[tuple[float, bool]]:

@@ -41,7 +41,7 @@ MESSAGES = {
     "cli.export_where": "no destination; give the folder, or the .npz: -o PATH",
     "cli.exporting": "exporting {count} sites",
     "cli.extra": "not expected: {extra}",
-    "cli.fault_budget": "memory for the reference's tensors; the rest to disk",
+    "cli.fault_budget": "memory for the reference's tensors where the models run; the rest to memory, then disk",
     "cli.fault_candidate": "the same, or a compiled file, of the variant to be checked",
     "cli.fault_repro": "also write the faulty module into a folder of its own",
     "cli.fault_verbose": "show all modules and notes",

@@ -41,7 +41,7 @@ MESSAGES = {
     "cli.export_where": "没有给出目标；请给出文件夹或 .npz：-o PATH",
     "cli.exporting": "正在导出 {count} 个位置",
     "cli.extra": "多余的参数：{extra}",
-    "cli.fault_budget": "参考模型张量可用的内存；其余写入磁盘",
+    "cli.fault_budget": "模型所在设备上参考模型张量可用的内存；其余放入主机内存，再写入磁盘",
     "cli.fault_candidate": "同上或编译后的文件，待检查的变体",
     "cli.fault_repro": "同时把出错的模块写入单独的文件夹",
     "cli.fault_verbose": "显示所有模块和说明",

@@ -1,0 +1,203 @@
+"""Where the reference's tensors wait, and what is held at a time; a device's ways are taken on the CPU."""
+
+import copy
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from layertap.fault import find_fault, tensor_cache
+from layertap.fault.model_runner import ModelRunner
+from layertap.fault.prefetch import Prefetch
+from layertap.fault.tensor_cache import TensorCache
+
+SIZE = 4096
+"""Bytes of one tensor here."""
+
+
+def tensors(count):
+    return [torch.full((SIZE // 4,), float(number)) for number in range(count)]
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """The CPU as a device that has this much memory left."""
+
+    def with_room(free):
+        monkeypatch.setattr(TensorCache, "_has_room", staticmethod(lambda tensor: True))
+        monkeypatch.setattr(tensor_cache, "_free", lambda device: free)
+
+    return with_room
+
+
+@pytest.fixture
+def brought(monkeypatch):
+    """The numbers of the tensors that are copied back, in that order; and the most bytes that were held."""
+    seen, most = [], [0]
+    bring = Prefetch._bring
+
+    def counted(self, number, *keep, **named):
+        if number not in self._back:
+            seen.append(number)
+        bring(self, number, *keep, **named)
+        most[0] = max(most[0], self.held)
+
+    monkeypatch.setattr(Prefetch, "_bring", counted)
+    return seen, most
+
+
+def test_each_is_brought_back_once_a_run_before_it_is_asked_for(brought):
+    seen, most = brought
+    away = Prefetch(torch.device("cpu"), 4 * SIZE)
+    for one in tensors(20):
+        away.put(one)
+    for run in range(2):
+        away.rewind()
+        for number in range(20):
+            held = seen.copy()
+            assert float(away.here(number)[0]) == number
+            assert number in held[20 * run :] or number == 0, "it was there before it was asked for"
+            assert float(away.here(number)[0]) == number
+    assert seen == [*range(20)] * 2
+    assert most[0] <= 4 * SIZE
+
+
+def test_what_all_layers_read_stays_while_there_is_room(brought):
+    seen, most = brought
+    away = Prefetch(torch.device("cpu"), 6 * SIZE)
+    for one in tensors(20):
+        away.put(one)
+    for number in range(1, 20):
+        away.here(0)
+        away.here(number)
+    assert seen.count(0) == 1
+    assert most[0] <= 6 * SIZE
+
+
+def test_in_another_order_the_values_are_right_all_the_same():
+    away = Prefetch(torch.device("cpu"), 4 * SIZE)
+    for one in tensors(9):
+        away.put(one)
+    for number in (8, 0, 3, 3, 7, 1, 8, 2, 0):
+        assert float(away.here(number)[0]) == number
+        assert float(away.away(number)[0]) == number
+
+
+def test_one_that_is_larger_than_the_window_is_brought_back_alone():
+    away = Prefetch(torch.device("cpu"), SIZE // 2)
+    for one in tensors(3):
+        away.put(one)
+    for number in range(3):
+        assert float(away.here(number)[0]) == number
+        assert away.held == SIZE
+
+
+def test_what_a_device_has_no_room_for_waits_in_memory_and_not_on_disk(device, monkeypatch):
+    device(1 << 40)
+    cache = TensorCache(8 * SIZE)  # a quarter of it is the window
+    given = tensors(20)
+    slots = [cache.put(one) for one in given]
+    assert (cache.on_device, cache.in_memory, cache.on_disk) == (6 * SIZE, 14 * SIZE, 0)
+    for one, slot in zip(given, slots, strict=True):
+        assert slot.get(one.device).equal(one)
+        assert slot.get().equal(one)
+    assert sum(one.held for one in cache._prefetch.values()) <= 2 * SIZE
+    poor = TensorCache(8 * SIZE)
+    monkeypatch.setattr(poor, "_memory", 3 * SIZE)
+    slots = [poor.put(one) for one in given]
+    assert (poor.on_device, poor.in_memory, poor.on_disk) == (6 * SIZE, 3 * SIZE, 11 * SIZE)
+    assert all(slot.get(one.device).equal(one) for one, slot in zip(given, slots, strict=True))
+    poor.close()
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(64), nn.Linear(64, 128), nn.Linear(128, 64)
+
+    def forward(self, x):
+        return x + self.down(torch.tanh(self.up(self.norm(x))))
+
+
+@pytest.fixture
+def pair():
+    torch.manual_seed(0)
+    reference = nn.Sequential(*(Block() for _ in range(6))).requires_grad_(False)
+    candidate = copy.deepcopy(reference)
+    candidate[3].up.weight[5] *= -1
+    return reference, candidate, (torch.randn(32, 64),)
+
+
+def test_the_answer_is_the_same_with_a_small_share_of_the_device(pair, device, brought):
+    plain = find_fault(*pair)
+    device(1 << 40)
+    held = find_fault(*pair, budget="64KiB")
+    assert held.memory["disk"] == 0
+    assert held.memory["device"] <= 64 << 10
+    assert held.memory["memory"] > 100 << 10
+    assert brought[1][0] <= 16 << 10 <= SIZE * len(brought[0])
+    assert (held.verdict, held.site, held.cause) == ("fault", "3.up", "weights")
+    assert (held.local, held.floor, held.ratio, held.total, held.explained) == (
+        plain.local,
+        plain.floor,
+        plain.ratio,
+        plain.total,
+        plain.explained,
+    )
+    assert held.forwards == plain.forwards
+    assert str(held) == str(plain)
+
+
+def test_each_run_finds_there_what_it_asks_for(pair, device, monkeypatch):
+    asked, late = [], []
+    here = Prefetch.here
+
+    def counted(self, number):
+        asked.append(number)
+        if number not in self._back:
+            late.append(number)
+        return here(self, number)
+
+    monkeypatch.setattr(Prefetch, "here", counted)
+    device(1 << 40)
+    find_fault(*pair, budget="128KiB")
+    assert len(late) < len(asked) / 4, (len(late), len(asked))
+
+
+def test_half_of_what_is_free_is_taken_where_no_budget_is_given(pair, device):
+    device(1 << 18)
+    held = find_fault(*pair)
+    assert held.memory["device"] <= 1 << 17
+    assert held.memory["disk"] == 0
+
+
+class Head(nn.Module):
+    """A model whose output is larger than all else."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(16, 16), nn.Linear(16, 4096)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def test_one_output_at_a_time_is_held_beside_the_trace(monkeypatch):
+    torch.manual_seed(0)
+    reference = Head().requires_grad_(False)
+    candidate = copy.deepcopy(reference)
+    candidate.body.weight[2] *= -1
+    seen, most = [], []
+    run = ModelRunner.run
+
+    def noting(self, *args, **kwargs):
+        most.append(sum(one() is not None for one in seen))
+        output = run(self, *args, **kwargs)
+        seen.append(weakref.ref(output))
+        return output
+
+    monkeypatch.setattr(ModelRunner, "run", noting)
+    found = find_fault(reference, candidate, (torch.randn(8, 16),))
+    assert found.verdict == "fault"
+    assert max(most) <= 1, most
