@@ -8,7 +8,8 @@ import torch
 import layertap as lt
 from compare.test_sharded import plain, run_of
 from layertap.errors import BadArgument
-from layertap.store.merged import RankReading, merged
+from layertap.store.merged import merged
+from layertap.store.rank_reading import RankReading
 from layertap.store.stated import stated_layouts
 
 SITES = ("embed", "layers.0", "layers.1")

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from layertap.errors import RunError
 from layertap.measure.definition import FIRST
-from layertap.measure.result import merge_statistics
+from layertap.measure.result import merge_sketches, merge_statistics
 from layertap.messages import tr
 from layertap.site import Record, Sharding, Statistics
 from layertap.store.dims import Spans, spans_of
@@ -127,6 +127,18 @@ class Whole:
         merged = merge_statistics([part.records[0].statistics for part in self.parts])
         return replace(merged, first=self._first())
 
+    @property
+    def fingerprint(self) -> int | None:
+        """Of the whole, merged from those of the parts; None where it consists of summands, or a part says nothing."""
+        found = [_in_whole(part.records[0], "fingerprint") for part in self.parts]
+        return None if self.reduction or None in found else sum(found) % 2**64
+
+    @property
+    def sketch(self) -> bytes:
+        """The same of the sketch, for records that were read with theirs; empty in place of None."""
+        found = [_in_whole(part.records[0], "sketch") for part in self.parts]
+        return b"" if self.reduction or not all(found) else merge_sketches(found)
+
     def _first(self) -> tuple[float, ...]:
         """The first values as far as the parts have them: each knows its own first ones only."""
         found: list[float] = []
@@ -141,6 +153,13 @@ class Whole:
                 break
             found.append(first[own])
         return tuple(found)
+
+
+def _in_whole(record: Record, name: str) -> Any:
+    """What a record adds to the `fingerprint` or the `sketch` of its whole; of what is the whole, its own."""
+    assert record.sharding is not None
+    own = record.sharding.is_whole(record.shape)
+    return getattr(record, name if own else f"{name}_in_whole")
 
 
 def whole_of(records: Sequence[Record]) -> Whole:
