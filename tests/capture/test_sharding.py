@@ -11,9 +11,11 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 import layertap as lt
 from layertap.capture.sharding import region, same_part
+from layertap.capture.sink import Sink
 from layertap.measure import measure
 from layertap.measure.part import PartPlace, whole_sums
 from layertap.site import Sharding
+from layertap.store import MemoryWriter
 
 
 @pytest.fixture
@@ -115,6 +117,33 @@ def test_a_part_has_its_sums_in_the_whole(mesh, placement, compiled, keep, monke
     assert record.fingerprint == measure(local).fingerprint
     assert record.fingerprint_in_whole == whole_sums(local, place).fingerprint
     assert record.sketch_in_whole == whole_sums(local, place).sketch
+
+
+class Lane:
+    """In the place of the way from a device: bytes arrive when the writer's thread asks for them."""
+
+    def __init__(self):
+        self.sent = []
+
+    def of_slabs(self, slabs):
+        self.sent += [slab.clone() for slab in slabs]
+        return iter([slab.numpy for slab in self.sent])
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["kept", "statistics"])
+def test_a_part_on_a_device_is_summed_there_or_from_the_bytes_that_arrive(whole):
+    sink = Sink(MemoryWriter(info={}), budget=1 << 20, policy="block", retains=True)
+    lane = sink._cuda = Lane()
+    tensor = torch.arange(12.0).view(3, 4)
+    place = PartPlace(spans=(((0, 3),), ((4, 8),)), shape=(3, 8))
+    right, copy, found = whole_sums(tensor, place), tensor.clone(), measure(tensor)
+    arrive = sink._placed(lambda: (found, copy if whole else None), tensor, place, whole=whole)
+    tensor.fill_(-1)
+    assert len(lane.sent) == (not whole), "nothing is sent for a tensor that arrives as a whole"
+    measured, host = arrive()
+    assert (measured.in_whole, measured.fingerprint) == (right, found.fingerprint)
+    assert host is (copy if whole else None)
+    sink.close()
 
 
 def test_what_is_no_part_with_a_place_has_no_sums_in_a_whole(mesh):
