@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from layertap.errors import RunError
 from layertap.measure.definition import FIRST
-from layertap.measure.result import merge_sketches, merge_statistics
+from layertap.measure.result import merge_statistics
 from layertap.messages import tr
 from layertap.site import Record, Sharding, Statistics
 from layertap.store.dims import Spans, spans_of
@@ -129,15 +129,10 @@ class Whole:
 
     @property
     def fingerprint(self) -> int | None:
-        """Of the whole, merged from those of the parts; None where it consists of summands, or a part says nothing."""
-        found = [_in_whole(part.records[0], "fingerprint") for part in self.parts]
-        return None if self.reduction or None in found else sum(found) % 2**64
-
-    @property
-    def sketch(self) -> bytes:
-        """The same of the sketch, for records that were read with theirs; empty in place of None."""
-        found = [_in_whole(part.records[0], "sketch") for part in self.parts]
-        return b"" if self.reduction or not all(found) else merge_sketches(found)
+        """Of the whole, merged from those of the parts; None where one does not say it, as summands do not."""
+        found = [_in_whole(part.records[0]) for part in self.parts]
+        known = [one for one in found if one is not None]
+        return sum(known) % 2**64 if len(known) == len(found) else None
 
     def _first(self) -> tuple[float, ...]:
         """The first values as far as the parts have them: each knows its own first ones only."""
@@ -155,11 +150,10 @@ class Whole:
         return tuple(found)
 
 
-def _in_whole(record: Record, name: str) -> Any:
-    """What a record adds to the `fingerprint` or the `sketch` of its whole; of what is the whole, its own."""
-    assert record.sharding is not None
-    own = record.sharding.is_whole(record.shape)
-    return getattr(record, name if own else f"{name}_in_whole")
+def _in_whole(record: Record) -> int | None:
+    """What a record adds to the fingerprint of its whole; of what is the whole, its own."""
+    whole = record.sharding is not None and record.sharding.is_whole(record.shape)
+    return record.fingerprint if whole else record.fingerprint_in_whole
 
 
 def whole_of(records: Sequence[Record]) -> Whole:
