@@ -25,10 +25,11 @@ import numpy.typing as npt
 
 from layertap.errors import RunError
 from layertap.measure.definition import FIRST
+from layertap.measure.part.place import Spans
 from layertap.measure.result import merge_statistics
 from layertap.messages import tr
 from layertap.site import Record, Sharding, Statistics
-from layertap.store.dims import Spans, spans_of
+from layertap.store.dims import spans_of
 from layertap.store.dtype import SIZES, Bytes, size_of, to_numpy
 from layertap.store.mapped import release
 
