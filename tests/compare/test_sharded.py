@@ -162,6 +162,15 @@ def test_parts_and_one_process_are_proven_identical_by_statistics_alone(parts):
     for report in (lt.diff(one, run_of("b", *parts, **STATS)), lt.diff(run_of("b", *parts, **STATS), one)):
         assert report.verdict == "identical", str(report)
         assert len(report.rows) == 3
+        assert not report.placebo, "another layout is what was changed, and it is right"
+
+
+def test_one_tensor_everywhere_is_no_proof_however_it_is_cut():
+    parts = [dict.fromkeys(SITES, one["layers.0"]) for one in cut(2, 2)]
+    same = plain(dict.fromkeys(SITES, whole()["layers.0"]))
+    report = lt.diff(run_of("a", same, kept="stats"), run_of("b", *parts, **STATS))
+    assert report.verdict == "inconclusive"
+    assert report.reasons[1] == "the candidate: stale; all 3 sites of step 0 contain the same tensor"
 
 
 def test_two_layouts_are_proven_identical_by_statistics_alone():

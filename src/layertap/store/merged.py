@@ -122,7 +122,8 @@ def merged(run: Run, reading: RankReading | None = None) -> Merged:
     merged. What is no distributed tensor and is on several ranks is taken from the first of them; a Divergence says
     where the others hold something else.
     """
-    writer = MemoryWriter(info={"source": str(run.path), **run.info, "ranks_merged": True}, name=run.name)
+    source = {} if run.path is None else {"source": str(run.path)}
+    writer = MemoryWriter(info={**source, **run.info, "ranks_merged": True}, name=run.name)
     state = _Merging(run, reading or RankReading())
     for step in run.index.steps().tolist():
         order = 0
