@@ -18,7 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = ["measure/onepass", "measure/pair", "measure/signs", "store/mapped"]
+SOURCES = ["measure/onepass", "measure/pair", "measure/parts", "measure/signs", "store/mapped"]
 # Not -march=native: they look at the processor when they run. Not -ffast-math: they look for NaN and Inf. And
 # no contraction: a fused multiply-add is written where it is wanted.
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=off", "-shared", "-fPIC"]

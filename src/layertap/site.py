@@ -238,6 +238,10 @@ class Record:
     """64 bits; equal fingerprints, dtypes and shapes mean bit-identical tensors."""
     sketch: bytes = field(repr=False)
     """251 little-endian float32, see store/FORMAT.md."""
+    fingerprint_in_whole: int | None = None
+    """Of a part: what it adds to the fingerprint of the whole; None of other tensors, or where its place is unknown."""
+    sketch_in_whole: bytes | None = field(default=None, repr=False)
+    """The same of the sketch."""
     kept: str = "stats"
     """`stats`, `tensor`, or the name of the reduction whose result was kept."""
     kept_shape: tuple[int, ...] = ()

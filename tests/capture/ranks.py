@@ -287,6 +287,48 @@ def sequence_parallel(job):
 
 
 @scenario
+def parts(job):
+    """Statistics alone of tensors that lie in parts, from all ranks in one folder, and the same from one process."""
+    import torch
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    import layertap as lt
+
+    class Doubled(nn.Module):
+        def forward(self, x):
+            out = 2 * x
+            if self is wrong and job.rank == 1:
+                out.to_local()[3, 2] += 1
+            return out
+
+    torch.manual_seed(0)
+    wrong = None
+    model, whole = nn.Sequential(Doubled(), Doubled()), torch.randn(6, 10)
+    trained = nn.Sequential(nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 3))
+
+    def train(model):
+        model(whole).square().sum().backward()
+
+    def record(name, model, run):
+        folder = f"{job.folder}/parts-{name}"
+        with lt.record(model, folder, sites="**", what=("input", "output", "param_grad"), durability="none"):
+            run()
+
+    for name, dim in {"columns": 1, "rows": 0, "broken": 1}.items():
+        x, wrong = distribute_tensor(whole, job.mesh, [Shard(dim)]), model[1] if name == "broken" else None
+        record(name, model, lambda x=x: model(x))
+    wrong = None
+    if job.rank == 0:
+        record("one", model, lambda: model(whole))
+        one = copy.deepcopy(trained)
+        record("trained", one, lambda: train(one))
+    fully_shard(trained, mesh=job.mesh)
+    record("fsdp", trained, lambda: train(trained))
+
+
+@scenario
 def monitored(job):
     """`Monitor` writes files of what the collective gives."""
     import torch

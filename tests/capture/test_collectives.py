@@ -3,13 +3,19 @@
 import pytest
 import torch
 
+import layertap as lt
 from capture import ranks
 from literals import fixed_part
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory):
-    return ranks.run(tmp_path_factory.mktemp("ranks"))
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def job(folder):
+    return ranks.run(folder)
 
 
 def test_what_a_rank_records_is_what_the_collective_gives_and_not_its_own_part(job):
@@ -72,6 +78,28 @@ def test_sequence_parallelism_under_watch_raises_no_alarm(job):
         assert made["reports"] == []
         assert made["records"] == 12
         assert max(made["largest"].values()) < 1e4, "garbage of a buffer that was not written yet"
+
+
+def test_parts_are_proven_identical_to_the_whole_by_statistics_alone(job, folder):
+    assert [job(rank, "parts") for rank in (0, 1)] == [None, None]
+    pairs = [("one", "columns"), ("columns", "one"), ("one", "rows"), ("rows", "columns"), ("trained", "fsdp")]
+    for one, other in pairs:
+        report = lt.diff(folder / f"parts-{one}", folder / f"parts-{other}")
+        assert report.verdict == "identical", str(report)
+    shards = [record for record in lt.Run(folder / "parts-fsdp").records() if record.fingerprint_in_whole is not None]
+    assert {record.site.role for record in shards} == {"param_grad"}
+    assert len(shards) == 8, "four parameters on two ranks"
+
+
+def test_one_wrong_element_of_one_rank_is_seen_by_statistics_alone(job, folder):
+    assert job(1, "parts") is None
+    report = lt.diff(folder / "parts-one", folder / "parts-broken")
+    assert (report.verdict, str(report.first.site)) == ("fault", "1"), str(report)
+    length = lt.Run(folder / "parts-one")["1"].statistics.l2
+    assert report.first.error == pytest.approx(1 / length, rel=1e-3)
+    assert [row.verdict for row in report.rows if str(row.site) in (":input", "0:input", "0", "1:input")] == 4 * [
+        "identical"
+    ]
 
 
 def test_a_monitors_files(job):

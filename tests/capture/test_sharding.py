@@ -11,7 +11,11 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 import layertap as lt
 from layertap.capture.sharding import region, same_part
+from layertap.capture.sink import Sink
+from layertap.measure import measure
+from layertap.measure.part import PartPlace, whole_sums
 from layertap.site import Sharding
+from layertap.store import MemoryWriter
 
 
 @pytest.fixture
@@ -90,6 +94,65 @@ def test_a_shard_is_recorded_with_its_place_in_the_whole(mesh):
     )
     note = next(note for note in rec.receipt.notes if note.startswith("0: "))
     assert note == "0: recorded is the part on rank 1 of 4, Shard(dim=1): [3, 5] of global [3, 20]"
+
+
+KEEPS = ["stats", "tensor", {"0": lambda x: x[:1]}]
+
+
+@pytest.mark.parametrize("keep", KEEPS, ids=["stats", "tensor", "reduced"])
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("placement", [Shard(0), Shard(1)])
+def test_a_part_has_its_sums_in_the_whole(mesh, placement, compiled, keep, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr("layertap.measure.native.available", lambda: False)
+        monkeypatch.setattr("layertap.measure.part.native.available", lambda: False)
+    given = part(mesh, placement)
+    local = given.to_local().clone()
+    with torch.no_grad(), lt.record(nn.Sequential(Given(given)), sites="0", keep=keep) as rec:
+        rec.model(torch.ones(1))
+        given.to_local().fill_(-1)  # what is measured later is what was captured
+    record = rec.run["0"].record
+    begin, shape = {0: ((3, 0), (12, 5)), 1: ((0, 5), (3, 20))}[placement.dim]
+    place = PartPlace(spans=tuple(((at, at + size),) for at, size in zip(begin, (3, 5), strict=True)), shape=shape)
+    assert record.fingerprint == measure(local).fingerprint
+    assert record.fingerprint_in_whole == whole_sums(local, place).fingerprint
+    assert record.sketch_in_whole == whole_sums(local, place).sketch
+
+
+class Lane:
+    """In the place of the way from a device: bytes arrive when the writer's thread asks for them."""
+
+    def __init__(self):
+        self.sent = []
+
+    def of_slabs(self, slabs):
+        self.sent += [slab.clone() for slab in slabs]
+        return iter([slab.numpy for slab in self.sent])
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["kept", "statistics"])
+def test_a_part_on_a_device_is_summed_there_or_from_the_bytes_that_arrive(whole):
+    sink = Sink(MemoryWriter(info={}), budget=1 << 20, policy="block", retains=True)
+    lane = sink._cuda = Lane()
+    tensor = torch.arange(12.0).view(3, 4)
+    place = PartPlace(spans=(((0, 3),), ((4, 8),)), shape=(3, 8))
+    right, copy, found = whole_sums(tensor, place), tensor.clone(), measure(tensor)
+    arrive = sink._placed(lambda: (found, copy if whole else None), tensor, place, whole=whole)
+    tensor.fill_(-1)
+    assert len(lane.sent) == (not whole), "nothing is sent for a tensor that arrives as a whole"
+    measured, host = arrive()
+    assert (measured.in_whole, measured.fingerprint) == (right, found.fingerprint)
+    assert host is (copy if whole else None)
+    sink.close()
+
+
+def test_what_is_no_part_with_a_place_has_no_sums_in_a_whole(mesh):
+    ragged = DTensor.from_local(
+        torch.ones(2, 5), mesh, [Shard(0)], run_check=False, shape=torch.Size((12, 5)), stride=(5, 1)
+    )
+    for value in (part(mesh, Partial()), part(mesh, Replicate()), ragged, torch.ones(3, 5)):
+        record = recorded(value).run["0"].record
+        assert (record.fingerprint_in_whole, record.sketch_in_whole) == (None, None)
 
 
 def test_a_summand_is_no_whole_although_it_has_its_shape(mesh):

@@ -1,11 +1,14 @@
 """Recording plain tensors that are parts: what the mapping says is in the records, and what is wrong in it is said."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import layertap as lt
 from layertap.errors import BadArgument
+from layertap.measure import measure
+from layertap.store.merged import merged
 
 MAPPING = {"mesh": {"cp": 2, "tp": 2}, "0": {"dims": "t[cp:zigzag] h[tp]"}, "0:input": {"dims": "t[cp:zigzag] d"}}
 
@@ -48,9 +51,18 @@ def test_the_ranks_of_one_folder_make_the_whole_tensor(as_rank, tmp_path, keep):
         sharding = run[site].at(rank=1).record.sharding
         assert (sharding.placements, sharding.global_shape) == (("Zigzag(dim=0)", "Shard(dim=1)"), (8, 4))
         assert (sharding.mesh_names, sharding.mesh_coordinate) == (("cp", "tp"), (0, 1))
+        given = run[site.replace("0", "0:input", 1)]
+        assert given.fingerprint == measure(x).fingerprint
+        assert all(record.fingerprint_in_whole != record.fingerprint for record in given)
         if keep == "tensor":
             assert torch.allclose(run[site].tensor(), right, atol=1e-6)
-            assert torch.equal(run[site.replace("0", "0:input", 1)].tensor(), x)
+            assert run[site].fingerprint == measure(run[site].tensor()).fingerprint
+            assert torch.equal(given.tensor(), x)
+    one = merged(run).run[":input" if ":input" in run.sites else "0:input"].record
+    assert one.fingerprint == measure(x).fingerprint
+    if keep == "stats":
+        sketch = np.frombuffer(measure(x).sketch, "<f4")
+        np.testing.assert_allclose(np.frombuffer(one.sketch, "<f4"), sketch, atol=1e-6)
 
 
 class Complex(nn.Module):

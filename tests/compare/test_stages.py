@@ -8,7 +8,9 @@ import torch
 import layertap as lt
 from compare.test_sharded import plain, run_of
 from layertap.errors import BadArgument
-from layertap.store.merged import RankReading, merged
+from layertap.site import Sharding
+from layertap.store.merged import merged
+from layertap.store.rank_reading import RankReading
 from layertap.store.stated import stated_layouts
 
 SITES = ("embed", "layers.0", "layers.1")
@@ -28,7 +30,7 @@ def calls(tensors, count, change=lambda site, call, part: part):
     }
 
 
-def run_with_calls(name, *ranks, kept="tensor"):
+def run_with_calls(name, *ranks, kept="tensor", sums=False):
     """As `run_of`, of sites with numbers of calls."""
     from dataclasses import replace
 
@@ -42,7 +44,7 @@ def run_with_calls(name, *ranks, kept="tensor"):
     for rank, tensors in enumerate(ranks):
         for order, (site, (tensor, layout)) in enumerate(tensors.items()):
             data = np.frombuffer(tensor.contiguous().numpy().tobytes(), np.uint8) if kept == "tensor" else None
-            one = record("x", tensor, order, layout, rank, kept)
+            one = record("x", tensor, order, layout, rank, kept, sums)
             writer.add(replace(one, site=Site.parse(site)), data)
     writer.close()
     return Run(writer)
@@ -58,6 +60,27 @@ def test_microbatches_are_one_batch():
     assert report.verdict == "identical", str(report)
     assert codes(report) == ["layouts.microbatches"]
     assert not report.unmatched
+
+
+def test_sums_in_a_microbatch_are_not_taken_for_sums_in_the_batch():
+    """A part knows its elements by their index in the microbatch, which is not their index in the whole batch."""
+    whole = values()
+    ranks = []
+    for rank in (0, 1):
+        layout = Sharding(
+            placements=("Shard(dim=2)",),
+            global_shape=(2, 6, 8),
+            offset=(0, 0, 4 * rank),
+            mesh_shape=(2,),
+            mesh_coordinate=(rank,),
+            mesh_origin=0,
+        )
+        parts = calls({site: tensor[..., 4 * rank : 4 * rank + 4] for site, tensor in whole.items()}, 2)
+        ranks.append({site: (tensor, layout) for site, (tensor, _) in parts.items()})
+    report = lt.diff(run_of("a", plain(whole), kept="stats"), run_with_calls("b", *ranks, kept="stats", sums=True))
+    assert report.verdict == "inconclusive", str(report)
+    assert max(row.error for row in report.rows) < 1e-12
+    assert lt.diff(run_of("a", plain(whole)), run_with_calls("b", *ranks, sums=True)).verdict == "identical"
 
 
 def test_a_fault_in_one_microbatch_is_found():

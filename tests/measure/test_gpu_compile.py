@@ -15,6 +15,8 @@ from layertap.measure import kernel
 from layertap.measure.launching import SPARE
 from layertap.measure.pair import kernel as pair_kernel
 from layertap.measure.pair import many
+from layertap.measure.part import kernel as part_kernel
+from layertap.measure.part.place import PartPlace, boxes_of
 from layertap.measure.slab import SLAB_BYTES
 
 pytestmark = [
@@ -108,6 +110,16 @@ def test_the_kernel_compiles(monkeypatch, capability, dtype):
     rows_are_threads = "sizePerThread = [1, 2], threadsPerWarp = [32, 1], warpsPerCTA = [16, 1], order = [1, 0]"
     assert all(rows_are_threads in layout for layout in measure.layouts), measure.layouts
     assert bool(measure.layouts) == (capability >= 90 and dtype != "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int8", "float8_e4m3fn"])
+@pytest.mark.parametrize(("cut", "levels"), [((0,), 1), ((3,), 2), ((1, 3), 3), ((1, 2, 3), 4)])
+def test_the_kernel_of_a_part_compiles(monkeypatch, capability, dtype, cut, levels):
+    [kernel] = put_in(monkeypatch, part_kernel, capability, "_sum_box")
+    place = PartPlace(spans=tuple(((0, 6 if axis in cut else 12),) for axis in range(4)), shape=(12,) * 4)
+    part_kernel.start(torch.zeros(place.part).to(getattr(torch, dtype)), boxes_of(place))
+    assert [len(box.levels) for box in boxes_of(place)] == [levels]
+    assert len(kernel.parameters) == 1
 
 
 @pytest.mark.parametrize(

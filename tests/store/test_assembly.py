@@ -18,10 +18,13 @@ from layertap.capture.sharding import region
 from layertap.errors import NoTensor, RunError
 from layertap.measure import measure
 from layertap.measure.fingerprint import fingerprint
+from layertap.measure.part import PartPlace
 from layertap.site import Record, Sharding, Site
 from layertap.store import MemoryWriter, Run, RunWriter
 from layertap.store import assembly as module
 from layertap.store.assembly import NotWhole, ReplicasDiffer
+from layertap.store.dims import spans_of
+from layertap.store.merged import merged
 
 
 def spread(whole: torch.Tensor, mesh: tuple[int, ...], placements: tuple[Any, ...], origin: int = 0) -> list[Any]:
@@ -56,7 +59,9 @@ def spread(whole: torch.Tensor, mesh: tuple[int, ...], placements: tuple[Any, ..
 
 
 def record_of(rank: int, part: torch.Tensor, layout: Sharding | None, step: int = 0, keep: bool = True) -> Any:
-    measured, dtype = measure(part), str(part.dtype).removeprefix("torch.")
+    spans = spans_of(layout, tuple(part.shape)) if layout is not None and not layout.partial else None
+    place = None if spans is None else PartPlace(spans=spans, shape=layout.global_shape)
+    measured, dtype = measure(part, place=place), str(part.dtype).removeprefix("torch.")
     raw = part.reshape(-1).view(torch.uint8).numpy().copy()
     record = Record(
         site=Site(path="x"),
@@ -72,6 +77,8 @@ def record_of(rank: int, part: torch.Tensor, layout: Sharding | None, step: int 
         statistics=measured.statistics,
         fingerprint=measured.fingerprint,
         sketch=measured.sketch,
+        fingerprint_in_whole=getattr(measured.in_whole, "fingerprint", None),
+        sketch_in_whole=getattr(measured.in_whole, "sketch", None),
         kept="tensor" if keep else "stats",
         kept_shape=tuple(part.shape) if keep else (),
         kept_dtype=dtype if keep else "",
@@ -107,7 +114,14 @@ def test_any_partition_gives_the_whole(mesh: Any, placements: Any, shape: Any, d
     if any(p.is_partial() and n > 1 for p, n in zip(placements, mesh, strict=True)):
         with pytest.raises(NoTensor, match="summands"):
             _ = run["x"].statistics
+        if len(run["x"]) > 1:
+            with pytest.raises(NoTensor, match="the fingerprint of the whole at step 0 is not known"):
+                _ = run["x"].fingerprint
         return
+    one = merged(run_of(spread(whole, mesh, placements), keep=False)).run["x"].record
+    assert run["x"].fingerprint == one.fingerprint == measure(whole).fingerprint
+    sketches = (np.frombuffer(sketch, "<f4") for sketch in (one.sketch, measure(whole).sketch))
+    np.testing.assert_allclose(*sketches, rtol=0, atol=1e-3)
     found, right = run["x"].statistics, measure(whole).statistics
     for name in ("count", "min", "max", "nan", "zero"):
         assert getattr(found, name) == getattr(right, name)

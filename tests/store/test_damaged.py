@@ -212,3 +212,13 @@ def test_a_pair_is_read_once(runs: tuple[Path, Path, Path], monkeypatch: pytest.
     monkeypatch.setattr("layertap.store.kept.fingerprint", lambda *_: calls.append(1) or 0)
     lt.diff(reference, half)
     assert calls == []  # the pass over the pair makes both fingerprints
+
+
+@pytest.mark.parametrize("name", ["sketch", "sketch_in_whole"])
+def test_a_sketch_of_another_size_is_refused(tmp_path: Path, name: str) -> None:
+    writer = RunWriter(tmp_path / "run", info={})
+    writer.add(record("a", **{name: b"xyz"}))
+    writer.close()
+    run = Run(tmp_path / "run")
+    assert list(run.records()) == []
+    assert "a sketch of 3 bytes" in str(run.problems)

@@ -47,7 +47,8 @@ def write(folder: Path) -> None:
     extreme = statistics(mean=math.nan, min=-math.inf, nan=1, neg_inf=1, first=(1.0, math.nan, -math.inf))
     row, data = kept(wide, "größe:output.äh@2", 1, order=2, dtype="bfloat16", sketch=sketch, statistics=extreme)
     writer.add(row, data)
-    writer.add(*kept(np.array([1 + 2j]), "complex", 1, order=3, fingerprint=0, sharding=SHARDING, device="cuda:1"))
+    placed = {"sharding": SHARDING, "fingerprint_in_whole": 2**63, "sketch_in_whole": sketch[::-1]}
+    writer.add(*kept(np.array([1 + 2j]), "complex", 1, order=3, fingerprint=0, device="cuda:1", **placed))
     cut, data = kept(np.arange(2, dtype=np.float32), "cut", 1, order=4, shape=(6,), kept="[0:2]", kept_fingerprint=None)
     writer.add(cut, data)
     writer.close(receipt())
@@ -93,7 +94,10 @@ def test_the_golden_run_is_read_right() -> None:
     one, nan, infinite = run["größe:output.äh@2"].numpy()[0]
     assert (one, math.isnan(nan), infinite) == (1, True, -math.inf)
     assert run["complex"].numpy().tolist() == [1 + 2j]
-    assert run["complex"].record.sharding == SHARDING
+    part = run["complex"].record
+    assert (part.sharding, part.fingerprint_in_whole) == (SHARDING, 2**63)
+    assert part.sketch_in_whole == np.arange(251, dtype="<f4").tobytes()[::-1]
+    assert (run["odd"].record.fingerprint_in_whole, run["odd"].record.sketch_in_whole) == (None, None)
     assert run["cut"].record.kept_fingerprint == fingerprint_of(np.array([0, 0x3F800000], np.uint32))
     assert np.frombuffer(run["größe:output.äh@2"].record.sketch, "<f4")[250] == 250
     assert run.inputs[0].sketch == b""
@@ -107,6 +111,18 @@ def test_a_run_of_the_first_format_2_is_still_read() -> None:
     assert run["complex"].record.sharding == replace(SHARDING, mesh_coordinate=(), mesh_origin=-1)
     assert run.table().schema.equals(SCHEMA)
     assert run.table(["mesh_origin", "step"]).to_pylist()[1] == {"mesh_origin": -1, "step": 1}
+
+
+def test_a_run_of_before_parts_had_sums_in_the_whole_is_still_read() -> None:
+    """Written by the last layertap whose parts had no `fingerprint_in_whole` and `sketch_in_whole`."""
+    run = Run(Path(__file__).with_name("golden_v2_mesh"))
+    assert (run.info["format"], run.partial, run.problems) == (2, False, ())
+    assert [run[site].numpy().size for site in run.sites] == [3, 3, 1, 2]
+    part = run["complex"].record
+    assert (part.sharding, part.fingerprint_in_whole, part.sketch_in_whole) == (SHARDING, None, None)
+    assert run.table().schema.equals(SCHEMA)
+    names = ["step", "fingerprint_in_whole", "sketch_in_whole"]
+    assert run.table(names).to_pylist()[1] == {"step": 1, "fingerprint_in_whole": None, "sketch_in_whole": None}
 
 
 def test_a_run_of_format_1_is_still_read() -> None:

@@ -93,6 +93,10 @@ class QuickWay:
         level = recorder.level(tap.path, role, leaf, tensor, asked)
         if (
             tap.region is not None
+            or (
+                recorder.stated is not None
+                and recorder.stated.of(Site(path=tap.path, role=role, leaf=leaf)) is not None
+            )
             or supported(tensor)
             or tensor.is_complex()
             or device.type not in ("cpu", "cuda")

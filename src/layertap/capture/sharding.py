@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +13,11 @@ from torch import nn
 
 from layertap.capture.info import rank, world_size
 from layertap.errors import BadArgument
+from layertap.measure.part import PartPlace
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Sharding
+from layertap.store.dims import spans_of
 from layertap.store.stated import Mapped, StatedLayouts, stated_layouts
 
 if TYPE_CHECKING:
@@ -131,6 +134,22 @@ def same_part(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, tor
     place = tuple(slice(begin, begin + size) for begin, size in zip(layout.offset, locals_[part].shape, strict=True))
     locals_[1 - part] = locals_[1 - part][place]
     return locals_[0], locals_[1]
+
+
+def place_of(draft: Draft) -> PartPlace | None:
+    """Which elements of the whole a tensor is; None where it is the whole itself, or a summand, or it is not known."""
+    return None if draft.sharding is None else _place(draft.sharding, draft.shape)
+
+
+@lru_cache(maxsize=4096)
+def _place(sharding: Sharding, shape: tuple[int, ...]) -> PartPlace | None:
+    if sharding.partial or not sharding.global_shape or sharding.is_whole(shape):
+        return None
+    spans = spans_of(sharding, shape)
+    if spans is None or len(spans) != len(sharding.global_shape):
+        return None
+    place = PartPlace(spans=spans, shape=sharding.global_shape)
+    return place if place.part == shape else None
 
 
 class Parts:

@@ -10,20 +10,23 @@ statistics alone, `drop` leaves the record out; the receipt counts it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from layertap.capture.buffers import Buffers
-from layertap.capture.cuda import CudaLane
+from layertap.capture.cuda import Arrive, CudaLane
 from layertap.capture.gathering import AGE, Batch, Gathering
 from layertap.capture.keep import STATS, TENSOR, Level
 from layertap.capture.pending_record import Draft, Tally, plan_of
 from layertap.capture.room import Room
+from layertap.capture.sharding import place_of
 from layertap.capture.slots import Slot
 from layertap.capture.writer_thread import Writer, WriterThread
-from layertap.measure import measure, native, real_view
+from layertap.measure import measure, native, part, real_view
+from layertap.measure.part import PartPlace
 from layertap.measure.result import Measurement
 from layertap.measure.slab import decode
 from layertap.messages import tr
@@ -185,8 +188,11 @@ class Sink:
         ours: bool,
         ready: torch.cuda.Event | None,
     ) -> None:
+        place = place_of(draft)
         if tensor.is_cuda:
             arrive = self._cuda.take(tensor, kept if level.keeps else None, ours=ours, ready=ready)
+            if place is not None:
+                arrive = self._placed(arrive, tensor, place, whole=level is TENSOR)
             self._add(draft, level, kept, self._late(arrive, nbytes), nbytes)
             return
         copy = self._copy(kept) if level.keeps else None
@@ -196,16 +202,30 @@ class Sink:
             level, nbytes = STATS, 0
         if level is TENSOR and copy is not None:
             whole = copy
-            self._add(draft, level, copy, self._late(lambda: (measure(whole), whole), nbytes), nbytes)
+            self._add(draft, level, copy, self._late(lambda: (measure(whole, place=place), whole), nbytes), nbytes)
             return
-        if native.available():
+        if native.available() and place is None:
             real = real_view(tensor)
             real = real if real.is_contiguous() else real.contiguous()
             late = None if copy is None else self._late(lambda: (None, copy), nbytes)
             self._add(draft, level, copy, late, nbytes, real)
         else:
-            measured = measure(tensor)
+            measured = measure(tensor, place=place)
             self._add(draft, level, copy, self._late(lambda: (measured, copy), nbytes), nbytes)
+
+    def _placed(self, arrive: Arrive, tensor: torch.Tensor, place: PartPlace, *, whole: bool) -> Arrive:
+        """With what a part on a device adds to its whole: of the bytes that arrive, or by a kernel that runs now."""
+        read = None if whole else next(self._cuda.of_slabs([part.start(tensor, place).packed()]))
+
+        def with_sums() -> tuple[Measurement | None, torch.Tensor | None]:
+            measured, host = arrive()
+            if measured is None:
+                return None, host
+            if read is not None:
+                return replace(measured, in_whole=part.unpacked(read())), host
+            return replace(measured, in_whole=None if host is None else part.whole_sums(host, place)), host
+
+        return with_sums
 
     def _add(
         self,

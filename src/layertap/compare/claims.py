@@ -57,6 +57,8 @@ def placebo_of(reference: Run, candidate: Run, alignment: Alignment) -> str:
     one_folder = reference is candidate or (reference.path is not None and reference.path == candidate.path)
     if not pairs or not same or one_folder:
         return ""
+    if any(run.info.get("ranks_merged") for run in (reference, candidate)):
+        return ""  # the change is the layout, and with the very same bits it is right
     formats = {run.info.get("artefact") or "eager" for run in (reference, candidate)}
     if len(formats) > 1:
         return ""  # a compiled file that computes the very same bits is no placebo, but the best there is

@@ -15,7 +15,8 @@ from layertap.result import Note
 from layertap.site import Record, Site
 from layertap.store import Run
 from layertap.store.assembly import NotWhole, Whole, whole_of
-from layertap.store.merged import Divergence, Merged, RankReading, layouts_of, merged, ranks_of
+from layertap.store.merged import Divergence, Merged, layouts_of, merged, ranks_of
+from layertap.store.rank_reading import RankReading
 from layertap.store.stated import StatedLayouts
 
 LEADS = 1.5

@@ -19,7 +19,8 @@ from layertap.messages import tr
 from layertap.site import Record
 from layertap.store import MemoryWriter, Run
 from layertap.store.dtype import size_of
-from layertap.store.merged import MergedRun, RankReading, merged
+from layertap.store.merged import MergedRun, merged
+from layertap.store.rank_reading import RankReading
 
 TOGETHER = 64
 """Pairs that a task measures at most: a task costs about a millisecond."""

@@ -1,7 +1,7 @@
 """Ranks that kept statistics alone against a side that kept the tensor: each part by its own fingerprint and sketch.
 
-A sketch counts the elements of the part that it is of, so the sketches of parts do not make that of the whole. But the
-whole tensor can be cut as the ranks hold it, and each piece measured as its rank has measured it.
+The whole tensor is cut as the ranks hold it, and each piece measured as its rank has measured it. That is nearer to the
+error than one sketch of the whole, which parts of earlier runs do not add up to.
 """
 
 from __future__ import annotations

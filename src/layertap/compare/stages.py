@@ -13,7 +13,8 @@ import numpy as np
 from layertap.errors import BadArgument
 from layertap.messages import tr
 from layertap.store import Run
-from layertap.store.merged import Microbatches, RankReading, Stages, plain_name, ranks_of
+from layertap.store.merged import ranks_of
+from layertap.store.rank_reading import Microbatches, RankReading, Stages, plain_name
 from layertap.store.stated import PIPELINE, StatedLayouts
 
 RankReadings = tuple[RankReading, RankReading]

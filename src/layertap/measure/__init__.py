@@ -10,6 +10,7 @@
     histogram.py         counts of fixed bins, kept where `keep="histogram"`
     portable.py          statistics as a part of a graph, for any compiler
     pair/                two tensors, one pass
+    part/                a part of a tensor, counted from its place in the whole
     fingerprint.py       of bytes in memory or a file, without torch; rows.py: of the rows of a batch
     floats.py, float8.py number formats; dense.py: the numbers of a tensor of any layout
     fused.py, bits.py    the fused kernel, and what kernels share; launching.py: how they are launched
@@ -21,9 +22,11 @@ Nothing here imports torch until a tensor is measured.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from layertap.errors import BadArgument
+from layertap.measure.part.place import PartPlace
 from layertap.measure.result import Measurement, merge
 from layertap.messages import tr
 
@@ -36,8 +39,12 @@ COPY = 1 << 26
 """A non-contiguous tensor with more elements than this is measured slice by slice, not copied as a whole."""
 
 
-def measure(tensor: Tensor, *, offset: int = 0, statistics_only: bool = False) -> Measurement:
+def measure(
+    tensor: Tensor, *, offset: int = 0, statistics_only: bool = False, place: PartPlace | None = None
+) -> Measurement:
     """Measures `tensor` in C order; `offset` is the index of its first element in the tensor that it is a part of.
+
+    `place` says the same of a part with any shape, of which `in_whole` then tells what it adds to the whole.
 
     >>> import torch
     >>> found = measure(torch.tensor([1.0, -3.0, 0.0, float("nan")]))
@@ -49,6 +56,11 @@ def measure(tensor: Tensor, *, offset: int = 0, statistics_only: bool = False) -
     reason = supported(tensor)
     if reason:
         raise BadArgument(tr("measure.cannot", reason=reason))
+    if place is not None:
+        from layertap.measure.part import whole_sums
+
+        found = measure(tensor, offset=offset, statistics_only=statistics_only)
+        return replace(found, in_whole=whole_sums(tensor, place))
     real = real_view(tensor)
     offset *= 2 if tensor.is_complex() else 1
     if not real.is_contiguous():

@@ -94,13 +94,7 @@ def _measured(tensor: torch.Tensor, offset: int, full: int) -> tuple[ctypes.CDLL
         *(tensor.data_ptr(), count, offset, kind, table or None, full),
         *(results.ctypes.data, ctypes.byref(counter)),
     )
-    threads = min(torch.get_num_threads(), chunks, _share.threads) if count >= THREADED else 1
-    helpers = [_submit(library, arguments) for _ in range(threads - 1)]
-    library.layertap_measure(*arguments)
-    for helper in helpers:
-        # A helper that the system did not get round to finds no work left, so there is nothing to wait for.
-        if helper is not None and not helper.cancel():
-            helper.result()
+    on_threads(library.layertap_measure, arguments, count=count, chunks=chunks)
     return library, results
 
 
@@ -197,15 +191,26 @@ def limit_threads(most: int) -> None:
     _share.threads = most
 
 
+def on_threads(function: Any, arguments: tuple[object, ...], *, count: int, chunks: int) -> None:
+    """Calls a function of C that takes chunks off a counter, here and in helpers if there is work for them."""
+    threads = min(torch.get_num_threads(), chunks, _share.threads) if count >= THREADED else 1
+    helpers = [_submit(function, arguments) for _ in range(threads - 1)]
+    function(*arguments)
+    for helper in helpers:
+        # A helper that the system did not get round to finds no work left, so there is nothing to wait for.
+        if helper is not None and not helper.cancel():
+            helper.result()
+
+
 _pool: list[ThreadPoolExecutor] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.clear)  # a child inherits the pool but none of its threads
 
 
-def _submit(library: ctypes.CDLL, arguments: tuple[object, ...]) -> Future[None] | None:
+def _submit(function: Any, arguments: tuple[object, ...]) -> Future[None] | None:
     if not _pool:
         _pool.append(ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="layertap-measure"))
     try:
-        return _pool[0].submit(library.layertap_measure, *arguments)
+        return _pool[0].submit(function, *arguments)
     except RuntimeError:  # the interpreter is shutting down and takes no more work: the caller does it alone
         return None

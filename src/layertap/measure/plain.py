@@ -43,7 +43,7 @@ def start(tensor: torch.Tensor, *, offset: int = 0, statistics_only: bool = Fals
     edges = [0, *range(size - offset % size, flat.numel(), size), flat.numel()]
     for begin, end in pairwise(edges):
         part = flat[begin:end]
-        values = _values(part)
+        values = values_of(part)
         finite = torch.isfinite(values)
         kept = torch.where(finite, values, 0)
         blocks.append(_statistics(values, kept, finite))
@@ -53,7 +53,7 @@ def start(tensor: torch.Tensor, *, offset: int = 0, statistics_only: bool = Fals
     return PendingMeasurement(
         count=flat.numel(),
         blocks=torch.stack(blocks),
-        first=_values(flat[:FIRST]),
+        first=values_of(flat[:FIRST]),
         fingerprint=torch.stack(prints).sum() if prints else None,
         sketch=torch.stack(sketches).sum(dim=0) if sketches else None,
     )
@@ -88,13 +88,13 @@ def finish(pending: PendingMeasurement) -> Measurement:
 
 def fingerprints(rows: torch.Tensor) -> torch.Tensor:
     """The fingerprint of each row of a contiguous matrix, as an int64 of the same bits."""
-    words = _words(rows)
+    words = words_of(rows)
     length = words.shape[1]
     weights = _weights(0, words.new_empty(-(-length // LANES), 0)).view(-1)[:length]
     return (weights * words).sum(dim=1)
 
 
-def _values(part: torch.Tensor) -> torch.Tensor:
+def values_of(part: torch.Tensor) -> torch.Tensor:
     """In float64 (on MPS, which has none, in float32)."""
     wide = torch.float32 if part.device.type == "mps" else torch.float64
     if part.dtype == torch.uint64:
@@ -102,13 +102,13 @@ def _values(part: torch.Tensor) -> torch.Tensor:
         upper, lower = ((words >> 32) & _LOW).to(wide), (words & _LOW).to(wide)
         return torch.add(lower, upper, alpha=2**32)  # both exact, so that only the sum rounds
     if part.dtype in _UNSIGNED:
-        return _words(part).to(wide)
+        return words_of(part).to(wide)
     if part.dtype.is_floating_point and part.element_size() == 1:
         return part.to(torch.float32).to(wide)
     return part.to(wide)
 
 
-def _words(part: torch.Tensor) -> torch.Tensor:
+def words_of(part: torch.Tensor) -> torch.Tensor:
     """The fingerprint's words, zero-extended."""
     size = part.element_size()
     mask: int = (1 << 8 * min(size, 4)) - 1
@@ -137,7 +137,7 @@ def _statistics(values: torch.Tensor, kept: torch.Tensor, finite: torch.Tensor) 
 
 
 def _fingerprint(part: torch.Tensor, offset: int) -> torch.Tensor:
-    words = _words(part)
+    words = words_of(part)
     grid, row = _grid(words, offset * (words.numel() // max(1, part.numel())))
     return (_weights(row, grid) * grid).sum()  # int64 wraps around, which is the arithmetic modulo 2^64 that we want
 
@@ -159,15 +159,15 @@ def _grid(flat: torch.Tensor, offset: int) -> tuple[torch.Tensor, int]:
 
 def _weights(row: int, grid: torch.Tensor) -> torch.Tensor:
     rows = torch.arange(row, row + len(grid), device=grid.device)
-    return (_hash(rows, ROW_SEED).unsqueeze(1) * _lane_hashes(grid.device)) & _LOW
+    return (hashes(rows, ROW_SEED).unsqueeze(1) * _lane_hashes(grid.device)) & _LOW
 
 
 @lru_cache
 def _lane_hashes(device: torch.device) -> torch.Tensor:
-    return _hash(torch.arange(LANES, device=device), LANE_SEED)
+    return hashes(torch.arange(LANES, device=device), LANE_SEED)
 
 
-def _hash(numbers: torch.Tensor, seed: int) -> torch.Tensor:
+def hashes(numbers: torch.Tensor, seed: int) -> torch.Tensor:
     """definition.mix in int64, since torch's uint32 cannot multiply."""
     h = (numbers + seed) & _LOW
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & _LOW

@@ -15,6 +15,15 @@ from layertap.site import Statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WholeSums:
+    """What a part adds to the fingerprint and the sketch of its whole: elements count from their index there."""
+
+    fingerprint: int
+    sketch: bytes
+    """251 little-endian float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """Statistics, fingerprint and sketch of one tensor, or of a part of it."""
 
@@ -22,6 +31,29 @@ class Measurement:
     fingerprint: int
     sketch: bytes
     """251 little-endian float32; empty where only statistics were asked for."""
+    in_whole: WholeSums | None = None
+    """Of a part whose place was given."""
+
+
+def merge_sums(parts: Sequence[WholeSums]) -> WholeSums:
+    """The fingerprint and the sketch of the whole from those of the parts of a partition, in any order.
+
+    >>> part = WholeSums(fingerprint=2**63 + 1, sketch=np.float32([1, 2]).tobytes())
+    >>> whole = merge_sums([part, part])
+    >>> whole.fingerprint, np.frombuffer(whole.sketch, "<f4").tolist()
+    (2, [2.0, 4.0])
+    """
+    return WholeSums(
+        fingerprint=sum(part.fingerprint for part in parts) % 2**64,
+        sketch=merge_sketches([part.sketch for part in parts]),
+    )
+
+
+def merge_sketches(parts: Sequence[bytes]) -> bytes:
+    """The sketch of the whole."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.sum([np.frombuffer(part, "<f4").astype(np.float64) for part in parts], axis=0)
+        return bytes(total.astype("<f4").tobytes())
 
 
 def merge(parts: Sequence[Measurement]) -> Measurement:
@@ -42,13 +74,10 @@ def merge(parts: Sequence[Measurement]) -> Measurement:
         raise BadArgument(tr("measure.merge_empty"))
     if len({len(part.sketch) for part in parts}) > 1:
         raise BadArgument(tr("measure.merge_mixed"))
-    sketches = [np.frombuffer(part.sketch, "<f4").astype(np.float64) for part in parts]
-    with np.errstate(over="ignore", invalid="ignore"):
-        sketch = np.sum(sketches, axis=0).astype("<f4").tobytes()
     return Measurement(
         statistics=merge_statistics([part.statistics for part in parts]),
         fingerprint=sum(part.fingerprint for part in parts) % 2**64,
-        sketch=sketch,
+        sketch=merge_sketches([part.sketch for part in parts]),
     )
 
 

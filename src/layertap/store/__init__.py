@@ -13,6 +13,7 @@ index         the small columns of all records, in memory
 records       SiteRecords: what a run knows of one site
 kept          the bytes of kept tensors, checked (mapped: through a map; dtype: element types without torch)
 assembly      the parts of a distributed tensor as the whole; merged: a run of ranks as one process's
+rank_reading  what is known of such a run beside its records
 dims          how plain tensors lie on a mesh of ranks, as somebody says it; stated: in a mapping, by pattern
 storage       object storage; remote_writer: written there; mirror: read from there
 layout        Layout: which output of a compiled artefact is which tap

@@ -25,10 +25,11 @@ import numpy.typing as npt
 
 from layertap.errors import RunError
 from layertap.measure.definition import FIRST
+from layertap.measure.part.place import Spans
 from layertap.measure.result import merge_statistics
 from layertap.messages import tr
 from layertap.site import Record, Sharding, Statistics
-from layertap.store.dims import Spans, spans_of
+from layertap.store.dims import spans_of
 from layertap.store.dtype import SIZES, Bytes, size_of, to_numpy
 from layertap.store.mapped import release
 
@@ -127,6 +128,13 @@ class Whole:
         merged = merge_statistics([part.records[0].statistics for part in self.parts])
         return replace(merged, first=self._first())
 
+    @property
+    def fingerprint(self) -> int | None:
+        """Of the whole, merged from those of the parts; None where one does not say it, as summands do not."""
+        found = [_in_whole(part.records[0]) for part in self.parts]
+        known = [one for one in found if one is not None]
+        return sum(known) % 2**64 if len(known) == len(found) else None
+
     def _first(self) -> tuple[float, ...]:
         """The first values as far as the parts have them: each knows its own first ones only."""
         found: list[float] = []
@@ -141,6 +149,12 @@ class Whole:
                 break
             found.append(first[own])
         return tuple(found)
+
+
+def _in_whole(record: Record) -> int | None:
+    """What a record adds to the fingerprint of its whole; of what is the whole, its own."""
+    whole = record.sharding is not None and record.sharding.is_whole(record.shape)
+    return record.fingerprint if whole else record.fingerprint_in_whole
 
 
 def whole_of(records: Sequence[Record]) -> Whole:

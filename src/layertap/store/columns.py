@@ -22,7 +22,7 @@ from layertap.measure.slab import SLAB_BYTES
 from layertap.site import Record
 from layertap.store.dtype import Bytes
 from layertap.store.plans import Moment, Plans, RecordPlan
-from layertap.store.schema import SCHEMA, to_records
+from layertap.store.schema import IN_WHOLE, SCHEMA, to_records
 
 CAPACITY = 1024
 """Rows of a batch."""
@@ -202,6 +202,9 @@ class RecordBatch:
         columns["sketch"] = _binary(rows["sketch"]) if sketches is None else pa.array(sketches, pa.binary())
         columns["first"] = _heads(first, np.minimum(count, FIRST))
         columns["kept_fingerprint"] = self._fingerprints(where, rows["plan"], numbers["fingerprint"])
+        for name, of in zip(IN_WHOLE, ("fingerprint", "sketch"), strict=True):
+            sums = {at: getattr(found.in_whole, of, None) for at, found in told.items()}
+            columns[name] = pa.array([sums.get(at) for at in range(len(rows))], SCHEMA.field(name).type)
         return columns
 
     def _fingerprints(self, where: dict[int, int], plans: npt.NDArray[Any], own: npt.NDArray[Any]) -> Any:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layertap.errors import BadArgument
+from layertap.measure.part.place import Spans
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Sharding
@@ -27,9 +28,6 @@ from layertap.site import Sharding
 ORDERS = ("zigzag", "packed2", "packed3")
 """Rank i of n holds chunks i and 2n-1-i of 2n; or chunk i of each of two or three tensors that are fused in one."""
 REDUCTIONS = ("sum", "avg", "max", "min")
-
-Spans = tuple[tuple[int, int], ...]
-"""Places of one dimension, in the order in which a part holds them: (begin, end), (begin, end), …"""
 
 _WORD = re.compile(r"\S+")
 _DIM = re.compile(r"[^\s\[\]+:,]+(?:\[(?P<cuts>[^\[\]]*)\])?")

@@ -1,7 +1,6 @@
 """A run whose ranks recorded parts of tensors, as the run of one process: to compare other layouts with.
 
-    merged(run, reading)     one record for each tensor -> Merged
-    RankReading                  what is known beside the records: stated layouts, stages of a pipeline, microbatches
+    merged(run, reading)     one record for each tensor -> Merged; rank_reading: what is known beside the records
 
 Records are read in blocks of at most `BLOCK`, without tensors and sketches, however many ranks there are. The bytes of
 a tensor are put together when they are asked for; where there are more than `HELD` records of parts, they are read
@@ -22,14 +21,17 @@ import numpy as np
 import pyarrow.compute as pc
 
 from layertap.errors import CorruptRun
+from layertap.measure.result import merge_sketches
 from layertap.messages import tr
-from layertap.site import Record, Sharding, Site, Statistics
+from layertap.site import Record, Statistics
 from layertap.store.assembly import NotWhole, ReplicasDiffer, Whole, assembled, whole_of
 from layertap.store.dtype import Bytes
 from layertap.store.index import Rows
+from layertap.store.kept import checksum
 from layertap.store.memory import MemoryWriter
+from layertap.store.rank_reading import RankReading
 from layertap.store.run import Run
-from layertap.store.stated import StatedLayouts
+from layertap.store.schema import SKETCHES
 
 BLOCK = 1 << 16
 """Records of parts that are in memory at a time, but for those of one tensor."""
@@ -53,12 +55,17 @@ class MergedRun(Run):
     """A run read as one, which knows of what its records were made."""
 
     def __init__(
-        self, writer: MemoryWriter, parts: Mapping[Any, Callable[[], list[Record]]], reading: RankReading
+        self, writer: MemoryWriter, parts: Mapping[Any, Callable[[], list[Record]]], reading: RankReading, source: Run
     ) -> None:
         super().__init__(writer)
         self._parts = parts
+        self.source, self.verify = source.source, source.verify
         self.reading = reading
         """How its source was read."""
+
+    def checks(self, record: Record) -> bool:
+        """The bytes that its source keeps are checked as its source's are."""
+        return self.verify and checksum(record) is not None
 
     def parts_of(self, record: Record) -> list[Record]:
         """The parts of which a record of statistics was merged, with their sketches; empty for others."""
@@ -77,122 +84,6 @@ class Merged:
     run: MergedRun
     divergences: tuple[Divergence, ...]
     ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
-    """The stages of a pipeline."""
-
-    ranks: tuple[frozenset[int], ...]
-    """Of each stage, from the first to the last."""
-    shared: Mapping[str, tuple[frozenset[int], frozenset[int]]]
-    """Modules that are on several stages because they contain others, as the model itself: the ranks of the first
-    stage that has them, and of the last."""
-    stand_ins: frozenset[str]
-    """Modules in whose place another rank has one that returns what it is given."""
-
-    def wants(self, record: Record) -> bool:
-        """Whether a record counts: of what is on several stages the first one's input and the last one's output."""
-        site = record.site
-        if site.path in self.stand_ins and record.kind == "Identity":
-            return False
-        if site.path not in self.shared or site.role.startswith("param"):
-            return True
-        return record.rank in self.shared[site.path][site.role in ("output", "grad_output")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Microbatches:
-    """Calls of each module that are parts of one batch."""
-
-    count: int
-    """How many parts there are."""
-    calls: Mapping[str, int]
-    """How often a module is called in one of them, by the name of its value; once if it is not here."""
-    skipped: frozenset[int]
-    """The steps in which the first call is none of them."""
-    constant: frozenset[str]
-    """Names of values that have no batch, such as positions: the same in all calls."""
-
-    def number(self, site: Site, step: int) -> int:
-        """Of which microbatch a call is; -1 if of none."""
-        return site.call // self.calls.get(plain_name(site), 1) - (step in self.skipped)
-
-    def whole(self, site: Site) -> Site:
-        """The name of a value of the whole batch."""
-        return replace(site, call=site.call % self.calls.get(plain_name(site), 1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankReading:
-    """What is known of a run of several ranks beside what its records say."""
-
-    stated: StatedLayouts | None = None
-    """How its plain tensors are cut."""
-    stages: Stages | None = None
-    batches: Microbatches | None = None
-
-    def __bool__(self) -> bool:
-        return bool((self.stated and self.stated.rules) or self.stages or self.batches)
-
-    def group(self, site: Site) -> Site:
-        """Records of one name are parts of one tensor."""
-        return site if self.batches is None or site.role.startswith("param") else self.batches.whole(site)
-
-    def parts(self, records: Sequence[Record]) -> list[Record]:
-        """Those that count, with the layouts that are known of them."""
-        found = [self._stated(record) for record in records if self.stages is None or self.stages.wants(record)]
-        batches = self.batches
-        if batches is None or (found and found[0].site.role.startswith("param")):
-            return found
-        numbers = [batches.number(record.site, record.step) for record in found]
-        sizes = {number: _length(record) for number, record in zip(numbers, found, strict=True) if number >= 0}
-        if len(sizes) < 2:
-            return [record for number, record in zip(numbers, found, strict=True) if number >= 0]
-        constant = plain_name(found[0].site) in batches.constant
-        return [
-            _microbatch(record, number, sizes, constant)
-            for number, record in zip(numbers, found, strict=True)
-            if number >= 0
-        ]
-
-    def _stated(self, record: Record) -> Record:
-        if self.stated is None or self.stated.of(record.site) is None or record.sharding is not None:
-            return record
-        sharding = self.stated.sharding(record.site, record.shape, record.rank)
-        return record if sharding is None else replace(record, sharding=sharding)
-
-
-def _length(record: Record) -> int:
-    """Of the first dimension of a microbatch, on all ranks; -1 where there is none."""
-    shape = record.shape if record.sharding is None else record.sharding.global_shape
-    return shape[0] if shape else -1
-
-
-def _microbatch(record: Record, number: int, sizes: Mapping[int, int], constant: bool) -> Record:
-    """The calls of a module as one more axis of the mesh, which cuts the batch."""
-    own = record.sharding or Sharding(placements=(), global_shape=record.shape, offset=(0,) * len(record.shape))
-    whole = own.global_shape
-    begin = own.offset or ((0,) * len(whole) if whole == record.shape else ())
-    if len(whole) != len(begin) or not (whole or constant) or (own.mesh_shape and not own.mesh_coordinate):
-        raise NotWhole(tr("assembly.microbatch", site=record.site, step=record.step))
-    if not constant:
-        begin = sum(size for other, size in sizes.items() if other < number) + begin[0], *begin[1:]
-        whole = sum(sizes.values()), *whole[1:]
-    sharding = Sharding(
-        placements=("Replicate()" if constant else "Shard(dim=0)", *own.placements),
-        global_shape=whole,
-        offset=begin,
-        mesh_shape=(len(sizes), *own.mesh_shape),
-        mesh_coordinate=(sorted(sizes).index(number), *own.mesh_coordinate),
-        mesh_origin=own.mesh_origin,
-    )
-    return replace(record, sharding=sharding)
-
-
-def plain_name(site: Site) -> str:
-    """A site without the number of the call."""
-    return str(replace(site, call=0))
 
 
 def layouts_of(run: Run) -> frozenset[tuple[int, tuple[str, ...], tuple[int, ...]]]:
@@ -231,7 +122,8 @@ def merged(run: Run, reading: RankReading | None = None) -> Merged:
     merged. What is no distributed tensor and is on several ranks is taken from the first of them; a Divergence says
     where the others hold something else.
     """
-    writer = MemoryWriter(info={"source": str(run.path), **run.info, "ranks_merged": True}, name=run.name)
+    source = {} if run.path is None else {"source": str(run.path)}
+    writer = MemoryWriter(info={**source, **run.info, "ranks_merged": True}, name=run.name)
     state = _Merging(run, reading or RankReading())
     for step in run.index.steps().tolist():
         order = 0
@@ -246,9 +138,11 @@ def merged(run: Run, reading: RankReading | None = None) -> Merged:
     writer.close()
     if run.receipt is not None:
         writer.info["receipt"] = run.info.get("receipt")
-    whole = MergedRun(writer, state.parts, state.reading)
-    whole.source = run.source
-    return Merged(run=whole, divergences=tuple(state.divergences), ranks=ranks_of(run))
+    return Merged(
+        run=MergedRun(writer, state.parts, state.reading, run),
+        divergences=tuple(state.divergences),
+        ranks=ranks_of(run),
+    )
 
 
 def _blocks(state: _Merging, step: int) -> Iterator[list[Rows]]:
@@ -279,6 +173,7 @@ def _read(state: _Merging, groups: list[Rows]) -> Iterator[tuple[Record, Callabl
     """One record for each group, and what gives its bytes."""
     run, found = state.run, _records(state.run, np.concatenate(groups))
     made: list[tuple[Record, Callable[[], Bytes] | None, int]] = []
+    wholes: dict[int, tuple[str, list[int]]] = {}
     for rows in groups:
         held = {row: found[row] for row in rows.tolist() if row in found}
         if parts := state.reading.parts([*held.values()]):
@@ -286,14 +181,32 @@ def _read(state: _Merging, groups: list[Rows]) -> Iterator[tuple[Record, Callabl
             again = partial(list, parts) if state.held <= HELD else partial(_again, run, rows, state.reading)
             record, data, whole = _one(state, parts, again)
             places = {(one.site, one.rank, one.order): row for row, one in held.items()}
-            if whole and data is None:
+            if whole is not None and data is None:
                 named = replace(record, site=state.reading.group(record.site))
                 state.parts[_moment(named)] = partial(_again, run, rows, state.reading, sketches=True)
-            made.append((record, data, -1 if whole else places[record.site, record.rank, record.order]))
-    # Sketches are most of what is on disk, and a tensor in parts has none: so they are read at the end.
+                if whole.fingerprint is not None:
+                    taken = [part.records[0] for part in whole.parts]
+                    column = "sketch" if taken[0].fingerprint_in_whole is None else "sketch_in_whole"
+                    wholes[len(made)] = column, [places[one.site, one.rank, one.order] for one in taken]
+            made.append((record, data, -1 if whole is not None else places[record.site, record.rank, record.order]))
+    # Sketches are most of what is on disk, so they are read at the end, of what is taken.
     alone = _records(run, np.array([row for _, _, row in made if row >= 0], np.int64), sketches=True)
-    for record, data, row in made:
-        yield alone.get(row, record), data
+    sketches = dict(zip(wholes, _sketches(run, [*wholes.values()]), strict=True))
+    for number, (record, data, row) in enumerate(made):
+        yield (replace(record, sketch=sketches[number]) if number in sketches else alone.get(row, record)), data
+
+
+def _sketches(run: Run, wholes: Sequence[tuple[str, Sequence[int]]]) -> list[bytes]:
+    """The sketch of each whole: the column in which its parts have theirs, and their rows; empty where one has none."""
+    columns = {}
+    for name in SKETCHES:
+        rows = np.array([row for column, some in wholes if column == name for row in some], np.int64)
+        columns[name] = iter(run.columns_at(rows, (name,)).column(0))
+    found = []
+    for name, some in wholes:
+        parts = [next(columns[name]).as_py() for _ in some]
+        found.append(merge_sketches(parts) if all(parts) else b"")
+    return found
 
 
 def _records(run: Run, rows: Rows, *, sketches: bool = False) -> dict[int, Record]:
@@ -310,15 +223,15 @@ def _again(run: Run, rows: Rows, reading: RankReading, *, sketches: bool = False
 
 def _one(
     state: _Merging, records: list[Record], again: Callable[[], list[Record]]
-) -> tuple[Record, Callable[[], Bytes] | None, bool]:
-    """A record of all these, what gives its bytes, and whether it is more than the first of them."""
+) -> tuple[Record, Callable[[], Bytes] | None, Whole | None]:
+    """A record of all these, what gives its bytes, and the whole that it is of; None where it is the first of them."""
     first, run = records[0], state.run
     if len(records) == 1 and (first.sharding is None or first.sharding.is_whole(first.shape)):
-        return first, _reader(run, first), False
+        return first, _reader(run, first), None
     places = {(record.rank, record.site.call) for record in records}
     if any(record.sharding is None for record in records) or len(places) < len(records):
         _compare(records, state.divergences)
-        return first, _reader(run, first), False
+        return first, _reader(run, first), None
     try:
         whole = whole_of(records)
     except ReplicasDiffer as error:
@@ -327,8 +240,8 @@ def _one(
         )
         if first.sharding is None or not first.sharding.is_whole(first.shape):
             raise NotWhole(str(error)) from None
-        return first, _reader(run, first), False
-    return *_whole(state, whole, again), True
+        return first, _reader(run, first), None
+    return *_whole(state, whole, again), whole
 
 
 def _whole(
@@ -338,13 +251,15 @@ def _whole(
     statistics = whole.statistics
     if statistics is None and not kept:
         raise NotWhole(tr("assembly.not_kept", site=whole.record.site, step=whole.record.step))
-    # Fingerprint and sketch of the whole are not those of its parts; a comparison reads the bytes anyway.
+    # The sketch is read later, and only where no bytes were kept: a comparison reads those.
     record = replace(
         whole.record,
         shape=whole.shape,
         statistics=statistics or _unknown(math.prod(whole.shape)),
-        fingerprint=0,
+        fingerprint=whole.fingerprint or 0,
         sketch=b"",
+        fingerprint_in_whole=None,
+        sketch_in_whole=None,
         kept="tensor" if kept else "stats",
         kept_shape=whole.shape if kept else (),
         kept_dtype=whole.dtype if kept else "",

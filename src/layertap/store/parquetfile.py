@@ -73,4 +73,5 @@ class ParquetFile(LockedFile):
 def room_of(record: Record) -> int:
     """What a row takes if nothing of it can be compressed."""
     texts = 3 * len(record.site.path) + 3 * len(record.site.leaf) + len(record.kind) + len(record.key)
-    return 640 + 4 * texts + len(record.sketch) + 8 * (len(record.shape) + len(record.kept_shape))
+    sketches = len(record.sketch) + len(record.sketch_in_whole or b"")
+    return 640 + 4 * texts + sketches + 8 * (len(record.shape) + len(record.kept_shape))

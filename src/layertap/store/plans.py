@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from layertap.site import Sharding, Site
-from layertap.store.schema import SCHEMA, SHARDING, WHOLE
+from layertap.store.schema import SCHEMA, SHARDING, SKETCH_BYTES, WHOLE
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -66,7 +66,8 @@ class RecordPlan:
         """Bytes that a record of it takes in a parquet file, at most."""
         key = len(self.site) + 24 if self.nbytes else 0
         texts = 3 * len(self.path) + 3 * len(self.leaf) + len(self.kind) + key
-        return 640 + 4 * texts + 1004 + 8 * (len(self.shape) + len(self.kept_shape))
+        sketches = SKETCH_BYTES if self.sharding is None else 2 * SKETCH_BYTES
+        return 640 + 4 * texts + sketches + 8 * (len(self.shape) + len(self.kept_shape))
 
 
 class Plans:

@@ -98,7 +98,12 @@ class SiteRecords(Sequence[Record]):
 
     @property
     def fingerprint(self) -> int:
-        return self.record.fingerprint
+        """Of the only record, or of the whole that all ranks together recorded."""
+        if (whole := self.whole()) is None:
+            return self.record.fingerprint
+        if (merged := whole.fingerprint) is None:
+            raise NoTensor(tr("assembly.no_fingerprint", site=self.site, step=whole.record.step))
+        return merged
 
     def tensor(self, *, verify: bool | None = None) -> torch.Tensor:
         """The kept tensor in its own dtype, its bytes checked (see `Run`). Changing it changes no file.

@@ -25,7 +25,7 @@ from layertap.store.memory import MemoryWriter
 from layertap.store.mirror import Mirror, mirror_of
 from layertap.store.opening import open_folder, problems_of
 from layertap.store.records import SiteRecords
-from layertap.store.schema import RECORD, SCHEMA, TEXTS
+from layertap.store.schema import RECORD, SCHEMA, SKETCHES, TEXTS
 from layertap.store.shards import MemoryShard, Shard, decode, tensor_path
 from layertap.store.storage import is_url
 from layertap.store.tensorfile import is_empty
@@ -268,7 +268,7 @@ class Run:
         A CorruptRun where one cannot be read: its row group is then named in `problems` and left out of the index.
         """
         found: list[Any] = [None] * len(rows)
-        names = tuple(name for name in RECORD if sketches or name != "sketch")
+        names = tuple(name for name in RECORD if sketches or name not in SKETCHES)
         for mine, records in self._by_group(rows, names, decode):
             for place, record in zip(mine.tolist(), records, strict=True):
                 found[place] = record

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from layertap.measure.definition import BUCKETS
 from layertap.site import Record, Sharding, Site, Statistics
 
 FORMAT = 2
@@ -28,7 +29,11 @@ SHARDING = (
     *("mesh_coordinate", "mesh_origin"),
 )
 """The columns of a record's `Sharding`."""
-ADDED = {"mesh_coordinate": (), "mesh_origin": -1}
+IN_WHOLE = ("fingerprint_in_whole", "sketch_in_whole")
+"""What a part adds to fingerprint and sketch of the whole."""
+SKETCHES = ("sketch", "sketch_in_whole")
+SKETCH_BYTES = 4 * BUCKETS
+ADDED = {"mesh_coordinate": (), "mesh_origin": -1, **dict.fromkeys(IN_WHOLE)}
 """Columns that the first files of format 2 do not have, and what replaces them."""
 
 
@@ -64,6 +69,8 @@ SCHEMA = pa.schema(
         _field("first", pa.list_(pa.float64())),
         _field("fingerprint", pa.uint64()),
         _field("sketch", pa.binary()),
+        _field("fingerprint_in_whole", pa.uint64(), nullable=True),
+        _field("sketch_in_whole", pa.binary(), nullable=True),
         _field("kept", pa.string()),
         _field("kept_shape", pa.list_(pa.int64())),
         _field("kept_dtype", pa.string()),
@@ -76,7 +83,7 @@ SCHEMA = pa.schema(
     metadata={FORMAT_KEY: str(FORMAT).encode()},
 )
 
-_NEW = ("kept_fingerprint", *SHARDING[1:])
+_NEW = ("kept_fingerprint", *SHARDING[1:], *IN_WHOLE)
 _FORMAT_1 = pa.schema(
     [
         _field("placements", pa.string()) if field.name == "placements" else field
@@ -136,10 +143,11 @@ def to_table(records: Sequence[tuple[Record, int]]) -> Any:
 def to_records(table: Any) -> list[Record]:
     """The way back; a value that cannot be is a ValueError or TypeError here, and the caller knows the file.
 
-    Column by column, so that a million records take seconds. Without a column `sketch` they have none.
+    Column by column, so that a million records take seconds. Without the columns `SKETCHES` they have none.
     """
     columns = {name: _values(table.column(name)) for name in table.column_names}
     columns.setdefault("sketch", [b""] * table.num_rows)
+    columns.setdefault("sketch_in_whole", [None] * table.num_rows)
     known = {text: _site(text) for text in set(columns["site"])}
     # The parts of the site and `abs_max` follow from the rest; the columns are there for SQL.
     columns["statistics"] = list(map(_statistics, *(columns[name] for name in _STATISTICS)))
@@ -196,7 +204,8 @@ def _values(column: Any) -> list[Any]:
 
 _PLAIN = (
     *("kind", "order", "step", "epoch", "batch", "phase", "rank", "shape", "dtype", "device"),
-    *("fingerprint", "sketch", "kept", "kept_shape", "kept_dtype", "kept_fingerprint", "asked", "file", "key"),
+    *("fingerprint", "sketch", *IN_WHOLE),
+    *("kept", "kept_shape", "kept_dtype", "kept_fingerprint", "asked", "file", "key"),
 )
 _STATISTICS = tuple(field.name for field in fields(Statistics))
 _RECORD = tuple(field.name for field in fields(Record))

@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 
 from layertap.errors import CorruptRun, LayertapError, NewerFormat
 from layertap.files import check_unpacked, open_regular
-from layertap.measure.definition import BUCKETS
 from layertap.messages import tr
 from layertap.site import Record
 from layertap.store.footer import read_chunks
@@ -32,13 +31,14 @@ from layertap.store.schema import (
     RECORD,
     REPLACES_KEY,
     SCHEMA,
+    SKETCH_BYTES,
+    SKETCHES,
     TEXTS,
     schema_of,
     to_records,
     upgrade,
 )
 
-SKETCH_BYTES = 4 * BUCKETS
 _NAME = re.compile(r"(\d{1,9})-([0-9A-Za-z]+-[0-9a-f]+)-(\d{6,9})\.parquet")
 RETRIES = 5
 """A folder is listed again so many times if small shards were merged while they were opened."""
@@ -151,8 +151,9 @@ class Shard:
                 kind = schema_of(self._version).field(name).type
                 place = table.column_names.index(name)
                 table = table.set_column(place, name, table.column(name).cast(kind))
-        if "sketch" in columns:
-            self._sketches(table.column("sketch"))
+        for name in SKETCHES:
+            if name in table.column_names:
+                self._sketches(table.column(name))
         whole = self._version == FORMAT and len(here) == len(columns)
         return table.select(columns) if whole else upgrade(table, columns)
 
@@ -178,10 +179,8 @@ class Shard:
 
     def _sketches(self, column: Any) -> None:
         sizes = pc.unique(pc.binary_length(column)).to_pylist()
-        if not set(sizes) <= {0, SKETCH_BYTES}:
-            raise ValueError(
-                tr("store.sketch_bytes", value=next(size for size in sizes if size not in (0, SKETCH_BYTES)))
-            )
+        if odd := set(sizes) - {None, 0, SKETCH_BYTES}:
+            raise ValueError(tr("store.sketch_bytes", value=min(odd)))
 
     def _check(self, schema: Any) -> int:
         """The version of the format, if all of its columns are there."""

@@ -19,6 +19,10 @@ MESSAGES = {
         "{site}: {count} of {total} ranks of the mesh recorded step {step}; the parts at {some} of the mesh are "
         "missing. Read one with .at(rank=...)"
     ),
+    "assembly.no_fingerprint": (
+        "{site}: the fingerprint of the whole at step {step} is not known: the ranks have summands, or a part was "
+        "recorded without its sums in the whole; read one part with .at(rank=...)"
+    ),
     "assembly.no_parts": (
         "{site}: at step {step} the ranks {ranks} did not record parts of one distributed tensor; choose one with "
         ".at(rank=...)"

@@ -14,6 +14,10 @@ MESSAGES = {
         "{site}：网格的 {total} 个 rank 中只有 {count} 个记录了第 {step} 步；缺少网格位置 {some} 的部分。"
         "请用 .at(rank=...) 读取其中一个"
     ),
+    "assembly.no_fingerprint": (
+        "{site}：第 {step} 步整体的指纹未知：各 rank 持有的是加数，或某个部分没有记录它在整体中的和；"
+        "请用 .at(rank=...) 读取一个部分"
+    ),
     "assembly.no_parts": (
         "{site}：第 {step} 步 rank {ranks} 记录的不是同一个分布式张量的各部分；请用 .at(rank=...) 选择一个"
     ),
