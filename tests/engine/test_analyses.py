@@ -125,7 +125,7 @@ def test_ranks_that_hold_parts_are_put_together_by_the_workers(workers, tmp_path
     whole = dict(tensors(count=8))
     write(tmp_path / "one", ((name, value) for name, value in whole.items()))
     for rank in range(2):
-        writer = RunWriter(tmp_path / "two", info={"model": "M"}, rank=rank, world_size=2, durability="none")
+        writer = RunWriter(tmp_path / "two", info={"model": "M", "world_size": 2}, rank=rank, durability="none")
         for order, (name, value) in enumerate(whole.items()):
             part = np.ascontiguousarray(value[3 * rank : 3 * rank + 3])
             layout = Sharding(

@@ -30,7 +30,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from layertap.compare.align import align
@@ -93,22 +93,14 @@ def diff(
     """
     opened = open_run(reference), open_run(candidate)
     stated = stated_layouts(mapping)
+    tolerance = _tolerance(rtol, atol, floor)
+    options = DiffOptions(floor=floor, mapping=mapping, sites=sites, tolerance=tolerance, progress=progress)
     with open_engine(engine, address) as workers:
         while True:
             unread = [run.index.unread for run in opened]
             try:
                 one = read_as_one(*opened, stated)
-                return _diff(
-                    workers,
-                    one,
-                    opened,
-                    floor=floor,
-                    mapping=mapping,
-                    sites=sites,
-                    rtol=rtol,
-                    atol=atol,
-                    progress=progress,
-                )
+                return _diff(workers, one, opened, options)
             except CorruptRun:
                 # What turns out to be damaged on the way is named in the run's problems and left out: the rest is
                 # compared.
@@ -116,25 +108,25 @@ def diff(
                     raise
 
 
-def _diff(
-    engine: Engine,
-    one: AsOne,
-    opened: tuple[Run, Run],
-    *,
-    floor: Source | Iterable[Source] | None,
-    mapping: Mapping[str, Any] | str | os.PathLike[str] | None,
-    sites: str | Iterable[str] | None,
-    rtol: float | None,
-    atol: float | None,
-    progress: Callable[[int, int], None] | None,
-) -> Report:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffOptions:
+    """The options of one `diff`, as its steps need them."""
+
+    floor: Source | Iterable[Source] | None
+    mapping: Mapping[str, Any] | str | os.PathLike[str] | None
+    sites: str | Iterable[str] | None
+    tolerance: Tolerance | None
+    progress: Callable[[int, int], None] | None
+
+
+def _diff(engine: Engine, one: AsOne, opened: tuple[Run, Run], options: DiffOptions) -> Report:
     reference, candidate = one.runs
-    tolerance = _tolerance(rtol, atol, floor)
-    alignment = align(reference, candidate, mapping)
+    tolerance, progress = options.tolerance, options.progress
+    alignment = align(reference, candidate, options.mapping)
     proof = comparable(reference, candidate, alignment)
-    if sites is not None:
-        alignment = chosen(alignment, sites)
-    floors = _floors(engine, reference, floor, one)
+    if options.sites is not None:
+        alignment = chosen(alignment, options.sites)
+    floors = _floors(engine, reference, options.floor, one)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
     sides = RunPair(reference, candidate, alignment.trims, limits)
     parts = PartialPairs()
@@ -154,7 +146,7 @@ def _diff(
         rows, coarse = by_the_runtime(told, rows, rows_of(found, floors, roundoff), coarse)
     if isinstance(rows, RowColumns):
         judge_replicas(rows, one)
-    verdict, reasons = _whole(rows, alignment, proof, asked=sites is not None)
+    verdict, reasons = _whole(rows, alignment, proof, asked=options.sites is not None)
     if verdict in ("identical", "noise") and (told_apart := doubts(one)):
         verdict, reasons = "inconclusive", told_apart
     report = Report(

@@ -11,7 +11,7 @@ from importlib.resources import files
 from layertap.messages import language, printable, tr
 from layertap.report.charts.draw import svg
 from layertap.report.document import Block, Chart, Document, Heading, Ladder, Paragraph, Table, TableRow, Verbatim
-from layertap.report.ladder import ladder_css, ladder_html, ladder_js
+from layertap.report.ladder import Drawing, ladder_css, ladder_html, ladder_js
 from layertap.report.rows import chosen
 
 LIMIT = 1_600_000
@@ -93,7 +93,7 @@ def block_html(block: Block, room: int = LIMIT, *, rows: int | None = None, tool
 
 def _ladder(block: Ladder, most: int, *, tools: bool, name: str) -> str:
     shown, left = chosen(block.entries, most, [entry.state for entry in block.entries])
-    drawn = ladder_html(shown, columns=block.columns, tools=tools, fold=None if tools else False, name=name)
+    drawn = ladder_html(shown, Drawing(columns=block.columns, name=name), tools=tools, fold=None if tools else False)
     return f"<div class='lt-wide' tabindex='0'>{drawn}</div>{_left_out(left + block.left_out)}"
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from urllib.parse import quote
@@ -93,32 +93,19 @@ def ladder_js() -> str:
 
 
 def ladder_html(
-    entries: Sequence[LadderEntry],
-    *,
-    columns: Sequence[str] | None = None,
-    link: Callable[[str], str] | None = None,
-    fold: bool | None = None,
-    tools: bool = True,
-    selected: str = "",
-    axis: Axis | None = None,
-    name: str = "L",
+    entries: Sequence[LadderEntry], draw: Drawing | None = None, *, fold: bool | None = None, tools: bool = True
 ) -> str:
-    """The ladder of some entries. `columns` are titles for `LadderEntry.cells`; `link` gives a site's own page.
-
-    `axis` is given where these entries are a part of a longer ladder; of several ladders in one page each has a `name`.
-    """
-    axis = axis or Axis.of(value for entry in entries for value in (entry.error, entry.own, entry.floor))
-    own = any(entry.own == entry.own for entry in entries)
-    titles = list(columns) if columns is not None else [tr("ladder.error"), *([tr("ladder.own")] if own else [])]
-    if columns is None:
-        titles += [tr("ladder.floor"), tr("ladder.ratio")]
-    draw = Drawing(axis=axis, own=own, plain=columns is not None, link=link, selected=selected, name=name)
+    """The ladder of some entries; without `fold` its layers are folded where there are many rows."""
+    draw = draw or Drawing()
+    axis = draw.axis or Axis.of(value for entry in entries for value in (entry.error, entry.own, entry.floor))
+    draw = replace(draw, axis=axis, own=any(entry.own == entry.own for entry in entries))
+    titles = draw.titles()
     fold = len(entries) > FOLD if fold is None else fold
     parts = ["<div class='lt-box'>"]
     if tools:
-        parts.append(_tools(entries, own=own, plain=columns is not None))
+        parts.append(_tools(entries, own=draw.own, plain=draw.plain))
     parts.append(f"<table class='lt-ladder'><caption class='lt-hidden'>{_text('ladder.caption')}</caption>")
-    parts.append(_head(titles, axis, plain=columns is not None))
+    parts.append(_head(titles, axis, plain=draw.plain))
     parts += [_stretch(stretch, draw, fold=fold, width=len(titles) + 3) for stretch in folded(entries)]
     parts.append("</table></div>")
     return "".join(parts)
@@ -128,12 +115,27 @@ def ladder_html(
 class Drawing:
     """How rows are drawn: the same for all of one ladder."""
 
-    axis: Axis
-    own: bool = False
-    plain: bool = False
+    columns: Sequence[str] | None = None
+    """Titles for `LadderEntry.cells`, which are shown in place of error, floor and ratio."""
     link: Callable[[str], str] | None = None
+    """Gives a site's own page."""
     selected: str = ""
     name: str = "L"
+    """Of several ladders in one page each has its own."""
+    axis: Axis | None = None
+    """Given where the rows are a part of a longer ladder."""
+    own: bool = False
+    """Whether there is a column for the module's own error."""
+
+    @property
+    def plain(self) -> bool:
+        return self.columns is not None
+
+    def titles(self) -> list[str]:
+        if self.columns is not None:
+            return list(self.columns)
+        own = [tr("ladder.own")] if self.own else []
+        return [tr("ladder.error"), *own, tr("ladder.floor"), tr("ladder.ratio")]
 
     def row(self, entry: LadderEntry, *, prefix: str = "") -> str:
         """One row; `prefix` is the part of its name that is dimmed."""
@@ -166,7 +168,7 @@ class Drawing:
 
     def dots(self, entry: LadderEntry) -> str:
         """The band up to the floor and the dots on it; a picture of what the numbers beside it say."""
-        if entry.state in BLANK:
+        if entry.state in BLANK or self.axis is None:
             return ""
         place = self.axis.place
         parts = ["<svg aria-hidden='true'>"]

@@ -35,15 +35,7 @@ def serve(
     The first run is the reference, the second what it is compared with; a sweep's folder and the JSON of other results
     are shown as their reports. `floors` and `mapping` are those of `diff`; `tokenizer` a tokenizer.json or its folder.
     """
-    from layertap.view.serving import run
+    from layertap.view.serving import Shown, run
 
-    run(
-        runs,
-        floors=floors,
-        mapping=mapping,
-        tokenizer=tokenizer,
-        port=port,
-        browser=browser,
-        scanner=scanner,
-        told=told,
-    )
+    shown = Shown(runs=runs, floors=floors, mapping=mapping, tokenizer=tokenizer, scanner=scanner)
+    run(shown, port=port, browser=browser, started=told)

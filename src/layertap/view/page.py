@@ -98,30 +98,30 @@ def ladder_and_verdict(session: Session, query: Query) -> tuple[Ladder | None, s
 
 def ladder_part(ladder: Ladder, query: Query) -> str:
     """The ladder, or its head where it is long; the script loads the rest as it comes into view."""
-    axis = axis_of(ladder)
-
-    def site_link(site: str) -> str:
-        return link("/", {**query.moment(), "site": site})
-
+    draw = _drawing(ladder, query)
     if len(ladder) <= WHOLE:
-        return ladder_html(ladder.entries(), columns=ladder.columns, link=site_link, selected=query.site, axis=axis)
-    html = ladder_html(ladder.entries(0, PART), columns=ladder.columns, link=site_link, fold=False, axis=axis)
+        return ladder_html(ladder.entries(), draw)
+    html = ladder_html(ladder.entries(0, PART), draw, fold=False)
     first = ladder.first
     return f"<div class='long' data-total='{len(ladder)}' data-part='{PART}' data-place='{first}'>{html}</div>"
 
 
 def rows_part(ladder: Ladder, query: Query, start: int, count: int, places: Sequence[int] | None = None) -> str:
     """Rows of a long ladder; of those at `places` where a filter is on."""
-    draw = Drawing(
-        axis=axis_of(ladder),
-        plain=ladder.columns is not None,
-        link=lambda site: link("/", {**query.moment(), "site": site}),
-        selected=query.site,
-    )
+    draw = _drawing(ladder, query)
     if places is None:
         return "".join(draw.row(entry) for entry in ladder.entries(start, start + count))
     wanted = places[start : start + count]
     return "".join(draw.row(entry) for place in wanted for entry in ladder.entries(place, place + 1))
+
+
+def _drawing(ladder: Ladder, query: Query) -> Drawing:
+    return Drawing(
+        columns=ladder.columns,
+        link=lambda site: link("/", {**query.moment(), "site": site}),
+        selected=query.site,
+        axis=axis_of(ladder),
+    )
 
 
 def axis_of(ladder: Ladder) -> Axis:
