@@ -197,12 +197,6 @@ def record_of(site: Site, tensor: torch.Tensor, **moment: Any) -> Record:
     )
 
 
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A key that sorts `layer_2` before `layer_10`; for any text, digits of other scripts too."""
-    parts = re.split(r"([0-9]+)", text)
-    return tuple((1, int(part), "") if place % 2 else (0, 0, part) for place, part in enumerate(parts))
-
-
 def _lazily(record: Record, path: Path, before: Stamp, read: Read) -> Callable[[], Bytes]:
     def tensor_bytes() -> Bytes:
         import torch

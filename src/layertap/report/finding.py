@@ -13,8 +13,8 @@ from layertap.messages import tr
 from layertap.report.diff import STYLES
 from layertap.report.screen import plain_text
 from layertap.report.table import Column, Lines
-from layertap.report.values import jsonable, number
-from layertap.result import with_codes
+from layertap.report.values import number
+from layertap.result import jsonable, with_codes
 
 if TYPE_CHECKING:
     from layertap.fault.result import Finding, ModuleRow

@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from layertap.files import format_bytes
 from layertap.messages import tr
 from layertap.report.diff import STYLES
 from layertap.report.screen import plain_text
 from layertap.report.sweep_layers import answer_lines, layer_lines, token_view
 from layertap.report.table import Column, Lines
-from layertap.report.values import jsonable, number, size, sparkline
-from layertap.result import Note
+from layertap.report.values import number, sparkline
+from layertap.result import Note, jsonable
 from layertap.sweeping.result import ModeResult, Sweep
 
 STANDS_OUT = 3.0
@@ -239,8 +240,8 @@ def closing(sweep: Sweep) -> Iterator[str]:
         "sweep.cost",
         seconds=f"{sweep.seconds:.1f}",
         jobs=sweep.jobs,
-        disk=size(sweep.disk),
-        one=size(sweep.disk_of_one),
+        disk=format_bytes(sweep.disk),
+        one=format_bytes(sweep.disk_of_one),
     )
     yield tr("sweep.json", folder=sweep.folder)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from layertap.durable import replacing
 from layertap.sweeping.definition import Definition, ModeDefinition
 
 TASK_FORMAT = 2
@@ -173,6 +173,5 @@ def _version(package: str) -> str:
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Writes a file under its name only when it is whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(data, ensure_ascii=False, default=str), encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        file.write(json.dumps(data, ensure_ascii=False, default=str).encode())

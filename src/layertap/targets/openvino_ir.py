@@ -13,7 +13,7 @@ import torch
 from layertap.errors import MissingExtra, TargetError
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.site import Site
+from layertap.site import Site, natural_key
 from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import Node, Scopes
 
@@ -59,7 +59,7 @@ class OpenVino(Reader):
         ]
         self.contents = ArtefactContents(
             kind=self.model.get_friendly_name() or "Model",
-            modules={"": "", **{path: _kind_by_name(path) for path in sorted(paths, key=_natural)}},
+            modules={"": "", **{path: _kind_by_name(path) for path in sorted(paths, key=natural_key)}},
             arguments=tuple(arguments),
             parameters=dict(weights_of(self.model)),
         )
@@ -224,10 +224,6 @@ def _value(port: Any) -> str:
 
 def _numpy(value: Any) -> Any:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-
-
-def _natural(path: str) -> list[tuple[int, int | str]]:
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in path.split(".")]
 
 
 def check_ir(path: Path, name: str) -> None:

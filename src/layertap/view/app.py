@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from layertap.errors import BadArgument, LayertapError, SiteNotFound
 from layertap.messages import printable, tr
-from layertap.report.values import jsonable
+from layertap.result import jsonable
 from layertap.view import page
 from layertap.view.guard import Guard
 from layertap.view.ladders import ComparedLadder, SingleLadder, ladder_dict

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from layertap.errors import BadArgument, LayertapError
 from layertap.messages import tr
-from layertap.store.runfile import plain
+from layertap.result import jsonable
 from layertap.watching.signals import run_forwarding
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(command: Sequence[str], options: dict[str, Any]) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="layertap-watch-") as notes:
         inject = str(Path(__file__).with_name("inject"))
         paths = [inject, *filter(None, [os.environ.get("PYTHONPATH")])]
-        given = {CONFIG: json.dumps(plain(options)), NOTES: notes, "PYTHONPATH": os.pathsep.join(paths)}
+        given = {CONFIG: json.dumps(jsonable(options)), NOTES: notes, "PYTHONPATH": os.pathsep.join(paths)}
         try:
             code = run_forwarding(command, {**os.environ, **given})
         except OSError as error:

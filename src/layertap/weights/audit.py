@@ -18,12 +18,13 @@ from layertap.engine import EngineChoice, open_engine
 from layertap.measure import measure
 from layertap.result import Note
 from layertap.select.collapse import collapse
+from layertap.site import natural_key
 from layertap.weights.classes import class_notes, fresh_buffer
 from layertap.weights.consistency import inconsistent
 from layertap.weights.describe import head_sizes, rope_order, short, shown, tied_names
 from layertap.weights.differences import Differences, differences
 from layertap.weights.entries import Entry
-from layertap.weights.hints import ignored, natural
+from layertap.weights.hints import ignored
 from layertap.weights.layout import partial_shards, refines, straight_squares
 from layertap.weights.measuring import Measuring
 from layertap.weights.parametrized import computed_weights
@@ -225,7 +226,7 @@ class _Auditing:
         if entry.parameter and entry.readable and not self.sound[name] and relation.status != "nonfinite":
             relation = Relation("nonfinite", relation.others, relation.rule, self._nonfinite(entry, relation))
         in_order = relation.rule in ("concatenated", "interleaved", "stacked")
-        others = list(relation.others) if in_order else sorted(relation.others, key=natural)
+        others = list(relation.others) if in_order else sorted(relation.others, key=natural_key)
         return AuditRow(
             name=name,
             other=shown(tuple(others)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -12,11 +11,9 @@ import numpy as np
 
 from layertap.compare.align.board import place
 from layertap.result import Note
-from layertap.site import Site
+from layertap.site import Site, natural_key
 from layertap.store import Run
 from layertap.store.index import NONE, Rows
-
-_DIGITS = re.compile(r"(\d+)")
 
 
 class StepMoment(NamedTuple):
@@ -168,7 +165,7 @@ def _repaired(sites: Sequence[Site]) -> Rows | None:
     """Their natural order, where the sites stand in text order; None where they do not."""
     if not _text_order(sites):
         return None
-    return np.array(sorted(range(len(sites)), key=lambda number: _natural(sites[number])))
+    return np.array(sorted(range(len(sites)), key=lambda number: _by_depth(sites[number])))
 
 
 def _text_order(sites: Sequence[Site]) -> bool:
@@ -183,8 +180,7 @@ def _text_order(sites: Sequence[Site]) -> bool:
     )
 
 
-def _natural(site: Site) -> tuple[int, list[tuple[int, int, str]]]:
+def _by_depth(site: Site) -> tuple[int, tuple[tuple[int, int, str], ...]]:
     """Embedding first, final norm and head last, numbers by value."""
     end = place(site.path).end
-    parts = [(0, int(word), "") if word.isdigit() else (1, 0, word) for word in _DIGITS.split(str(site))]
-    return {"embedding": -1, "final_norm": 1, "head": 2}.get(end, 0), parts
+    return {"embedding": -1, "final_norm": 1, "head": 2}.get(end, 0), natural_key(str(site))

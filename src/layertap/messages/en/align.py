@@ -61,7 +61,6 @@ MESSAGES = {
     "align.states_by_layer": "one for each layer",
     "align.states_with_embedding": "the embedding first, the last after the final norm",
     "align.text_order": "order: the {side}'s records are in text order (10 before 2); they are read in natural order",
-    "align.toml_missing": "a TOML mapping needs tomli on Python 3.10; install it with: pip install tomli",
     "align.uncertain_names": (
         "it is not certain which `{stem}` of one side is which of the other: neither contents nor "
         "numbers show it. They are paired by name; a mapping= settles it"

@@ -57,7 +57,6 @@ MESSAGES = {
     "align.states_by_layer": "每层一个",
     "align.states_with_embedding": "第一个是嵌入层输出，最后一个在最终归一化之后",
     "align.text_order": "order：{side}侧的记录按文本顺序排列（10 在 2 之前）；按自然顺序读取",
-    "align.toml_missing": "在 Python 3.10 上，TOML 格式的 mapping 需要 tomli；安装命令：pip install tomli",
     "align.uncertain_names": (
         "无法确定两侧的 `{stem}` 如何对应：内容和编号都不能说明。现按名称配对；可用 mapping= 指定"
     ),

@@ -32,7 +32,6 @@ MESSAGES = {
     "watch.most_models": "一个进程只记录前 {MOST} 个模型；用 --model 选择其他",
     "watch.names": "名称列表",
     "watch.nearest": "；最接近的：{near}",
-    "watch.needs_tomli": "在 Python 3.10 上 TOML 文件需要 tomli；安装命令：pip install tomli",
     "watch.negative": "watch：ring={ring}，after={after}：步数不能为负",
     "watch.no_command": "没有给出命令；请写在 -- 之后，例如：layertap watch -- python train.py",
     "watch.no_module": "没有模块",
