@@ -99,12 +99,16 @@ class Pairs(Sequence[Pair]):
         ours, theirs = self._rows
         return Pairs(self._runs, (ours[chosen], theirs[chosen]), self._matches, self._which[chosen])
 
-    def named(self) -> Iterator[tuple[Record, Record]]:
-        """The first pair of each match: all sites and kinds that there are."""
+    def named(self) -> Iterator[tuple[Site, str]]:
+        """The sites of both sides, and their classes: those of the first pair of each match."""
         _, first = np.unique(self._which, return_index=True)
-        for place in np.sort(first).tolist():
-            pair = self[place]
-            yield pair.reference, pair.candidate
+        chosen = np.zeros(len(self), np.bool_)
+        chosen[first] = True
+        pairs = self.where(chosen)
+        for side in (0, 1):
+            sites = pairs.sites(side)
+            kinds = pairs.columns(side, ("kind",)).column("kind").to_pylist()
+            yield from zip((sites[code] for code in pairs.values(side, "site").tolist()), kinds, strict=True)
 
     def only(self, wanted: Iterable[str]) -> Pairs:
         """The pairs of which one side is called so."""
