@@ -355,8 +355,8 @@ class Receipt(Result):
             )
             for site in data["sites"]
         )
-        told = data.get("note_codes") or ()
-        notes = tuple(note_from(text, code) for text, code in zip_longest(data.get("notes", ()), told))
+        note_codes = data.get("note_codes") or ()
+        notes = tuple(note_from(text, code) for text, code in zip_longest(data.get("notes", ()), note_codes))
         return _typed(cls, {**_known(cls, data), "sites": sites, "notes": notes})
 
 

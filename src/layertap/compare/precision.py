@@ -76,10 +76,10 @@ def silent_precision(reference: Run, candidate: Run, pairs: Pairs, rows: Sequenc
     return "", joined(seen, Note("precision.no_proof"))
 
 
-def told_precision(reference: Run, candidate: Run) -> str:
+def stated_precision(reference: Run, candidate: Run) -> str:
     """The coarsest dtype in which only the candidate's runtime states that it computes; empty where there is none."""
-    told = set(computes_in(candidate)) - set(computes_in(reference))
-    return max(told & set(COARSER), key=lambda dtype: ROUNDOFF[dtype], default="")  # what is quantised says so
+    stated = set(computes_in(candidate)) - set(computes_in(reference))
+    return max(stated & set(COARSER), key=lambda dtype: ROUNDOFF[dtype], default="")  # what is quantised says so
 
 
 def by_the_runtime(
@@ -91,19 +91,19 @@ def by_the_runtime(
     """
     says = Note("precision.runtime", dtype=dtype)
     if "fault" in column(coarse, "verdict"):
-        beyond = Note("precision.partly", told=says)
+        beyond = Note("precision.partly", why=says)
         return coarse, ("", beyond)
     if "fault" not in column(rows, "verdict"):
         rows = coarse  # what could not be decided is, by the runtime's word
     if seen is not None and seen[0]:
         return rows, seen
-    return rows, ("precision", Note("precision.all", told=says))
+    return rows, ("precision", Note("precision.all", why=says))
 
 
 def _proof(reference: Run, candidate: Run, pairs: Pairs, dtypes: Sequence[str]) -> tuple[str, str] | None:
-    told = told_precision(reference, candidate)
-    if told in dtypes:
-        return told, Note("precision.runtime", dtype=told)
+    stated = stated_precision(reference, candidate)
+    if stated in dtypes:
+        return stated, Note("precision.runtime", dtype=stated)
     ours, theirs = (set(run.info.get("parameter_dtypes") or ()) for run in (reference, candidate))
     for dtype in dtypes:
         if dtype in theirs - ours:

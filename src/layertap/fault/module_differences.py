@@ -29,9 +29,9 @@ def own_tensors(module: nn.Module, path: str, called: set[str]) -> Iterator[tupl
 def weights_apart(reference: nn.Module, candidate: nn.Module, path: str, called: set[str]) -> Explanation | None:
     """Which of a module's own tensors differs, and how; None where none does, or a file keeps them to itself."""
     right = dict(own_tensors(reference, path, called))
-    known, told = _effects_apart(reference, candidate)
-    if told is not None:
-        return told
+    known, explanation = _effects_apart(reference, candidate)
+    if explanation is not None:
+        return explanation
     for name, tensor in own_tensors(candidate, path, called):
         if tensor.is_meta:
             continue
@@ -129,11 +129,11 @@ def below(
         reference_path = f"{path}.{name}" if path else name
         if not name or name not in ours or any(f"{path}.{part}".lstrip(".") in called for part in _ways(name)):
             continue
-        told = weights_apart(ours[name], child, reference_path, _under(child, reference_path))
-        if told is None and next(child.parameters(recurse=False), None) is not None:
-            told = config_apart(ours[name], child)
-        if told is not None:
-            return reference_path, told
+        explanation = weights_apart(ours[name], child, reference_path, _under(child, reference_path))
+        if explanation is None and next(child.parameters(recurse=False), None) is not None:
+            explanation = config_apart(ours[name], child)
+        if explanation is not None:
+            return reference_path, explanation
     return None
 
 

@@ -190,9 +190,9 @@ def _read(foreign: ForeignFiles, path: Path) -> _Output:
         raise CorruptRun(tr("formats.output_contains", path=path, error=error)) from None
     if not records:
         raise CorruptRun(tr("formats.output_no_tensor", path=path))
-    told, found = value.get("output_shape"), shapes(value["output"])
-    if told is not None and jsonable(told) != found:
-        foreign.problems.append(Note("formats.output_shape", path=path, told=jsonable(told), found=found))
+    stated, found = value.get("output_shape"), shapes(value["output"])
+    if stated is not None and jsonable(stated) != found:
+        foreign.problems.append(Note("formats.output_shape", path=path, stated=jsonable(stated), found=found))
     length = len(value["output"]) if isinstance(value["output"], (tuple, list)) else 0
     return _Output(path, before, epoch, batch, layer, str(alias), records, length)
 

@@ -87,11 +87,11 @@ class ForeignFiles:
     def run(self, order: Callable[[Record], Any] | None = None, **info: Any) -> Run:
         """The run. With `order`, a key to sort by, records are put in that order of execution, step by step."""
         if not self.rows:
-            told = "; ".join(self.problems[:3]) or tr("formats.no_tensors_or_stats")
-            raise CorruptRun(tr("formats.nothing_read", name=self.name, told=told))
+            problems = "; ".join(self.problems[:3]) or tr("formats.no_tensors_or_stats")
+            raise CorruptRun(tr("formats.nothing_read", name=self.name, problems=problems))
         unread = [*self.unread, *self._ignored()]
-        told = "\n".join(self.problems)
-        silent = [name for name in unread if f"/{name}" not in told]
+        problems = "\n".join(self.problems)
+        silent = [name for name in unread if f"/{name}" not in problems]
         if silent:
             some = ", ".join(silent[:8]) + (tr("formats.more", value=len(silent) - 8) if len(silent) > 8 else "")
             self.problems.append(Note("formats.not_read", path=self.path, some=some))

@@ -390,5 +390,5 @@ class Monitor:
         else:
             sites = {site.path: site for site in self.receipt.sites}
             why = sites[item.path].why or tr("monitor.not_called")
-        told = "monitor.nothing_in_epoch"
-        self._teller.tell(tr(told, layer=item.layer, epoch=self.current_epoch, why=why))
+        code = "monitor.nothing_in_epoch"
+        self._teller.tell(tr(code, layer=item.layer, epoch=self.current_epoch, why=why))

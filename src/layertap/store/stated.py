@@ -86,14 +86,14 @@ def stated_layouts(mapping: Mapped | None) -> StatedLayouts | None:
         return None
     where, lines = read_mapping(mapping)
     given = [value for name, value in lines.items() if is_mesh(name, value)]
-    told = list(_annotations(lines))
+    dims_texts = list(_annotations(lines))
     if not given:
-        for pattern, _ in told:
+        for pattern, _ in dims_texts:
             raise BadArgument(tr("dims.mesh_missing", where=where, pattern=pattern))
         return None
     mesh = Mesh.of(given[0])
     rules = []
-    for pattern, text in told:
+    for pattern, text in dims_texts:
         try:
             rules.append((re.compile(pattern), Dims.parse(str(text), mesh)))
         except re.error as error:

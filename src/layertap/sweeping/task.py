@@ -62,7 +62,7 @@ def hash_of(definition: Definition, mode: ModeDefinition, threads: int) -> str:
     named = [str(value) for value in (*mode.env.values(), *mode.arguments.values())]
     named += list(command_words(mode)) + ([input_file] if input_file else [])
     files = {one: _state(Path(definition.folder, one)) for one in named if len(one) < 500}
-    told = {
+    parts = {
         "format": TASK_FORMAT,
         "mode": own,
         "target": target,
@@ -79,7 +79,7 @@ def hash_of(definition: Definition, mode: ModeDefinition, threads: int) -> str:
         "torch": _version("torch"),
         "torchao": _version("torchao") if mode.quantize else "",
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def command_words(mode: ModeDefinition) -> tuple[str, ...]:

@@ -114,8 +114,8 @@ class OpenVino(Reader):
             return self._core.read_model(self._path)
         except Exception as error:
             lines = str(error).split("\n")  # the places in its source come first
-            told = next((line for line in reversed(lines) if line.strip()), type(error).__name__)
-            raise TargetError(tr("openvino.unreadable", name=self._name, told=told)) from error
+            message = next((line for line in reversed(lines) if line.strip()), type(error).__name__)
+            raise TargetError(tr("openvino.unreadable", name=self._name, error=message)) from error
 
     def _tapped(self, wanted: frozenset[str]) -> Any:
         model = self._read()
@@ -135,8 +135,8 @@ def computed_in(compiled: Any, config: Mapping[str, Any]) -> tuple[frozenset[str
     count = sum(str(op["runtimePrecision"].astype(str)).lower() == kind for op in ops if "runtimePrecision" in op)
     asked = config.get("INFERENCE_PRECISION_HINT")
     if kind in _COARSE and count:
-        told = Note("openvino.precision", count=count, kind=kind)
-        return frozenset([_COARSE[kind]]), [Note("openvino.hint", told=told)]
+        message = Note("openvino.precision", count=count, kind=kind)
+        return frozenset([_COARSE[kind]]), [Note("openvino.hint", why=message)]
     if asked in _COARSE:
         return frozenset(), [Note("openvino.asked", asked=asked)]
     return frozenset(), []

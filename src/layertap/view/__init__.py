@@ -5,7 +5,7 @@ app         which address gives what
 guard       whose requests are answered
 sides       the runs, read again when they grow; comparisons in threads of their own
 query       what an address asks for
-page        the first page; `ladders` is what is on its left, `panel` the chosen site on its right, `strip` above
+page        the first page; `site_tables` is what is on its left, `panel` the chosen site on its right, `strip` above
 runs_page, training, results_page    the other pages; `results` reads what is no run
 tokens      how likely each token is, and its own errors; `vocabulary` has the texts
 scan        a model that runs a prompt with and without a plan; `scan_page`, `scan_app`

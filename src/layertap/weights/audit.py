@@ -256,17 +256,17 @@ class _Auditing:
 
     def _unexpected(self, name: str) -> AuditRow:
         entry = self.other.entries[name]
-        told = "audit.does_without" if ignored(self.model.model, name) else "audit.unused"
+        remark = "audit.does_without" if ignored(self.model.model, name) else "audit.unused"
         # A buffer that its own side computes is in no checkpoint, and a model of another kind does without it.
-        told = told if entry.persistent else "audit.not_saved"
+        remark = remark if entry.persistent else "audit.not_saved"
         return AuditRow(
             name="",
             other=name,
             status="unexpected",
-            detail=Note(told),
+            detail=Note(remark),
             shape=entry.shape,
             dtype=short(entry.dtype),
-            explained=told != "audit.unused",
+            explained=remark != "audit.unused",
         )
 
 
@@ -291,8 +291,8 @@ def _valued(sides: Sides, entry: Entry, source: Entry) -> Relation | None:
     if apart.through in ("bfloat16", "float16"):
         return Relation("cast", (source.name,), "cast", _through(entry, source, apart))
     if apart.through:
-        told = Note("audit.back_through", through=apart.through, error=apart.error)
-        return Relation("changed", (source.name,), "cast", told)
+        remark = Note("audit.back_through", through=apart.through, error=apart.error)
+        return Relation("changed", (source.name,), "cast", remark)
     if apart.cut:
         return Relation("cast", (source.name,), "cast", Note("audit.cut_off", **kinds, error=apart.error))
     return None

@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from layertap.compare.align.board import Match
+from layertap.compare.align.site_pairing import Match
 from layertap.compare.result import Pair
 from layertap.judge.depth import first_number
 from layertap.site import Record, Site
@@ -45,9 +45,9 @@ class Pairs(Sequence[Pair]):
         return next(iter(self._part(slice(place, place + 1))))
 
     def __iter__(self) -> Iterator[Pair]:
-        return (pair for pair, _ in self.told())
+        return (pair for pair, _ in self.marked())
 
-    def told(self) -> Iterator[tuple[Pair, bool]]:
+    def marked(self) -> Iterator[tuple[Pair, bool]]:
         """Each pair, and whether it is known to be bit-identical; then its records come without their sketches."""
         for begin in range(0, len(self), BLOCK):
             part = self._part(slice(begin, begin + BLOCK))
@@ -57,7 +57,7 @@ class Pairs(Sequence[Pair]):
             ]
             for one, other, number, equal in zip(*sides, part._which.tolist(), same.tolist(), strict=True):
                 match = self._matches[number]
-                yield Pair(reference=one, candidate=other, rung=match.rung, layout=match.layout), equal
+                yield Pair(reference=one, candidate=other, rung=match.way, layout=match.layout), equal
 
     def identical(self) -> npt.NDArray[np.bool_]:
         """For each pair, whether fingerprints, dtypes and shapes say that it is bit-identical; False: not known."""

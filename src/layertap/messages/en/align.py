@@ -54,7 +54,7 @@ MESSAGES = {
         "`{stem}` is numbered differently ({how} in the candidate), which is the only way that the "
         "numbers of both sides fit; no layer's contents confirm it. {example}"
     ),
-    "align.rung": "{rung}: {pairs}",
+    "align.step": "{way}: {pairs}",
     "align.same_bits_other_name": ("the candidate's `{candidate}` equals the reference's `{reference}`, bit for bit"),
     "align.shifted": "{why}: {pairs_text} by content, other than by name",
     "align.states": "{pairs}, `{states}*` as `{layers}*` ({way})",

@@ -9,7 +9,7 @@ MESSAGES = {
     ),
     "watch.cannot_run": "{command}: cannot be run ({strerror})",
     "watch.cannot_watch": "{name} cannot be recorded: {error}",
-    "watch.changed": "changed from step {step_number} on: {told}",
+    "watch.changed": "changed from step {step_number} on: {changes}",
     "watch.compiled": (
         "the model runs as a torch.compile'd graph: the inputs and outputs of its modules and the "
         "gradients of parameters are recorded; gradients of activations inside it are not"

@@ -50,7 +50,7 @@ MESSAGES = {
     "align.renumbered_unproven": (
         "`{stem}` 的编号不同（候选侧 {how}），只有这样两侧的编号才能对应；没有任何一层的内容能够证实。{example}"
     ),
-    "align.rung": "{rung}：{pairs}",
+    "align.step": "{way}：{pairs}",
     "align.same_bits_other_name": "候选侧的 `{candidate}` 与参考侧的 `{reference}` 逐位相同",
     "align.shifted": "{why}：{pairs_text} 按内容配对，与名称不同",
     "align.states": "{pairs}，`{states}*` 对应 `{layers}*`（{way}）",

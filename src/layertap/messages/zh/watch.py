@@ -7,7 +7,7 @@ MESSAGES = {
     "watch.calls_left_out": "略去了 {count} 次模块调用：处于 eval 模式，或在 no_grad 下（如验证）；phases={phases}",
     "watch.cannot_run": "{command}：无法运行（{strerror}）",
     "watch.cannot_watch": "无法记录 {name}：{error}",
-    "watch.changed": "从第 {step_number} 步起改变：{told}",
+    "watch.changed": "从第 {step_number} 步起改变：{changes}",
     "watch.compiled": "模型以 torch.compile 的图运行：记录其模块的输入、输出和参数梯度；不记录图内激活的梯度",
     "watch.config_unreadable": "watch：无法读取 {path}（{reason}）",
     "watch.died": "其进程没有任何消息就结束了；之前提交的内容在运行记录中",

@@ -108,7 +108,7 @@ def _error_row(place: int, point: Point, domain: Sequence[float]) -> Spec:
         "total": finite(point.total) or None,
         "own": finite(point.own) or None,
         "floor": max(finite(point.floor) or domain[0], domain[0]),
-        "verdict": tr(f"ladder.{point.verdict}") if point.verdict else "",
+        "verdict": tr(f"site_table.{point.verdict}") if point.verdict else "",
         "said": number(beyond[0]) if beyond else "",
         "none": "0" if point.total == 0 else "",
         "tip": f"{tip}, {tr('chart.floor')} {number(point.floor, 3)}",
@@ -117,7 +117,7 @@ def _error_row(place: int, point: Point, domain: Sequence[float]) -> Spec:
 
 def _verdict_colours() -> Spec:
     shown = ("noise", "fault", "inconclusive")
-    return {"domain": [tr(f"ladder.{name}") for name in shown], "range": [VERDICTS[name] for name in shown]}
+    return {"domain": [tr(f"site_table.{name}") for name in shown], "range": [VERDICTS[name] for name in shown]}
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], title: str, said: str = "") -> Spec:
