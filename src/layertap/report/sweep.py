@@ -79,7 +79,6 @@ def groups_line(sweep: Sweep) -> str:
         return tr("sweep.only", mode=sweep.groups[0][0])
     if all(len(group) == 1 for group in sweep.groups) and not wrong:
         return tr("sweep.alone", count=len(sweep.groups), modes=", ".join(group[0] for group in sweep.groups))
-    same = {note.values["mode"] for note in sweep.notes if note.code == "sweep.no_effect"}
     parts = []
     for group in sweep.groups:
         text = " = ".join(group)
@@ -87,7 +86,7 @@ def groups_line(sweep: Sweep) -> str:
             parts.append(tr("sweep.group_not_its_name", group=text))
         elif len(group) == 1:
             parts.append(text)
-        elif sweep.reference in group and not same.isdisjoint(group):
+        elif sweep.reference in group and not set(sweep.without_effect).isdisjoint(group):
             parts.append(tr("sweep.group_reference", group=text))
         else:
             parts.append(tr("sweep.group", group=text))
@@ -101,6 +100,8 @@ def verdict_line(sweep: Sweep) -> str:
         count = sum(mode.verdict == verdict and not mode.error for mode in modes)
         if count:
             counts.append(tr(f"sweep.count_{verdict}", count=count))
+    if sweep.without_effect:
+        counts.append(tr("sweep.count_no_effect", count=len(sweep.without_effect)))
     if sweep.failed:
         counts.append(tr("sweep.count_failed", count=len(sweep.failed)))
     word = tr(f"result.{sweep.verdict}")
