@@ -13,7 +13,7 @@ MESSAGES = {
     "site_table.sites": "{count} sites",
     "site_table.unfold": "show all layers",
     "site_table.filter": "filter by name",
-    "site_table.bad": "only what is no noise",
+    "site_table.bad": "only what is not noise",
     "site_table.to_first": "to the first departure",
     "site_table.first": "first departure",
     "site_table.shown": "{count} of {total} sites shown",

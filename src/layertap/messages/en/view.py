@@ -129,7 +129,7 @@ MESSAGES = {
     "view.open_site": "open {site} at step {step}",
     "view.grid_click": "A click opens the site at that step.",
     "view.no_result": "{path}: no result can be read here ({error})",
-    "view.unknown_result": "it is none of {known}",
+    "view.unknown_result": "it is not one of {known}",
     "view.bad_result": "the JSON is not that of a {kind} ({error})",
     "view.result_needs": "a result of {kind} needs {package} to be read; install it with: pip install {package}",
     "view.no_result_number": "no result {number}; there are {count}",
