@@ -32,3 +32,51 @@ def test_no_file_of_the_package_is_long():
         for path in SOURCE.rglob("*.py")
     }
     assert {name: lines for name, lines in long.items() if lines > 400} == {}
+
+
+MOST_PARAMETERS = 7
+PUBLIC = {
+    "capture/recording.py:record",
+    "compare/__init__.py:diff",
+    "formats/export.py:export",
+    "monitor/monitor.py:Monitor.__init__",
+    "sweeping/running.py:sweep",
+    "view/__init__.py:serve",
+    "weights/knockout.py:knockout",
+}
+"""Their keywords are the API."""
+BY_NAME = {"site.py:Statistics.of"}
+"""Makes a dataclass from the eleven sums of one pass, each by its name."""
+CAPTURE = {
+    "capture/receipt_builder.py:receipt_of",
+    "capture/recorder.py:Recorder.__init__",
+    "capture/taking.py:Taking.put",
+    "capture/taking.py:Taking.draft",
+}
+
+
+def long_parameter_lists(tree, name, owner=""):
+    """Functions with more parameters than are read at a glance; those that Triton compiles take what a kernel takes."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            given = node.args
+            every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+            counted = [one for one in every if one is not None and one.arg not in ("self", "cls")]
+            compiled = any(ast.unparse(one).split(".")[-1] == "jit" for one in node.decorator_list)
+            if len(counted) > MOST_PARAMETERS and not compiled:
+                yield f"{name}:{owner}{node.name}"
+        inside = f"{owner}{node.name}." if isinstance(node, ast.ClassDef) else owner
+        yield from long_parameter_lists(node, name, inside)
+
+
+def test_no_function_has_many_parameters_but_the_api_and_the_command_line():
+    found = {
+        function
+        for path in SOURCE.rglob("*.py")
+        if path.parent.name != "cli"  # a command's parameters are its options
+        for function in long_parameter_lists(
+            ast.parse(path.read_text(encoding="utf-8")), path.relative_to(SOURCE).as_posix()
+        )
+    }
+    assert found >= PUBLIC
+    assert found - PUBLIC - BY_NAME - CAPTURE == set()

@@ -6,7 +6,7 @@ Such a module carries one attribute, `layertap_artefact`. `targets` sets it; `ca
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,12 +26,6 @@ class ArtefactState:
     """Dtypes coarser than its tensors' in which the runtime said it computes."""
     seconds_checking: float = 0.0
     """Spent on checks of the captures, which a receipt leaves out of its times."""
-
-
-class FromArtefact(Protocol):
-    """A module of a compiled file."""
-
-    layertap_artefact: ArtefactState
 
 
 def artefact_of(model: Any) -> ArtefactState | None:

@@ -13,9 +13,10 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import IO, Any
 
-from layertap.errors import BadArgument, CorruptRun, LayertapError
+from layertap.errors import BadArgument, CorruptRun, LayertapError, MissingExtra
 from layertap.messages import tr
 
 MAX_TEXT = 64 << 20
@@ -69,6 +70,17 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
         return json.loads(text, **options)
     except RecursionError:
         raise ValueError(tr("files.nested")) from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text; a ValueError for what is none."""
+    for name in ("tomllib", "tomli"):
+        try:
+            found: dict[str, Any] = import_module(name).loads(text)
+        except ImportError:
+            continue
+        return found
+    raise MissingExtra(tr("files.needs_tomli"))
 
 
 def too_large(unpacked: int, stored: int) -> str:
@@ -174,6 +186,19 @@ def parse_bytes(size: int | str) -> int:
         if value > 0:
             return value
     raise BadArgument(tr("files.size", size=size))
+
+
+def format_bytes(size: float) -> str:
+    """A number of bytes in the binary unit that fits.
+
+    >>> format_bytes(196608), format_bytes(12), format_bytes(12.4 * 2**20)
+    ('192.0 KiB', '12 B', '12.4 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
 
 
 def _bound() -> str:

@@ -114,7 +114,7 @@ def as_dict(value: Any) -> dict[str, Any]:
     for field in fields(value):
         if field.compare:
             item = getattr(value, field.name)
-            data[field.name] = _jsonable(item)
+            data[field.name] = jsonable(item)
             if any(
                 isinstance(note, Note)
                 for note in ([item] if isinstance(item, str) else item if isinstance(item, tuple) else ())
@@ -123,7 +123,12 @@ def as_dict(value: Any) -> dict[str, Any]:
     return data
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """A value in JSON's types; NaN and the infinities become strings, which JSON lacks; null would lie.
+
+    >>> jsonable({"max": float("nan"), "min": (float("-inf"), 1)})
+    {'max': 'NaN', 'min': ['-Infinity', 1]}
+    """
     if isinstance(value, Result):
         return value.to_dict()
     if is_dataclass(value) and not isinstance(value, type):
@@ -131,10 +136,12 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {str(name): _jsonable(item) for name, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_jsonable(item) for item in value]
-    return str(value) if isinstance(value, Note) else value
+        return {str(name): jsonable(item) for name, item in value.items()}
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return [jsonable(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float)) or type(value) is str:
+        return value
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def rebuild(kind: type[T], data: Any) -> T:

@@ -361,9 +361,19 @@ class Receipt(Result):
             )
             for site in data["sites"]
         )
-        told = data.get("note_codes") or ()
-        notes = tuple(note_from(text, code) for text, code in zip_longest(data.get("notes", ()), told))
+        note_codes = data.get("note_codes") or ()
+        notes = tuple(note_from(text, code) for text, code in zip_longest(data.get("notes", ()), note_codes))
         return _typed(cls, {**_known(cls, data), "sites": sites, "notes": notes})
+
+
+def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
+    """A sorting key that puts `layer_2` before `layer_10`; digits of other scripts are letters.
+
+    >>> sorted(["layer_10", "layer_2", "layer_²"], key=natural_key)
+    ['layer_2', 'layer_10', 'layer_²']
+    """
+    parts = re.split(r"([0-9]+)", text)
+    return tuple((0, int(part), "") if place % 2 else (1, 0, part) for place, part in enumerate(parts) if part)
 
 
 def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def pairs(alignment: Any) -> dict[str, str]:
     return {str(pair.reference.site): str(pair.candidate.site) for pair in alignment.pairs}
 
 
-def rungs(alignment: Any) -> set[str]:
+def ways(alignment: Any) -> set[str]:
     return {pair.rung for pair in alignment.pairs}
 
 

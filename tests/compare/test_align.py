@@ -1,4 +1,4 @@
-"""The ladder by names: exact, mapping, prefixes, numbering, order; steps; what stays unmatched."""
+"""Alignment by names: exact, mapping, prefixes, numbering, order; steps; what stays unmatched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import layertap as lt
 import models
-from compare.align_making import make_run, pairs, rungs, stream
+from compare.align_making import make_run, pairs, stream, ways
 from layertap.compare.align import AxisLayout, align
 from layertap.errors import BadArgument, MissingExtra
 
@@ -26,7 +26,7 @@ def arrays(*names, seed=0, shape=(2, 3)):
 def test_the_same_names_pair_in_the_references_order():
     found = align(make_run(arrays("b", "a", "a@1", "a:input.0")), make_run(arrays("a:input.0", "a@1", "a", "b")))
     assert list(pairs(found).items()) == [(name, name) for name in ("b", "a", "a@1", "a:input.0")]
-    assert rungs(found) == {"exact"}
+    assert ways(found) == {"exact"}
     assert found.plan == ("exact: 4 pairs",)
 
 
@@ -50,7 +50,7 @@ def test_prefixes_are_dropped_on_either_side(text, side):
     runs = make_run(long), make_run(bare)
     found = align(*(runs if side == "reference" else runs[::-1]))
     assert len(found.pairs) == 3
-    assert rungs(found) == {"prefix"}
+    assert ways(found) == {"prefix"}
     if text != "_orig_mod.":
         assert f"prefix: 3 pairs after dropping `{text}` from the {side}" in found.plan
 
@@ -93,7 +93,7 @@ def test_files_from_one_against_module_paths(swap):
     found = align(*(sides[::-1] if swap else sides))
     expected = {"embedding": "model.embed_tokens", **{f"layer_{n + 1}": f"model.layers.{n}" for n in range(62)}}
     assert pairs(found) == ({b: a for a, b in expected.items()} if swap else expected)
-    assert rungs(found) == {"numbering"}
+    assert ways(found) == {"numbering"}
     assert [str(r.site) for r in (found.reference_only if swap else found.candidate_only)] == ["model.norm"]
     assert any(line.startswith("numbering: 62 pairs") for line in found.plan)
 
@@ -127,7 +127,7 @@ def test_without_sketches_the_numbers_of_both_sides_are_enough_and_it_is_said():
     ours, theirs = FILES, [*(f"layer_{n}" for n in range(62)), "final_norm"]
     found = align(make_run(arrays(*ours), sketches=False), make_run(arrays(*theirs), sketches=False))
     assert pairs(found) == {f"layer_{n}": f"layer_{n - 1}" for n in range(1, 63)}
-    assert rungs(found) == {"numbering"}
+    assert ways(found) == {"numbering"}
     assert "the only way that the numbers of both sides fit; no layer's contents confirm it" in found.shifted[0]
 
 
@@ -224,7 +224,7 @@ def test_a_mapping_from_a_file(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     ours, theirs = make_run(arrays("layers.0", "layers.1")), make_run(arrays("h.0", "h.1"))
     found = align(ours, theirs, tmp_path / name)
-    assert rungs(found) == {"mapping"}
+    assert ways(found) == {"mapping"}
     assert len(found.pairs) == 2
 
 

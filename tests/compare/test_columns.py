@@ -13,7 +13,9 @@ import torch
 import layertap as lt
 from layertap.compare import Report, Row
 from layertap.compare.columns import RowColumns, column
-from layertap.site import Site
+from layertap.site import Record, Site
+from layertap.store import Run
+from layertap.store.index import Rows
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +111,25 @@ def _many(count: int) -> RowColumns:
         told = ("identical", "bit for bit", False, "modelled")
         rows.add((site, site, "", "exact"), told, None, number, number, 0.0, 1e-7 * number, 0.0, 0.0)
     return rows
+
+
+@pytest.mark.parametrize("sites", [None, "**"])
+def test_each_record_of_two_different_runs_is_read_once(monkeypatch: pytest.MonkeyPatch, sites: str | None) -> None:
+    count = 300
+    made = torch.Generator().manual_seed(0)
+    one = {f"layers.{number}": torch.randn(8, 16, generator=made) for number in range(count)}
+    other = {name: value * (1 + 2e-3 * torch.randn(8, 16, generator=made)) for name, value in one.items()}
+    read = []
+    records_at = Run.records_at
+
+    def counted(run: Run, rows: Rows, *, sketches: bool = True) -> list[Record]:
+        read.append(len(rows))
+        return records_at(run, rows, sketches=sketches)
+
+    monkeypatch.setattr(Run, "records_at", counted)
+    report = lt.diff(one, other, sites=sites)
+    assert report.verdict == "fault"
+    assert [note.code for note in report.notes if note.code == "result.joined"]  # the size of bfloat16's rounding
+    # Once to align the sites, once to measure the tensors; and in blocks, never one by one.
+    assert sum(read) <= 4 * count + 2
+    assert len(read) < 20

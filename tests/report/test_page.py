@@ -139,7 +139,7 @@ def test_a_page_is_one_small_file_that_asks_nobody(made, name):
         if attribute in ("href", "xlink:href"):
             assert value.startswith("#"), value
     ids = [value for _, attribute, value in page.attributes if attribute == "id"]
-    assert len(ids) == len(set(ids)), "several ladders in one page are told apart"
+    assert len(ids) == len(set(ids)), "each site table of a page has ids of its own"
     code = "".join(page.scripts + page.styles)
     assert not re.search(
         r"https?:|//[a-z]|@import|url\(|fetch\(|XMLHttp|WebSocket|import\s|eval\(|atob|base64|data:", _bare(code)
@@ -272,14 +272,14 @@ def test_f4_a_chinese_page_has_no_english_sentence_of_ours(made, name, monkeypat
     assert "<html lang='zh-CN'>" in html
     page = Page(html)
     from layertap.messages.en.chart import MESSAGES as CHART
-    from layertap.messages.en.ladder import MESSAGES as LADDER
     from layertap.messages.en.page import MESSAGES as PAGE
+    from layertap.messages.en.site_table import MESSAGES as SITE_TABLE
     from layertap.messages.zh.chart import MESSAGES as ZH_CHART
-    from layertap.messages.zh.ladder import MESSAGES as ZH_LADDER
     from layertap.messages.zh.page import MESSAGES as ZH_PAGE
+    from layertap.messages.zh.site_table import MESSAGES as ZH_SITE_TABLE
 
-    chinese = {**ZH_CHART, **ZH_LADDER, **ZH_PAGE}
-    for code, english in {**CHART, **LADDER, **PAGE}.items():
+    chinese = {**ZH_CHART, **ZH_SITE_TABLE, **ZH_PAGE}
+    for code, english in {**CHART, **SITE_TABLE, **PAGE}.items():
         if len(english) > 20 and english != chinese[code] and "{" not in english:
             assert english not in page.words, code
 

@@ -30,7 +30,7 @@ def names(folder: Path) -> list[str]:
 
 
 def write(folder: Path, steps: range, **options: object) -> None:
-    writer = RunWriter(folder, info={}, **options)  # type: ignore[arg-type]
+    writer = RunWriter(folder, **{"info": {}, **options})  # type: ignore[arg-type]
     for step in steps:
         writer.add(*kept(np.full(3, step), "a", step, rank=writer.rank))
     writer.close(receipt())
@@ -141,7 +141,7 @@ def test_replace_removes_the_old_run_and_nothing_else(tmp_path: Path) -> None:
         write(tmp_path, range(2), rank=rank)
     (tmp_path / "records" / "mine.parquet").write_text("mine")
     (tmp_path / "notes.txt").write_text("mine")
-    write(tmp_path, range(7, 8), exists="replace", world_size=2)
+    write(tmp_path, range(7, 8), exists="replace", info={"world_size": 2})
     run = Run(tmp_path)
     assert sorted((row.rank, row.step) for row in run.records()) == [(0, 7), (1, 0), (1, 1)]
     assert run.sessions[0]["sessions"] == []

@@ -186,8 +186,14 @@ def test_e1_e3_the_command_line_prints_and_leaves_with_the_verdict(swept):
     assert done.exit_code == 0, done.output
     assert done.output.startswith("2 modes, no two of them bit-identical: fp32, 2-1\nNOISE: ")
     done = CliRunner().invoke(cli.app, ["sweep", str(path), "-o", result.folder, "--modes", "fp32,0", "--json"])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 3, done.output
     assert json.loads(done.stdout)["groups"] == [["fp32", "0"]]
+    assert json.loads(done.stdout)["verdict"] == "inconclusive"
+    done = CliRunner().invoke(cli.app, ["sweep", str(path), "-o", result.folder, "--modes", "fp32,0"])
+    assert "INCONCLUSIVE: 1 against fp32: 1 identical, 1 whose settings changed nothing" in done.output
+    # Nothing is set in `after`: it may be the same.
+    done = CliRunner().invoke(cli.app, ["sweep", str(path), "-o", result.folder, "--modes", "fp32,after"])
+    assert done.exit_code == 0, done.output
     done = CliRunner().invoke(cli.app, ["sweep", str(path), "-o", result.folder, "--modes", "fp32", "--screen"])
     assert "MODE fp32\n" in done.output
     assert "INPUT (Shape: [2, 32, 32]):\n  First 10 values: ['" in done.output

@@ -25,7 +25,7 @@ def test_the_example_prints_what_the_page_shows(tmp_path, monkeypatch):
     (tmp_path / "net.py").write_text(block("# net.py\n"))
     (tmp_path / "modes.toml").write_text(block("# modes.toml\n"))
     done = CliRunner().invoke(cli.app, block("layertap sweep").split("#")[0].split()[1:])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 3, done.output
     shown = block("fp32 = 0: bit-identical")
     assert matches(re.sub(r"\b\d\.\d+\b|\b\d\d\.\d\d\b", "…", shown) + "…", done.output), done.output
     names = {"__name__": "__docs__"}

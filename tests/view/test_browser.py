@@ -174,14 +174,14 @@ def test_the_check_of_accessibility_finds_what_is_wrong(tab, compared):
     assert told["button-name"] == "critical"
 
 
-def test_the_ladder_works_in_a_frame_from_text(tab, compared):
+def test_the_site_table_works_in_a_frame_from_text(tab, compared):
     from layertap.compare import diff
-    from layertap.report.ladder import ladder_css, ladder_html, ladder_js
-    from layertap.report.ladder_entries import report_entries
+    from layertap.report.site_entries import report_entries
+    from layertap.report.site_table import site_table_css, site_table_html, site_table_js
 
     report = diff(compared.session.sides[0].source, compared.session.sides[1].source)
-    ladder = ladder_html(report_entries(report))
-    page = f"<!doctype html><style>{ladder_css()}</style>{ladder}<script>{ladder_js()}</script>"
+    table = site_table_html(report_entries(report))
+    page = f"<!doctype html><style>{site_table_css()}</style>{table}<script>{site_table_js()}</script>"
     tab.set_content("<iframe sandbox='allow-scripts' style='width:1200px;height:700px'></iframe>")
     tab.evaluate("page => { document.querySelector('iframe').srcdoc = page; }", page)
     frame = tab.frame_locator("iframe")

@@ -137,7 +137,7 @@ def test_what_makes_no_sense_is_told_in_one_sentence(compared, path, status):
 
 
 def test_every_answer_says_what_a_browser_may_do_with_it(compared):
-    for path in ("/", "/diff.json", "/nothing", "/static/ladder.js"):
+    for path in ("/", "/diff.json", "/nothing", "/static/site_table.js"):
         _, headers, _ = compared.ask(path)
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "unsafe" not in headers["content-security-policy"]

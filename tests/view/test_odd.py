@@ -77,7 +77,7 @@ def test_five_thousand_sites_are_loaded_as_they_come_into_view(tmp_path, tab):
         tab.goto(f"{shown.url}/")
         until(tab, "document.querySelectorAll('tr[data-site]').length >= 200")
         assert tab.locator("tr[data-site]").count() < 1500
-        tab.evaluate("document.getElementById('ladder').scrollTop = 1e9")
+        tab.evaluate("document.getElementById('sites').scrollTop = 1e9")
         tab.locator("tr[data-site='layers.4999.part']").wait_for()
         tab.keyboard.press("/")
         tab.keyboard.type("layers.31")

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from layertap.errors import BadArgument
-from layertap.report.values import jsonable
+from layertap.result import jsonable
 from report import results
 from view.accessibility import findings
 from view.making import viewer

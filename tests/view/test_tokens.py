@@ -38,7 +38,7 @@ def test_a_tokens_own_error_at_every_site(compared, runs):
     assert errors["blocks.3.down"] == pytest.approx(np.linalg.norm(b - a) / np.linalg.norm(a))
 
 
-def test_a_chosen_token_recolours_the_ladder_and_is_in_the_address(compared, tab):
+def test_a_chosen_token_recolours_the_site_table_and_is_in_the_address(compared, tab):
     tab.goto(f"{compared.url}/?site=blocks.3.down")
     cell = tab.locator("tr[data-first] td").nth(1)
     whole = cell.text_content()

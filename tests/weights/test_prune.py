@@ -163,7 +163,7 @@ def test_any_other_model_by_site(tmp_path):
         ("mlp[n//0:]", r"'n//0:' is not a layer or a range; n is the number of layers \(3\)"),
         ("mlp[7]", r"there is no layer 7, the model has 3"),
         ("mlp[__import__('os')]", "is not a layer or a range"),
-        ({"model.layers.9.mlp": "skip"}, r"is no branch of the model; it has model.layers.\[0-2\].self_attn"),
+        ({"model.layers.9.mlp": "skip"}, r"is not a branch of the model; it has model.layers.\[0-2\].self_attn"),
         ({"model.layers.1.mlp": "remove"}, "'remove' is not an action of a plan; expected 'skip'"),
         ("mlp[3:]", "the plan skips nothing"),
         (3, "a plan is text or a mapping of paths to 'skip', got int"),

@@ -9,9 +9,9 @@ import typer
 
 from layertap.cli.screen import progress, show_json, show_text, status
 from layertap.errors import BadArgument
+from layertap.files import format_bytes
 from layertap.messages import tr
 from layertap.report.page import SUFFIXES, markdown_of, write
-from layertap.report.values import size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ def report(
         show_text(text)
     else:
         show_text(result.headline if theirs is None else str(result).partition("\n")[0])
-        show_text(tr("page.written", path=path, size=size(path.stat().st_size)))
+        show_text(tr("page.written", path=path, size=format_bytes(path.stat().st_size)))
     raise typer.Exit(code)
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from layertap.errors import BadArgument
 from layertap.messages import printable
 from layertap.report.screen import Screen
-from layertap.report.values import jsonable
+from layertap.result import jsonable
 
 
 class _PipedScreen(Screen):

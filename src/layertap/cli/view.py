@@ -28,7 +28,7 @@ def view(
     """Look at runs in the browser, or into a model while it runs a prompt. Nothing leaves this machine."""
     from layertap.view import serve
 
-    def told(address: str) -> None:
+    def show_address(address: str) -> None:
         if json:
             show_json({"url": address})
         else:
@@ -52,5 +52,5 @@ def view(
         port=port,
         browser=browser,
         scanner=scanner,
-        told=told,
+        told=show_address,
     )

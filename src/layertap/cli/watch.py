@@ -81,8 +81,8 @@ def _show(command: list[str], outcome: Outcome, json: bool) -> None:
         problem(text)
     for watched in outcome.watched:
         rank = tr("cli.watch_rank", rank=watched.rank) if watched.rank else ""
-        told = f" {watched.model}{rank} → {watched.run}"
-        err.print(Text.assemble(("layertap:", "bold"), told), highlight=False, soft_wrap=True)
+        line = f" {watched.model}{rank} → {watched.run}"
+        err.print(Text.assemble(("layertap:", "bold"), line), highlight=False, soft_wrap=True)
         if not watched.closed:
             problem(tr("watch.died"))
         for text in (watched.receipt, *watched.triggers):

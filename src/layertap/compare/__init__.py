@@ -30,7 +30,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from layertap.compare.align import align
@@ -40,9 +40,9 @@ from layertap.compare.comparable import Comparability, comparable
 from layertap.compare.estimates import blocks_of
 from layertap.compare.floors import measured_floors
 from layertap.compare.layouts import AsOne, doubts, judge_replicas, merge_ranks, ranks_at_fault, read_as_one
-from layertap.compare.measured_pairs import RunPair, Told, measured_pairs
+from layertap.compare.measured_pairs import MarkedPair, RunPair, measured_pairs
 from layertap.compare.measuring import PartialPairs
-from layertap.compare.precision import by_the_runtime, silent_precision, told_precision
+from layertap.compare.precision import by_the_runtime, silent_precision, stated_precision
 from layertap.compare.result import Alignment, Pair, Report, Row
 from layertap.compare.rows import Judging, rows_of
 from layertap.compare.training import TrainingReport, diff_training
@@ -93,22 +93,14 @@ def diff(
     """
     opened = open_run(reference), open_run(candidate)
     stated = stated_layouts(mapping)
+    tolerance = _tolerance(rtol, atol, floor)
+    options = DiffOptions(floor=floor, mapping=mapping, sites=sites, tolerance=tolerance, progress=progress)
     with open_engine(engine, address) as workers:
         while True:
             unread = [run.index.unread for run in opened]
             try:
                 one = read_as_one(*opened, stated)
-                return _diff(
-                    workers,
-                    one,
-                    opened,
-                    floor=floor,
-                    mapping=mapping,
-                    sites=sites,
-                    rtol=rtol,
-                    atol=atol,
-                    progress=progress,
-                )
+                return _diff(workers, one, opened, options)
             except CorruptRun:
                 # What turns out to be damaged on the way is named in the run's problems and left out: the rest is
                 # compared.
@@ -116,47 +108,48 @@ def diff(
                     raise
 
 
-def _diff(
-    engine: Engine,
-    one: AsOne,
-    opened: tuple[Run, Run],
-    *,
-    floor: Source | Iterable[Source] | None,
-    mapping: Mapping[str, Any] | str | os.PathLike[str] | None,
-    sites: str | Iterable[str] | None,
-    rtol: float | None,
-    atol: float | None,
-    progress: Callable[[int, int], None] | None,
-) -> Report:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffOptions:
+    """The options of one `diff`, as its steps need them."""
+
+    floor: Source | Iterable[Source] | None
+    mapping: Mapping[str, Any] | str | os.PathLike[str] | None
+    sites: str | Iterable[str] | None
+    tolerance: Tolerance | None
+    progress: Callable[[int, int], None] | None
+
+
+def _diff(engine: Engine, one: AsOne, opened: tuple[Run, Run], options: DiffOptions) -> Report:
     reference, candidate = one.runs
-    tolerance = _tolerance(rtol, atol, floor)
-    alignment = align(reference, candidate, mapping)
+    tolerance, progress = options.tolerance, options.progress
+    alignment = align(reference, candidate, options.mapping)
     proof = comparable(reference, candidate, alignment)
-    if sites is not None:
-        alignment = chosen(alignment, sites)
-    floors = _floors(engine, reference, floor, one)
+    if options.sites is not None:
+        alignment = chosen(alignment, options.sites)
+    floors = _floors(engine, reference, options.floor, one)
     limits = {} if tolerance is None else {"rtol": tolerance.rtol, "atol": tolerance.atol}
     sides = RunPair(reference, candidate, alignment.trims, limits)
     parts = PartialPairs()
-    told = told_precision(reference, candidate)
+    coarser = stated_precision(reference, candidate)
     roundoff = roundoff_of(reference, candidate, computing=[reference])
     found: Iterable[tuple[Pair, Measured]] = ()
     rows: Sequence[Row]
-    if told or floors or tolerance is not None:
+    if coarser or floors or tolerance is not None:
         found = _measured(engine, sides, alignment, progress, parts)
-        found = list(found) if told else found  # judged twice; else one block of a long training is in memory at a time
+        if coarser:
+            found = list(found)  # judged twice; else one block of a long training is in memory at a time
         rows = rows_of(found, floors, roundoff, tolerance)
     else:
         rows = _by_blocks(engine, sides, alignment, roundoff, progress, parts)
     coarse = silent_precision(reference, candidate, alignment.pairs, rows)
-    if told and tolerance is None and not {"fault", "inconclusive"}.isdisjoint(column(rows, "verdict")):
+    if coarser and tolerance is None and not {"fault", "inconclusive"}.isdisjoint(column(rows, "verdict")):
         roundoff = roundoff_of(reference, candidate, computing=[reference, candidate])
-        rows, coarse = by_the_runtime(told, rows, rows_of(found, floors, roundoff), coarse)
+        rows, coarse = by_the_runtime(coarser, rows, rows_of(found, floors, roundoff), coarse)
     if isinstance(rows, RowColumns):
         judge_replicas(rows, one)
-    verdict, reasons = _whole(rows, alignment, proof, asked=sites is not None)
-    if verdict in ("identical", "noise") and (told_apart := doubts(one)):
-        verdict, reasons = "inconclusive", told_apart
+    verdict, reasons = _whole(rows, alignment, proof, asked=options.sites is not None)
+    if verdict in ("identical", "noise") and (uncertain := doubts(one)):
+        verdict, reasons = "inconclusive", uncertain
     report = Report(
         reference=reference.name,
         candidate=candidate.name,
@@ -186,7 +179,7 @@ def _measured(
     progress: Callable[[int, int], None] | None,
     parts: PartialPairs,
 ) -> Iterator[tuple[Pair, Measured]]:
-    for done, (pair, measured) in enumerate(measured_pairs(engine, sides, alignment.pairs.told()), start=1):
+    for done, (pair, measured) in enumerate(measured_pairs(engine, sides, alignment.pairs.marked()), start=1):
         parts.add(pair, measured)
         yield pair, measured
         if progress is not None:
@@ -204,7 +197,7 @@ def _by_blocks(
     """The same, judged by the modelled floor; pairs without tensors are measured and judged by columns."""
     done = 0
 
-    def measure(pairs: Iterable[Told]) -> Iterator[tuple[Pair, Measured]]:
+    def measure(pairs: Iterable[MarkedPair]) -> Iterator[tuple[Pair, Measured]]:
         for one, (pair, measured) in enumerate(measured_pairs(engine, sides, pairs), start=1):
             parts.add(pair, measured)
             yield pair, measured

@@ -11,12 +11,8 @@ from layertap.select import matching_sites
 
 def chosen(alignment: Alignment, patterns: str | Iterable[str]) -> Alignment:
     """The alignment without what no pattern matches; patterns may match either side's names."""
-    records = [
-        *(record for pair in alignment.pairs.named() for record in pair),
-        *alignment.reference_only,
-        *alignment.candidate_only,
-    ]
-    wanted = matching_sites(patterns, ((record.site, record.kind) for record in records))
+    alone = ((record.site, record.kind) for record in (*alignment.reference_only, *alignment.candidate_only))
+    wanted = matching_sites(patterns, (*alignment.pairs.named(), *alone))
     return replace(
         alignment,
         pairs=alignment.pairs.only(wanted),

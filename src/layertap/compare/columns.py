@@ -12,7 +12,7 @@ from layertap.result import Verdict
 from layertap.store.schema import maker
 
 _NAMES = ("site", "candidate_site", "kind", "rung")
-_TOLD = ("verdict", "why", "estimated", "floor_kind")
+_JUDGEMENT = ("verdict", "why", "estimated", "floor_kind")
 _WHOLE = ("order", "step")
 _REAL = ("error", "floor", "ratio", "jump")
 _row = maker(Row)
@@ -30,12 +30,14 @@ class RowColumns(Sequence[Row]):
         self._known: tuple[dict[Any, int], dict[Any, int]] = ({}, {})
         self._differences: dict[int, Difference] = {}
 
-    def add(self, names: tuple[Any, ...], told: tuple[Any, ...], difference: Difference | None, *numbers: Any) -> None:
-        """Appends a row: site, candidate site, kind and rung; verdict, why, estimated and kind of floor; a difference;
-        order, step, error, floor, ratio and jump."""
+    def add(
+        self, names: tuple[Any, ...], judgement: tuple[Any, ...], difference: Difference | None, *numbers: Any
+    ) -> None:
+        """Appends a row: site, candidate site, kind, way of pairing; verdict, why, estimated, kind of floor; a
+        difference; order, step, error, floor, ratio and jump."""
         # Sites by identity: their hash is that of their text, which is made anew each time. `_texts` keeps them alive.
         self._codes[0].append(self._code(0, (id(names[0]), id(names[1]), names[2], names[3]), names))
-        self._codes[1].append(self._code(1, told, told))
+        self._codes[1].append(self._code(1, judgement, judgement))
         if difference is not None:
             self._differences[len(self._codes[0]) - 1] = difference
         for column, number in zip(self._numbers.values(), numbers, strict=True):
@@ -43,8 +45,8 @@ class RowColumns(Sequence[Row]):
 
     def judge(self, place: int, verdict: Verdict, why: str) -> None:
         """Puts another verdict in place of that of a row."""
-        told = verdict, why, *self._texts[1][self._codes[1][place]][2:]
-        self._codes[1][place] = self._code(1, told, told)
+        judgement = verdict, why, *self._texts[1][self._codes[1][place]][2:]
+        self._codes[1][place] = self._code(1, judgement, judgement)
 
     def column(self, name: str) -> Iterable[Any]:
         """One field of all rows, without the rows."""
@@ -52,7 +54,7 @@ class RowColumns(Sequence[Row]):
             return self._numbers[name]
         if name == "difference":
             return map(self._differences.get, range(len(self)))
-        side, names = (0, _NAMES) if name in _NAMES else (1, _TOLD)
+        side, names = (0, _NAMES) if name in _NAMES else (1, _JUDGEMENT)
         values = [text[names.index(name)] for text in self._texts[side]]
         return map(values.__getitem__, self._codes[side])
 
@@ -96,8 +98,8 @@ class RowColumns(Sequence[Row]):
 
     def _at(self, place: int) -> Row:
         names = self._texts[0][self._codes[0][place]]
-        told = self._texts[1][self._codes[1][place]]
-        values = dict(zip((*_NAMES, *_TOLD), (*names, *told), strict=True))
+        judgement = self._texts[1][self._codes[1][place]]
+        values = dict(zip((*_NAMES, *_JUDGEMENT), (*names, *judgement), strict=True))
         values |= {name: column[place] for name, column in self._numbers.items()}
         return Row(difference=self._differences.get(place), **values)
 

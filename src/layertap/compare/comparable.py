@@ -84,15 +84,15 @@ def _captured(side: str, run: Run, reasons: list[str], notes: list[str]) -> None
 
 def _unread(*runs: Run) -> list[str]:
     """Files that lie beside those that were read; a folder that was read in part is not known to agree."""
-    told: list[str] = []
+    notes: list[str] = []
     for run in runs:
         names = run.info.get("unread")
         if isinstance(names, list) and names:
             some = ", ".join(map(str, names[:5])) + (
                 Note("comparable.and_more_files", count=len(names) - 5) if len(names) > 5 else ""
             )
-            told.append(Note("comparable.unread", folder=run.name, count=len(names), names=some))
-    return told
+            notes.append(Note("comparable.unread", folder=run.name, count=len(names), names=some))
+    return notes
 
 
 def _numbers(reference: Run, candidate: Run) -> list[str]:

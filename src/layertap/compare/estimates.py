@@ -43,7 +43,7 @@ class Estimates:
     moments: list[tuple[int, int, int, int]]
     """Step, rank, depth and order of the reference's record."""
     names: Callable[[int], Names]
-    """Site, candidate's site, kind and rung of a pair."""
+    """Site, candidate's site, kind, and how they were paired."""
     measured: Callable[[int], tuple[Pair, Measured]]
     """A pair of which more is to be known; to be asked for in order."""
 
@@ -95,10 +95,10 @@ def _estimates(
         key = codes[0][place], codes[1][place], kinds[1][place], numbers[place]
         found = known.get(key)
         if found is None:
-            found = known[key] = sites[0][key[0]], sites[1][key[1]], kinds[0][key[2]], matches[key[3]].rung
+            found = known[key] = sites[0][key[0]], sites[1][key[1]], kinds[0][key[2]], matches[key[3]].way
         return found
 
-    rest = measure(pairs.where(~usable).told())
+    rest = measure(pairs.where(~usable).marked())
 
     return Estimates(
         errors=[error if fit else None for error, fit in zip(errors.tolist(), usable.tolist(), strict=True)],
@@ -112,7 +112,7 @@ def _estimates(
 def _usable(pairs: Pairs) -> Flags:
     """Which pairs hold real numbers of one shape, as statistics alone, at sites that were paired as they are."""
     matches, which = pairs.matches
-    plain = np.array([match.layout is None and match.rung != LEFT_OVER for match in matches], np.bool_)
+    plain = np.array([match.layout is None and match.way != LEFT_OVER for match in matches], np.bool_)
     found = plain[which] if len(which) else np.zeros(0, np.bool_)
     found &= pairs.same_shapes() & (np.char.find(pairs.values(0, "dtype"), "float") >= 0)
     for side in (0, 1):

@@ -27,7 +27,7 @@ TOGETHER = 64
 BYTES = 64 << 20
 """A task ends with the pair by which it has so many bytes to read."""
 
-Told = tuple[Pair, bool]
+MarkedPair = tuple[Pair, bool]
 """A pair, and whether it is known to be bit-identical."""
 
 
@@ -43,14 +43,14 @@ class RunPair(NamedTuple):
         return measure_pair(self.reference, self.candidate, pair, self.trims, same=same, **self.limits)
 
 
-def measured_pairs(engine: Engine, sides: RunPair, pairs: Iterable[Told]) -> Iterator[tuple[Pair, Measured]]:
+def measured_pairs(engine: Engine, sides: RunPair, pairs: Iterable[MarkedPair]) -> Iterator[tuple[Pair, Measured]]:
     """Each pair with its measurement. Other processes get those of which something was kept; the rest is done here."""
     if not engine.remote:
         for pair, same in pairs:
             yield pair, sides.measure(pair, same)
         return
     ahead, behind = tee(_batches(pairs))
-    sent = ([told for told in batch if _reads(sides, told[0])] for batch in ahead)
+    sent = ([marked for marked in batch if _reads(sides, marked[0])] for batch in ahead)
     found = engine.map(
         _measure_all,
         (some for some in sent if some),
@@ -64,12 +64,12 @@ def measured_pairs(engine: Engine, sides: RunPair, pairs: Iterable[Told]) -> Ite
             yield pair, next(measured) if _reads(sides, pair) else sides.measure(pair, same)
 
 
-def _batches(pairs: Iterable[Told]) -> Iterator[list[Told]]:
-    batch: list[Told] = []
+def _batches(pairs: Iterable[MarkedPair]) -> Iterator[list[MarkedPair]]:
+    batch: list[MarkedPair] = []
     size = 0
-    for told in pairs:
-        batch.append(told)
-        size += sum(_bytes(record) for record in _both(told[0]))
+    for marked in pairs:
+        batch.append(marked)
+        size += sum(_bytes(record) for record in _both(marked[0]))
         if len(batch) >= TOGETHER or size >= BYTES:
             yield batch
             batch, size = [], 0
@@ -91,7 +91,7 @@ def _reads(sides: RunPair, pair: Pair) -> bool:
     return both or any(run.checks(record) for run, record in zip(sides[:2], _both(pair), strict=True))
 
 
-def _called(batch: Sequence[Told]) -> str:
+def _called(batch: Sequence[MarkedPair]) -> str:
     first, last = (str(batch[place][0].reference.site) for place in (0, -1))
     return first if first == last else f"{first} … {last}"
 
@@ -153,5 +153,5 @@ def _open(given: _RunsGiven) -> RunPair:
     return RunPair(given.reference.open(), given.candidate.open(), given.trims, given.limits)
 
 
-def _measure_all(sides: RunPair, batch: Sequence[Told]) -> list[Measured]:
+def _measure_all(sides: RunPair, batch: Sequence[MarkedPair]) -> list[Measured]:
     return [sides.measure(pair, same) for pair, same in batch]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from layertap.compare.align.board import View
 from layertap.compare.align.distance import angles, distances, nearest
+from layertap.compare.align.site_pairing import View
 from layertap.compare.padding import Trim, masked_trim
 from layertap.compare.tensors import array_of, changed, elements
 from layertap.errors import RunError

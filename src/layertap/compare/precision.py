@@ -16,10 +16,11 @@ import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from layertap.compare.align.pairs import Pairs
 from layertap.compare.columns import column
-from layertap.compare.result import Pair, Row
+from layertap.compare.result import Row
 from layertap.compare.tensors import array_of
 from layertap.errors import CorruptRun
 from layertap.judge.calibration import LIMIT_OF_RUNS, PER_LAYER, SPREAD, TYPICAL_PER_LAYER
@@ -61,7 +62,9 @@ def silent_precision(reference: Run, candidate: Run, pairs: Pairs, rows: Sequenc
         return None
     # Smaller than its rounding usually is, an error may be; larger it may not.
     possible = [dtype for dtype in COARSER if size[dtype] < RANGE]
-    dtype, proof = _proof(reference, candidate, pairs, above.tolist(), possible) or (nearest, "")
+    chosen = np.zeros(len(pairs), np.bool_)
+    chosen[above] = True
+    dtype, proof = _proof(reference, candidate, pairs.where(chosen), possible) or (nearest, "")
     seen = Note(
         "precision.size",
         count=len(above),
@@ -73,10 +76,10 @@ def silent_precision(reference: Run, candidate: Run, pairs: Pairs, rows: Sequenc
     return "", joined(seen, Note("precision.no_proof"))
 
 
-def told_precision(reference: Run, candidate: Run) -> str:
+def stated_precision(reference: Run, candidate: Run) -> str:
     """The coarsest dtype in which only the candidate's runtime states that it computes; empty where there is none."""
-    told = set(computes_in(candidate)) - set(computes_in(reference))
-    return max(told & set(COARSER), key=lambda dtype: ROUNDOFF[dtype], default="")  # what is quantised says so
+    stated = set(computes_in(candidate)) - set(computes_in(reference))
+    return max(stated & set(COARSER), key=lambda dtype: ROUNDOFF[dtype], default="")  # what is quantised says so
 
 
 def by_the_runtime(
@@ -88,27 +91,28 @@ def by_the_runtime(
     """
     says = Note("precision.runtime", dtype=dtype)
     if "fault" in column(coarse, "verdict"):
-        beyond = Note("precision.partly", told=says)
+        beyond = Note("precision.partly", why=says)
         return coarse, ("", beyond)
     if "fault" not in column(rows, "verdict"):
         rows = coarse  # what could not be decided is, by the runtime's word
     if seen is not None and seen[0]:
         return rows, seen
-    return rows, ("precision", Note("precision.all", told=says))
+    return rows, ("precision", Note("precision.all", why=says))
 
 
-def _proof(
-    reference: Run, candidate: Run, pairs: Sequence[Pair], places: Sequence[int], dtypes: Sequence[str]
-) -> tuple[str, str] | None:
-    told = told_precision(reference, candidate)
-    if told in dtypes:
-        return told, Note("precision.runtime", dtype=told)
+def _proof(reference: Run, candidate: Run, pairs: Pairs, dtypes: Sequence[str]) -> tuple[str, str] | None:
+    stated = stated_precision(reference, candidate)
+    if stated in dtypes:
+        return stated, Note("precision.runtime", dtype=stated)
     ours, theirs = (set(run.info.get("parameter_dtypes") or ()) for run in (reference, candidate))
     for dtype in dtypes:
         if dtype in theirs - ours:
             return dtype, Note("precision.parameters", dtype=dtype)
+    whole = pairs.where(pairs.values(1, "kept") == "tensor")
+    # Nearly every tensor that does not fit shows it in its first values, which are among the columns.
+    heads = whole.columns(1, ("first",)).column("first").to_pylist()
     for dtype in dtypes:
-        for pair in (pairs[place] for place in places):
+        for pair in whole.where(np.array([_holds(np.array(head, np.float32), dtype) for head in heads], np.bool_)):
             if _fits(candidate, pair.candidate, dtype) and not _fits(reference, pair.reference, dtype):
                 site = str(pair.candidate.site)
                 return dtype, Note("precision.values", site=site, dtype=dtype)
@@ -116,13 +120,18 @@ def _proof(
 
 
 def _fits(run: Run, record: Record, dtype: str) -> bool:
+    """Whether a kept tensor is one of those searched, and all its values fit into a dtype."""
     if record.kept != "tensor" or not 64 <= record.statistics.count <= LARGEST:
         return False
     try:
         array = array_of(run, record)
     except CorruptRun:  # the row says so
         return False
-    values = np.frombuffer(np.ascontiguousarray(array.raw), np.float32)
+    return _holds(np.frombuffer(np.ascontiguousarray(array.raw), np.float32), dtype)
+
+
+def _holds(values: npt.NDArray[np.float32], dtype: str) -> bool:
+    """Whether a dtype holds float32 values as they are; NaN as it is held by bfloat16, not by float16."""
     if dtype == "bfloat16":
         return not np.any(values.view(np.uint32) & 0xFFFF)
     with np.errstate(over="ignore"):

@@ -146,8 +146,8 @@ def _first_nan(rows: list[dict[str, Any]]) -> list[str]:
     for row in bad:
         if row["step"] == step:
             first.setdefault(row["rank"], row["site"])
-    told = ", ".join(tr("ranks.rank_site", rank=rank, site=site) for rank, site in sorted(first.items()))
-    return [Note("ranks.first_nan", step=step, ranks=told)]
+    sites = ", ".join(tr("ranks.rank_site", rank=rank, site=site) for rank, site in sorted(first.items()))
+    return [Note("ranks.first_nan", step=step, ranks=sites)]
 
 
 def _standing_out(whole: dict[tuple[int, str], dict[int, dict[str, Any]]]) -> list[str]:

@@ -70,7 +70,7 @@ class Judging:
 
     def add_estimates(self, estimates: Estimates) -> None:
         """Judges the pairs of a block of which sketches tell all that there is to know; for the others calls `add`."""
-        told: tuple[Verdict, str, bool, str]
+        judgement: tuple[Verdict, str, bool, str]
         same: tuple[Verdict, str, bool, str] = "identical", Note("judge.identical"), False, "modelled"
         noise: dict[str, tuple[Verdict, str, bool, str]] = {}
         errors: dict[int, float] = {}
@@ -88,15 +88,15 @@ class Judging:
                 floor = errors[above] = floor_at(layers, names[0].path, self._roundoff, prefix).error
             ratio = error / floor
             if estimates.same[place]:
-                told = same
+                judgement = same
             elif ratio > limit:
                 judged = judge_estimate(error, floor_at(layers, names[0].path, self._roundoff, prefix))
-                told = judged.verdict, judged.why, True, "modelled"
-            elif (told := noise.get(text := f"{ratio:.3g}", same)) is same:  # many rows have one text
+                judgement = judged.verdict, judged.why, True, "modelled"
+            elif (judgement := noise.get(text := f"{ratio:.3g}", same)) is same:  # many rows have one text
                 why = judge_estimate(error, floor_at(layers, names[0].path, self._roundoff, prefix)).why
-                told = noise[text] = "noise", why, True, "modelled"
-            prefix.add_real(layers, told[0])
-            rows.add(names, told, None, order, step, error, floor, ratio, _jump(self._before, error))
+                judgement = noise[text] = "noise", why, True, "modelled"
+            prefix.add_real(layers, judgement[0])
+            rows.add(names, judgement, None, order, step, error, floor, ratio, _jump(self._before, error))
             self._before = error
 
     def rows(self) -> RowColumns:

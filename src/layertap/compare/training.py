@@ -199,11 +199,11 @@ def _data_is_known(ours: _StepRows, theirs: _StepRows, first: Parting) -> bool:
 
 
 def _alone(ours: _StepRows, theirs: _StepRows, shared: list[int]) -> list[str]:
-    told: list[str] = []
+    notes: list[str] = []
     for side in (ours, theirs):
         extra = sorted(set(side.rows) - set(shared))
         if extra:
-            told.append(
+            notes.append(
                 Note(
                     "training_diff.steps_only_in",
                     count=len(extra),
@@ -212,7 +212,7 @@ def _alone(ours: _StepRows, theirs: _StepRows, shared: list[int]) -> list[str]:
                     name=side.run.name,
                 )
             )
-    return told
+    return notes
 
 
 class _StepRows:

@@ -139,8 +139,8 @@ class RayEngine(Engine):
             last = why[-1].strip() if why else ""
             if isinstance(error, self._ray.exceptions.RayTaskError):
                 raise EngineError(tr("engine.cannot_run", name=name, why=last)) from error
-            told = {"name": name, "retries": self.retries, "kind": type(error).__name__}
-            raise EngineError(tr("engine.lost", **told, why=last)) from error
+            values = {"name": name, "retries": self.retries, "kind": type(error).__name__}
+            raise EngineError(tr("engine.lost", **values, why=last)) from error
         if isinstance(found, _TaskFailure):
             found.raise_for(name)
         return found

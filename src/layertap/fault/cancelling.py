@@ -171,7 +171,7 @@ def sort_out(
 
     A module that is `hollow` contains nothing: what was folded elsewhere and is wrong together with it is wrong there.
     """
-    told = Sorted()
+    sorted_rows = Sorted()
     right = not math.isnan(total) and total <= LIMIT_OF_MODULES * rounding
     kinds: set[tuple[str, str]] = set()
     undoing = {_kind(row) for row in faulty if free.undoes(row)}
@@ -179,18 +179,18 @@ def sort_out(
     for row in faulty:
         kind = _kind(row)
         if row.site.role not in ("output", "input"):
-            told.faults.append(row)
+            sorted_rows.faults.append(row)
         elif row.found.shape:
-            (told.cancelled if right else told.faults).append(row)
-        elif kind in undoing and not free.undoes(row) and free.far_off(row) and hollow(row) and not told.faults:
-            _accuse(row, told, free, hollow)  # the others of its kind undo what they are given, and it does not
+            (sorted_rows.cancelled if right else sorted_rows.faults).append(row)
+        elif kind in undoing and not free.undoes(row) and free.far_off(row) and hollow(row) and not sorted_rows.faults:
+            _accuse(row, sorted_rows, free, hollow)  # the others of its kind undo what they are given, and it does not
         elif free.undoes(row) or (kind in kinds and (right or free.closes(row))):
             kinds.add(kind)
-            told.cancelled.append(row)
-        elif told.faults:
-            told.faults.append(row)
+            sorted_rows.cancelled.append(row)
+        elif sorted_rows.faults:
+            sorted_rows.faults.append(row)
         elif probes <= 0:
-            (told.cancelled if right and kinds else told.unclear).append(row)
+            (sorted_rows.cancelled if right and kinds else sorted_rows.unclear).append(row)
         else:
             probes -= 1
             tried = probe(ends_of(row))
@@ -213,23 +213,23 @@ def sort_out(
                     verdict = "fault"
             if verdict == "cancelled":
                 kinds.add(kind)
-                told.cancelled.append(row)
+                sorted_rows.cancelled.append(row)
             elif verdict == "unclear":
-                told.unclear.append(row)
+                sorted_rows.unclear.append(row)
             else:
-                told.probe = tried if _accuse(row, told, free, hollow) is row else None
-    return told
+                sorted_rows.probe = tried if _accuse(row, sorted_rows, free, hollow) is row else None
+    return sorted_rows
 
 
-def _accuse(row: ModuleRow, told: Sorted, free: Free, hollow: Callable[[ModuleRow], bool]) -> ModuleRow:
+def _accuse(row: ModuleRow, sorted_rows: Sorted, free: Free, hollow: Callable[[ModuleRow], bool]) -> ModuleRow:
     """Takes a module for a fault, or what feeds it where it contains nothing itself."""
-    for others in (told.unclear, told.cancelled) if hollow(row) else ():
+    for others in (sorted_rows.unclear, sorted_rows.cancelled) if hollow(row) else ():
         for other in others:
             if free.feeds(other, row):
                 others.remove(other)
                 row = other
                 break
-    told.faults.append(row)
+    sorted_rows.faults.append(row)
     return row
 
 

@@ -93,10 +93,10 @@ def _line(row: ModuleRow, trace: ReferenceTrace) -> str:
     return Note("cause.most_in_row", place=", ".join(str(int(index)) for index in place)) if place else ""
 
 
-def _slope(row: ModuleRow, told: tuple[str, ...]) -> tuple[str, ...]:
+def _slope(row: ModuleRow, evidence: tuple[str, ...]) -> tuple[str, ...]:
     """Where the error is a multiple of what is right, that says it best."""
     found = row.found
-    if not 0.99 * found.error < abs(found.slope) < math.inf or any(code_of(text) == "cause.times" for text in told):
+    if not 0.99 * found.error < abs(found.slope) < math.inf or any(code_of(text) == "cause.times" for text in evidence):
         return ()
     rest = math.sqrt(max(found.error**2 - found.slope**2, 0.0))
     margin = max(rest, row.floor) / math.sqrt(max(found.count, 1))
@@ -120,46 +120,46 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
         return _no_gradient(row, theirs, ours)
     if clues.weights:
         return "weights", (Note("cause.weight", name="weight", how=clues.weights),)
-    told = None
+    explanation = None
     if ours is not None and theirs is not None and not clues.by_its_weights:
-        told = weights_apart(theirs, ours, row.reference_path, set(trace.calls))
+        explanation = weights_apart(theirs, ours, row.reference_path, set(trace.calls))
     if row.sign == "grid":
-        return told or ("precision", (Note("cause.four_bits"),))
-    if told is None and row.found.shape:
-        told = config_apart(theirs, ours) if ours is not None and theirs is not None else None
-        return told or ("structure", (Note("cause.other_size"),))
-    if told is not None or clues.found is None or clues.right is None:
-        return told or _called(clues)
+        return explanation or ("precision", (Note("cause.four_bits"),))
+    if explanation is None and row.found.shape:
+        explanation = config_apart(theirs, ours) if ours is not None and theirs is not None else None
+        return explanation or ("structure", (Note("cause.other_size"),))
+    if explanation is not None or clues.found is None or clues.right is None:
+        return explanation or _called(clues)
     ours_at, theirs_at = _numbers(clues.right), _numbers(clues.found)
     if ours_at is None or theirs_at is None:
         return _called(clues)
     right, found = on_one_device(ours_at, theirs_at)
     if right.shape == found.shape and right.is_floating_point() and found.is_floating_point():
-        told = _closed_otherwise(right, found)
-        if told is not None:
-            return told
+        explanation = _closed_otherwise(right, found)
+        if explanation is not None:
+            return explanation
         both = closed(right) & closed(found)
         right, found = right.masked_fill(both, 0.0), found.masked_fill(both, 0.0)
     given = trace.at(path, call, "input").values() if end == "output" else ()
     numbers = [values.to(found.device) for value in given if (values := _numbers(value)) is not None]
-    told = certain_form(right, found, numbers)
-    if told is None and ours is not None and theirs is not None:
-        told = config_apart(theirs, ours)
+    explanation = certain_form(right, found, numbers)
+    if explanation is None and ours is not None and theirs is not None:
+        explanation = config_apart(theirs, ours)
     if not found.is_floating_point():
-        return told or whole_numbers(right, found)
+        return explanation or whole_numbers(right, found)
     departure = clues.departure
-    if told is None and departure is not None:
-        told = by_operator(departure, sure=True)
-    if told is None and departure is not None and ours is not None and theirs is not None:
-        told = mode_apart(theirs, ours)
-    told = (
-        told
+    if explanation is None and departure is not None:
+        explanation = by_operator(departure, sure=True)
+    if explanation is None and departure is not None and ours is not None and theirs is not None:
+        explanation = mode_apart(theirs, ours)
+    explanation = (
+        explanation
         or _cache(row, trace)
         or error_form(right, found, _around(row, trace, found.device), row.floor, _subject(row))
     )
-    if told is None and departure is not None:
-        told = by_operator(departure, sure=False)
-    return told or faint_form(right, found, row.floor) or _called(clues)
+    if explanation is None and departure is not None:
+        explanation = by_operator(departure, sure=False)
+    return explanation or faint_form(right, found, row.floor) or _called(clues)
 
 
 def _called(clues: Clues) -> Explanation | None:

@@ -157,9 +157,9 @@ def _coarse(r: torch.Tensor, c: torch.Tensor, error: float, slope: float) -> Exp
 def _shift(r: torch.Tensor, c: torch.Tensor) -> Explanation | None:
     for axis in range(max(r.ndim - 1, 0)):
         size = r.shape[axis]
-        told = _partly_shifted(r, c, axis)
-        if told is not None:
-            return told
+        part = _partly_shifted(r, c, axis)
+        if part is not None:
+            return part
         for by in (1, -1):
             moved, there = r.narrow(axis, max(-by, 0), size - 1), c.narrow(axis, max(by, 0), size - 1)
             unmoved = r.narrow(axis, max(by, 0), size - 1)

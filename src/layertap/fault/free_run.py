@@ -73,7 +73,7 @@ class FreeRunSearch(FaultSearch):
         site = faulty[0].path if faulty else ""
         said = self._said()
         if said:
-            told = Note("fault.runtime_says", said=said)
+            stated = Note("fault.runtime_says", said=said)
             dtype = getattr(torch, said)
             if dtype.is_floating_point:
                 beyond, reach, _ = self._in_dtype(dtype, seen, trace)
@@ -84,11 +84,11 @@ class FreeRunSearch(FaultSearch):
                 beyond = judge_totals(seen, {event.site: line for event in seen.events}, self.pairing, said, reach)
             faulty = [row for row in beyond if row.ratio > LIMIT_OF_MODULES]
             if not faulty and total <= LIMIT_OF_MODULES * max(reach, least_of(said)):
-                why = (told, Note("fault.no_larger", dtype=self.dtype))
+                why = (stated, Note("fault.no_larger", dtype=self.dtype))
                 if not dtype.is_floating_point:  # a file of integers does not hide it
                     return self._finding("noise", beyond, total, reach, cause="quantization", evidence=why[:1])
                 return self._finding("fault", table, total, rounding, site=site, cause="precision", evidence=why)
-            self.notes.append(Note("fault.precision_taken", told=told))
+            self.notes.append(Note("fault.precision_taken", why=stated))
             table, rounding = beyond, max(rounding, reach)
         coarse = "" if said else self._coarser(seen, trace, total)
         if coarse:
@@ -109,8 +109,8 @@ class FreeRunSearch(FaultSearch):
         )
 
     def _finding(self, verdict: Verdict, table: list[ModuleRow], total: float, rounding: float, **more: Any) -> Finding:
-        told = {"table": tuple(table), "notes": tuple(self.notes), "floor": rounding, **more}
-        return Finding(verdict=verdict, total=total, local=math.nan, explained=math.nan, **told)
+        stated = {"table": tuple(table), "notes": tuple(self.notes), "floor": rounding, **more}
+        return Finding(verdict=verdict, total=total, local=math.nan, explained=math.nan, **stated)
 
     def _watch(self, trace: ReferenceTrace) -> ReplayResult:
         """A free run, recorded: every module's output that can be seen, against the trace."""
@@ -138,8 +138,8 @@ class FreeRunSearch(FaultSearch):
 
     def _said(self) -> str:
         """The coarsest dtype in which the candidate's runtime says that it computes, if coarser than the parameters."""
-        told = set(computes_of(self.theirs.model)) & set(ROUNDOFF)
-        said = max(told, key=lambda name: ROUNDOFF[name], default="")
+        stated = set(computes_of(self.theirs.model)) & set(ROUNDOFF)
+        said = max(stated, key=lambda name: ROUNDOFF[name], default="")
         return said if said and ROUNDOFF[said] > ROUNDOFF.get(self.dtype, 0.0) else ""
 
     def _coarser(self, seen: ReplayResult, trace: ReferenceTrace, total: float) -> str:

@@ -43,9 +43,9 @@ def _weights_apart(
 ) -> Iterator[Callable[[], Explanation]]:
     """The module's own tensors that differ, each with what finds out how, which takes longer than to see that."""
     right = dict(own_tensors(reference, path, called))
-    known, told = _effects_apart(reference, candidate)
-    if told is not None:
-        yield lambda: told
+    known, explanation = _effects_apart(reference, candidate)
+    if explanation is not None:
+        yield lambda: explanation
     for name, tensor in own_tensors(candidate, path, called):
         if tensor.is_meta:
             continue
@@ -150,11 +150,11 @@ def below(
         reference_path = f"{path}.{name}" if path else name
         if not name or name not in ours or any(f"{path}.{part}".lstrip(".") in called for part in _ways(name)):
             continue
-        told = weights_apart(ours[name], child, reference_path, _under(child, reference_path))
-        if told is None and next(child.parameters(recurse=False), None) is not None:
-            told = config_apart(ours[name], child)
-        if told is not None:
-            return reference_path, told
+        explanation = weights_apart(ours[name], child, reference_path, _under(child, reference_path))
+        if explanation is None and next(child.parameters(recurse=False), None) is not None:
+            explanation = config_apart(ours[name], child)
+        if explanation is not None:
+            return reference_path, explanation
     return None
 
 

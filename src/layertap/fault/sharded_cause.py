@@ -51,15 +51,15 @@ def explain_ranks(
     if lost is not None:
         return Explained(cause=lost.cause, evidence=(lost.text,))
     off = ranks_off(row)
-    told = _weights(parts, row, modules, trace)
-    if told is None and not row.found.absent and not row.found.shape:
+    explanation = _weights(parts, row, modules, trace)
+    if explanation is None and not row.found.absent and not row.found.shape:
         combined = _combined(row.site, parts, trace, modules, runs)
-        told = None if combined is None else explain_combination(combined, off)
-    if told is None:
-        told = _settings(world, modules)
-    if told is None:
-        told = _form(row, clues, parts, runs[0])
-    cause, evidence, ranks = told
+        explanation = None if combined is None else explain_combination(combined, off)
+    if explanation is None:
+        explanation = _settings(world, modules)
+    if explanation is None:
+        explanation = _form(row, clues, parts, runs[0])
+    cause, evidence, ranks = explanation
     ranks = () if len(ranks) == world.size else ranks
     where = (Note("cause.on_ranks", ranks=_listed(ranks or off), count=world.size),) if ranks or off else ()
     return Explained(cause=cause, evidence=(*evidence, *where), ranks=ranks or off)
@@ -135,9 +135,9 @@ def _places_of(
                         if place is not None:
                             errors[choice] = _error(place.cut(wanted.detach()), part)
                 mine[rank][name] = known.get(rank), errors
-    told = world.gather(mine)
+    gathered = world.gather(mine)
     for name, (wanted, _) in own.items():
-        seen = {rank: one[name] for rank, one in told.items() if name in one}
+        seen = {rank: one[name] for rank, one in gathered.items() if name in one}
         if any(errors for _, errors in seen.values()):
             best = chosen({rank: errors for rank, (_, errors) in seen.items()})  # type: ignore[misc]
             places = {} if best is None else {r: placed(world, r, tuple(wanted.shape), best[0]) for r in seen}
@@ -278,8 +278,8 @@ def _form(row: ModuleRow, clues: Clues, parts: RankParts, kept: ReplayResult) ->
                 absent=clues.absent,
             )
             mine[worst] = explain(clues, None, None)
-    told = next((one for one in world.gather(mine).values() if one is not None), ("unknown", ()))
-    return told[0], told[1], ()
+    explanation = next((one for one in world.gather(mine).values() if one is not None), ("unknown", ()))
+    return explanation[0], explanation[1], ()
 
 
 def _error(right: torch.Tensor, found: torch.Tensor) -> float:

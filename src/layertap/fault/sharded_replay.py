@@ -215,13 +215,15 @@ class RankParts:
         mine: dict[int, dict[Site, _Seen]] = {rank: {} for rank in self.world.here}
         for (key, rank), seen in self._seen.items():
             mine[rank][key] = seen
-        told = self.world.gather(mine)
+        gathered = self.world.gather(mine)
         order = {key: number for number, key in enumerate(trace.slots)}
-        keys = sorted({key for seen in told.values() for key in seen}, key=lambda key: order.get(key, len(order)))
+        keys = sorted({key for seen in gathered.values() for key in seen}, key=lambda key: order.get(key, len(order)))
         votes: Counter[Choice] = Counter()
         unclear: list[Site] = []
         for key in keys:
-            errors = {rank: seen[key].errors for rank, seen in told.items() if key in seen and seen[key].place is None}
+            errors = {
+                rank: seen[key].errors for rank, seen in gathered.items() if key in seen and seen[key].place is None
+            }
             cut = {rank: found for rank, found in errors.items() if found and () not in found}
             if not cut:
                 continue
@@ -230,32 +232,36 @@ class RankParts:
                 self.unclear.append(key)
             elif found[1]:
                 votes[found[0]] += 1
-                self._take(key, cut, told, found[0])
+                self._take(key, cut, gathered, found[0])
             else:
                 unclear.append(key)
         for key in unclear:
-            cut = {rank: seen[key].errors for rank, seen in told.items() if key in seen and seen[key].errors}
+            cut = {rank: seen[key].errors for rank, seen in gathered.items() if key in seen and seen[key].errors}
             known = [choice for choice, _ in votes.most_common() if all(choice in found for found in cut.values())]
             found = chosen(cut, known[0] if known else None)
             if found is not None:
-                self._take(key, cut, told, found[0])
-        self._decide_summands(keys, told, trace)
+                self._take(key, cut, gathered, found[0])
+        self._decide_summands(keys, gathered, trace)
         self._seen.clear()
         self._held.clear()
 
-    def _take(self, key: Site, cut: Mapping[int, Any], told: Mapping[int, dict[Site, _Seen]], choice: Choice) -> None:
+    def _take(
+        self, key: Site, cut: Mapping[int, Any], gathered: Mapping[int, dict[Site, _Seen]], choice: Choice
+    ) -> None:
         for rank in cut:
             if rank in self.world.here:
-                place = placed(self.world, rank, told[rank][key].whole, choice)
+                place = placed(self.world, rank, gathered[rank][key].whole, choice)
                 if place is not None:
                     self._places[key, rank] = place
 
-    def _decide_summands(self, keys: list[Site], told: Mapping[int, dict[Site, _Seen]], trace: ReferenceTrace) -> None:
+    def _decide_summands(
+        self, keys: list[Site], gathered: Mapping[int, dict[Site, _Seen]], trace: ReferenceTrace
+    ) -> None:
         """Values that are wrong on every rank, while their sum is right, and what is made of them is right too."""
         wrong = [
             key
             for key in keys
-            if all(key in seen and seen[key].errors.get((), 0.0) > WRONG for seen in told.values())
+            if all(key in seen and seen[key].errors.get((), 0.0) > WRONG for seen in gathered.values())
             and key.role not in ("param_grad", "after")
         ]
         groups: dict[Site, dict[int, tuple[int, ...]]] = {}
@@ -266,9 +272,9 @@ class RankParts:
             if found is not None:
                 groups[key] = found
         for key, by_rank in groups.items():
-            if _used(key, told, groups):
+            if _used(key, gathered, groups):
                 for rank in self.world.here:
-                    whole: tuple[None, ...] = (None,) * len(told[rank][key].whole)
+                    whole: tuple[None, ...] = (None,) * len(gathered[rank][key].whole)
                     self._places[key, rank] = Place(spans=whole, group=by_rank[rank], reduction="sum")
 
     def summed(
@@ -322,23 +328,23 @@ class RankParts:
         return result
 
 
-def _used(key: Site, told: Mapping[int, dict[Site, _Seen]], groups: Mapping[Site, Any]) -> bool:
+def _used(key: Site, gathered: Mapping[int, dict[Site, _Seen]], groups: Mapping[Site, Any]) -> bool:
     """Whether somebody adds the summands up: what the module above makes of them is right."""
     path, call, end = key.path, key.call, key.role
     same = {"input": "output", "output": "output", "grad_input": "grad_input", "grad_output": "grad_input"}[end]
     if end in ARRIVING:  # the module itself adds up what arrives, so that it must not be given the whole
-        made = [one for one in next(iter(told.values())) if end_of(one) == (path, call, same)]
-        return any(_worst(one, told) > WRONG and one not in groups for one in made)
+        made = [one for one in next(iter(gathered.values())) if end_of(one) == (path, call, same)]
+        return any(_worst(one, gathered) > WRONG and one not in groups for one in made)
     while path:
         path = path.rpartition(".")[0]
-        made = [one for one in next(iter(told.values())) if (one.path, one.role) == (path, same)]
+        made = [one for one in next(iter(gathered.values())) if (one.path, one.role) == (path, same)]
         if made and not all(one in groups for one in made):
-            return all(_worst(one, told) <= WRONG for one in made if one not in groups)
+            return all(_worst(one, gathered) <= WRONG for one in made if one not in groups)
     return False
 
 
-def _worst(key: Site, told: Mapping[int, dict[Site, _Seen]]) -> float:
-    return max(min(seen[key].errors.values(), default=seen[key].error) for seen in told.values() if key in seen)
+def _worst(key: Site, gathered: Mapping[int, dict[Site, _Seen]]) -> float:
+    return max(min(seen[key].errors.values(), default=seen[key].error) for seen in gathered.values() if key in seen)
 
 
 def _one(found: Mapping[int, Event]) -> Event:

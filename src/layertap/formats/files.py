@@ -21,11 +21,11 @@ from layertap.errors import CorruptRun, NotARun
 from layertap.files import open_regular, reading
 from layertap.formats import polygraphy
 from layertap.formats.npy import read_npy
-from layertap.formats.safe_load import ForeignFiles, Stamp, listed, load_pt, natural, record_of, regular
+from layertap.formats.safe_load import ForeignFiles, Stamp, listed, load_pt, record_of, regular
 from layertap.formats.values import NamedValue, entries, numbers_in
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.site import Record, Site
+from layertap.site import Record, Site, natural_key
 from layertap.store.run import Run
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def read_files(path: str | os.PathLike[str]) -> Run:
         take_file(foreign, source, "")
         # What a dict or a tuple holds is in its order; a safetensors file is sorted by name.
         return foreign.run(order if source.suffix.lower() == ".safetensors" else None)
-    for name in sorted(listed(source), key=natural):
+    for name in sorted(listed(source), key=natural_key):
         if is_tensor_file(name, source):
             take_file(foreign, source / name)
     return foreign.run(order)
@@ -191,4 +191,4 @@ def order(record: Record) -> tuple[Any, ...]:
         place = 3
     else:
         place = 1 if "embed" in last else 5 if "head" in last or "logits" in last else 4
-    return place, natural(path), record.site.role != "input", natural(str(record.site))
+    return place, natural_key(path), record.site.role != "input", natural_key(str(record.site))

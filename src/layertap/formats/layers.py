@@ -23,11 +23,11 @@ from layertap.formats import numbers
 from layertap.formats.choosing import choose, first_of_each, inputs, one_step
 from layertap.formats.files import is_tensor_file, take_file
 from layertap.formats.naming import layer_names, with_given
-from layertap.formats.safe_load import ForeignFiles, leaves, listed, load_pt, natural, record_of, regular
+from layertap.formats.safe_load import ForeignFiles, leaves, listed, load_pt, record_of, regular
 from layertap.formats.staging import Staging
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.site import Record, Site
+from layertap.site import Record, Site, natural_key
 from layertap.store.run import Run
 
 if TYPE_CHECKING:
@@ -253,4 +253,4 @@ def _order(record: Record) -> tuple[Any, ...]:
     else:
         place = 5 if path in ("logits", "lm_head") else 4 if "norm" in path else 3
     inside = (int(numbered[1]), not numbered[2]) if numbered else (0, False)
-    return place, inside, natural(path)
+    return place, inside, natural_key(path)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from layertap.errors import BadArgument, CorruptRun
 from layertap.formats.choosing import ChoiceRow, choose
 from layertap.formats.naming import with_given
-from layertap.formats.safe_load import ForeignFiles, Stamp, leaves, listed, load_pt, natural, record_of, regular
+from layertap.formats.safe_load import ForeignFiles, Stamp, leaves, listed, load_pt, record_of, regular
 from layertap.formats.staging import Staging
 from layertap.messages import tr
-from layertap.result import Note
-from layertap.site import Record, Site
+from layertap.result import Note, jsonable
+from layertap.site import Record, Site, natural_key
 from layertap.store.run import Run
 
 if TYPE_CHECKING:
@@ -70,11 +70,11 @@ def read_monitor(path: str | os.PathLike[str]) -> Run:
     """
     folder = Path(path)
     foreign = ForeignFiles(folder, layout="monitor")
-    found = [_open(foreign, folder / name) for name in sorted(listed(folder), key=natural) if is_monitor_file(name)]
-    outputs = sorted((output for output in found if output is not None), key=lambda output: natural(output.layer))
+    found = [_open(foreign, folder / name) for name in sorted(listed(folder), key=natural_key) if is_monitor_file(name)]
+    outputs = sorted((output for output in found if output is not None), key=lambda output: natural_key(output.layer))
     steps = {moment: step for step, moment in enumerate(sorted({output.moment for output in outputs}))}
     aliases: dict[str, list[str]] = {}
-    for output in sorted(outputs, key=lambda output: natural(output.alias)):
+    for output in sorted(outputs, key=lambda output: natural_key(output.alias)):
         names = aliases.setdefault(output.layer, [])
         if output.alias not in names:
             names.append(output.alias)
@@ -190,9 +190,9 @@ def _read(foreign: ForeignFiles, path: Path) -> _Output:
         raise CorruptRun(tr("formats.output_contains", path=path, error=error)) from None
     if not records:
         raise CorruptRun(tr("formats.output_no_tensor", path=path))
-    told, found = value.get("output_shape"), shapes(value["output"])
-    if told is not None and _plain(told) != found:
-        foreign.problems.append(Note("formats.output_shape", path=path, told=_plain(told), found=found))
+    stated, found = value.get("output_shape"), shapes(value["output"])
+    if stated is not None and jsonable(stated) != found:
+        foreign.problems.append(Note("formats.output_shape", path=path, stated=jsonable(stated), found=found))
     length = len(value["output"]) if isinstance(value["output"], (tuple, list)) else 0
     return _Output(path, before, epoch, batch, layer, str(alias), records, length)
 
@@ -201,14 +201,8 @@ def _leaf(path: Path, leaf: str) -> torch.Tensor:
     return leaves(load_pt(path)["output"])[leaf]
 
 
-def _plain(shape: Any) -> Any:
-    if isinstance(shape, Mapping):
-        return {key: _plain(item) for key, item in shape.items()}
-    return [_plain(item) for item in shape] if isinstance(shape, (tuple, list)) else shape
-
-
 def _order(record: Record) -> tuple[Any, ...]:
-    return natural(record.site.path), record.site.call
+    return natural_key(record.site.path), record.site.call
 
 
 def _known(run: Run, name: str) -> Mapping[str, Any]:

@@ -25,10 +25,10 @@ from layertap.errors import CorruptRun
 from layertap.files import parse_json, read_bytes, reading
 from layertap.formats import numbers
 from layertap.formats.files import take_file
-from layertap.formats.safe_load import TEXTS, ForeignFiles, listed, natural
+from layertap.formats.safe_load import TEXTS, ForeignFiles, listed
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.site import Record, Site
+from layertap.site import Record, Site, natural_key
 from layertap.store.run import Run
 
 DUMP = "dump.json"
@@ -87,7 +87,7 @@ def read_msprobe(path: str | os.PathLike[str]) -> Run:
                     )
             if len(foreign.rows) == before and record is not None:
                 foreign.put_statistics(record)
-        foreign.unread += [str((tensors / file).relative_to(folder)) for file in sorted(files, key=natural)]
+        foreign.unread += [str((tensors / file).relative_to(folder)) for file in sorted(files, key=natural_key)]
         foreign.used.add(tensors)
         if place != folder:
             others = [name for name in listed(place) if name != TENSORS and Path(name).suffix.lower() not in TEXTS]
@@ -103,7 +103,7 @@ def _ranks(folder: Path) -> list[tuple[int, int, Path]]:
         rank = next((int(match[1] or 0) for name in names if (match := _RANK.fullmatch(name))), 0)
         return [(step, rank, folder)]
     found = []
-    for name in sorted(listed(folder), key=natural):
+    for name in sorted(listed(folder), key=natural_key):
         if (folder / name).is_dir() and (_STEP.fullmatch(name) or _RANK.fullmatch(name)):
             found += _ranks(folder / name)
     return found

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layertap.errors import CorruptRun
-from layertap.formats.safe_load import ForeignFiles, listed, load_pt, natural, record_of, regular
+from layertap.formats.safe_load import ForeignFiles, listed, load_pt, record_of, regular
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.site import Record, Site
+from layertap.site import Record, Site, natural_key
 from layertap.store.run import Run
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def read_neuron(path: str | os.PathLike[str]) -> Run:
     folder = Path(path)
     foreign = ForeignFiles(folder, layout="neuron")
     phases: dict[str, str] = {}
-    for name in sorted(listed(folder), key=natural):
+    for name in sorted(listed(folder), key=natural_key):
         found = _FILE.fullmatch(name)
         if found is None:
             continue
@@ -183,4 +183,4 @@ def _order(record: Record) -> tuple[object, ...]:
     path = record.site.path
     last = path.rpartition(".")[2]
     place = 0 if "embed" in path else 2 if last in ("norm", "lm_head") else 1
-    return place, last == "lm_head", natural(path), record.site.role != "input"
+    return place, last == "lm_head", natural_key(path), record.site.role != "input"

@@ -32,11 +32,10 @@ from layertap.formats.npy import read_npy
 from layertap.formats.safe_load import ForeignFiles, record_of, regular
 from layertap.formats.staging import Staging
 from layertap.messages import tr
-from layertap.result import Note
+from layertap.result import Note, jsonable
 from layertap.site import Record, Site
 from layertap.store.dtype import SIZES
 from layertap.store.run import Run
-from layertap.store.runfile import plain
 
 if TYPE_CHECKING:
     import torch
@@ -113,7 +112,7 @@ def write_npz(runs: Mapping[str, Run], out: Staging, file: str, *, names: Mappin
                 with archive.open(f"mode_{mode}_{role}.npy", "w", force_zip64=True) as entry:
                     np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
     with out.file(stats_name(file)) as raw:
-        raw.write(json.dumps(plain(about), indent=4, allow_nan=False, ensure_ascii=False).encode() + b"\n")
+        raw.write(json.dumps(jsonable(about), indent=4, allow_nan=False, ensure_ascii=False).encode() + b"\n")
 
 
 def stats_name(file: str) -> str:

@@ -87,11 +87,11 @@ class ForeignFiles:
     def run(self, order: Callable[[Record], Any] | None = None, **info: Any) -> Run:
         """The run. With `order`, a key to sort by, records are put in that order of execution, step by step."""
         if not self.rows:
-            told = "; ".join(self.problems[:3]) or tr("formats.no_tensors_or_stats")
-            raise CorruptRun(tr("formats.nothing_read", name=self.name, told=told))
+            problems = "; ".join(self.problems[:3]) or tr("formats.no_tensors_or_stats")
+            raise CorruptRun(tr("formats.nothing_read", name=self.name, problems=problems))
         unread = [*self.unread, *self._ignored()]
-        told = "\n".join(self.problems)
-        silent = [name for name in unread if f"/{name}" not in told]
+        problems = "\n".join(self.problems)
+        silent = [name for name in unread if f"/{name}" not in problems]
         if silent:
             some = ", ".join(silent[:8]) + (tr("formats.more", value=len(silent) - 8) if len(silent) > 8 else "")
             self.problems.append(Note("formats.not_read", path=self.path, some=some))
@@ -195,12 +195,6 @@ def record_of(site: Site, tensor: torch.Tensor, **moment: Any) -> Record:
         sketch=measured.sketch,
         **given,
     )
-
-
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A key that sorts `layer_2` before `layer_10`; for any text, digits of other scripts too."""
-    parts = re.split(r"([0-9]+)", text)
-    return tuple((1, int(part), "") if place % 2 else (0, 0, part) for place, part in enumerate(parts))
 
 
 def _lazily(record: Record, path: Path, before: Stamp, read: Read) -> Callable[[], Bytes]:

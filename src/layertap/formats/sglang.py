@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from layertap.formats.files import take_file
-from layertap.formats.safe_load import ForeignFiles, listed, natural
+from layertap.formats.safe_load import ForeignFiles, listed
 from layertap.formats.values import site_of
-from layertap.site import Record, Site
+from layertap.site import Record, Site, natural_key
 from layertap.store.run import Run
 
 _PASS = re.compile(r"Pass(\d+)\.pt")
@@ -64,7 +64,7 @@ def read_dumper(path: str | os.PathLike[str]) -> Run:
     foreign = ForeignFiles(folder, layout="sglang")
     calls: Counter[tuple[Any, ...]] = Counter()
     files = [(tags_of(name), name) for name in listed(folder) if is_dump_file(name)]
-    for tags, name in sorted(files, key=lambda item: (_whole(item[0], "dump_index"), natural(item[1]))):
+    for tags, name in sorted(files, key=lambda item: (_whole(item[0], "dump_index"), natural_key(item[1]))):
         step = _whole(tags, "step") if "step" in tags else _whole(tags, "forward_pass_id")
         rank = _whole(tags, "rank")
         site = _site(tags)

@@ -98,8 +98,8 @@ class Saver:
             statistics = fill(mine[0].outline, merged.get)
             there = [(entry, output) for entry, output in outputs if entry.key[0] == epoch]
             if not joining:
-                told = "monitor.over_budget"
-                log.warning("layertap: %s", tr(told, layer=item.layer, epoch=epoch))
+                message = "monitor.over_budget"
+                log.warning("layertap: %s", tr(message, layer=item.layer, epoch=epoch))
             held, values = ([entry for entry, _ in there], [value for _, value in there]) if there else (mine, [None])
             yield save_epoch(self._folder, item.layer, item.alias, held, values, statistics, self._form)
 
@@ -114,8 +114,8 @@ def _mark(item: MonitoredLayer, entry: BatchOutput) -> tuple[str, int, int, str]
 def _log_failure(future: Future[list[Path]]) -> None:
     error = future.exception()
     if error is not None:
-        told = tr("monitor.goes_on", where="Monitor", error=f"{type(error).__name__}: {error}")
-        log.error("layertap: %s", told)
+        message = tr("monitor.goes_on", where="Monitor", error=f"{type(error).__name__}: {error}")
+        log.error("layertap: %s", message)
 
 
 def save_output(folder: Path, layer: str, alias: str, entry: BatchOutput, output: Any, form: str) -> Path:

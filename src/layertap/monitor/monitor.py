@@ -28,7 +28,7 @@ from layertap.monitor.entries import BatchOutput, EpochEntries, OutputReader, co
 from layertap.monitor.files import Saver
 from layertap.monitor.layers import MonitoredLayer, read_config, read_layers, whole_numbers
 from layertap.monitor.never_raise import MonitorLog, never_raise, nothing, why_nothing
-from layertap.monitor.recorder import MonitorRecorder
+from layertap.monitor.recorder import MonitorOptions, MonitorRecorder
 from layertap.site import Receipt, Statistics
 from layertap.store import Run
 from layertap.store.folder_lock import FolderLock
@@ -116,11 +116,7 @@ class Monitor:
             paths=list(self._by_path),
             due=self._due,
             accept=self._accept,
-            keep=keep,
-            budget=budget,
-            policy=policy,
-            strict=strict,
-            exists=exists,
+            options=MonitorOptions(keep=keep, budget=budget, policy=policy, strict=strict, exists=exists),
             meta={"monitor": {item.alias: [item.layer, item.record_type] for item in self.layers}},
         )
         folder = on_this_machine(output_dir, "Monitor")
@@ -394,5 +390,5 @@ class Monitor:
         else:
             sites = {site.path: site for site in self.receipt.sites}
             why = sites[item.path].why or tr("monitor.not_called")
-        told = "monitor.nothing_in_epoch"
-        self._teller.tell(tr(told, layer=item.layer, epoch=self.current_epoch, why=why))
+        code = "monitor.nothing_in_epoch"
+        self._teller.tell(tr(code, layer=item.layer, epoch=self.current_epoch, why=why))

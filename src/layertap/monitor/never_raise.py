@@ -27,8 +27,8 @@ def never_raise(nothing: Callable[[], Any]) -> Callable[[F], F]:
                 if self._strict:
                     raise
                 where = f"{type(self).__name__}.{method.__name__}"
-                told = tr("monitor.goes_on", where=where, error=f"{type(error).__name__}: {error}")
-                log.error("layertap: %s", told)
+                message = tr("monitor.goes_on", where=where, error=f"{type(error).__name__}: {error}")
+                log.error("layertap: %s", message)
                 return nothing()
 
         return guarded  # type: ignore[return-value]
@@ -66,6 +66,6 @@ class MonitorLog:
         for entry in {id(entry): entry for entry in reader.missing}.values():  # a layer may have two aliases
             missing.setdefault(entry.path, []).append(entry)
         for layer, entries in missing.items():
-            told = "monitor.not_kept"
+            message = "monitor.not_kept"
             epoch, batch = entries[0].key
-            self.tell(tr(told, layer=layer or "model", count=len(entries), epoch=epoch, batch=batch))
+            self.tell(tr(message, layer=layer or "model", count=len(entries), epoch=epoch, batch=batch))

@@ -108,12 +108,12 @@ def _svg(maps: npt.NDArray[Any], title: str) -> str:
         x, y = 12 + number % across * step, top + number // across * (step + 8)
         data = base64.b64encode(png(coloured(head))).decode("ascii")
         finite = head[np.isfinite(head)]
-        told = f"max {finite.max():.3g}" if finite.size else tr("monitor.plot_no_finite")
+        label = f"max {finite.max():.3g}" if finite.size else tr("monitor.plot_no_finite")
         missing = head.size - finite.size
-        told += tr("monitor.plot_missing", missing=missing) if missing and finite.size else ""
+        label += tr("monitor.plot_missing", missing=missing) if missing and finite.size else ""
         place = f'x="{x}" y="{y + 18}" width="{SIDE}" height="{SIDE}" preserveAspectRatio="none"'
         parts += [
-            f'<text x="{x}" y="{y + 12}">head {number} · {told}</text>',
+            f'<text x="{x}" y="{y + 12}">head {number} · {label}</text>',
             f'<image {place} style="image-rendering:pixelated" href="data:image/png;base64,{data}"/>',
         ]
     return "\n".join([*parts, "</svg>", ""])

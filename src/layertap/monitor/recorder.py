@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -27,6 +28,17 @@ log = logging.getLogger("layertap")
 Accept = Callable[[ModuleTap, Call, Any], Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorOptions:
+    """How a monitor records: those of `record`'s options that it takes too."""
+
+    keep: Any
+    budget: int | str
+    policy: Literal["block", "stats", "drop"]
+    strict: bool
+    exists: Literal["error", "append", "replace"]
+
+
 class MonitorRecorder(Recorder):
     """Records the outputs of some modules at the moments when a monitor wants them."""
 
@@ -37,11 +49,7 @@ class MonitorRecorder(Recorder):
         paths: Sequence[str],
         due: Callable[[int, int | None, int | None], bool],
         accept: Accept,
-        keep: Any,
-        budget: int | str,
-        policy: Literal["block", "stats", "drop"],
-        strict: bool,
-        exists: Literal["error", "append", "replace"],
+        options: MonitorOptions,
         meta: dict[str, Any],
     ) -> None:
         super().__init__(
@@ -50,12 +58,12 @@ class MonitorRecorder(Recorder):
             sites=[name or _the_model for name in paths],
             exclude=None,
             what=("output",),
-            keep=keep,
+            keep=options.keep,
             schedule=due,
-            budget=budget,
-            policy=policy,
-            strict=strict,
-            exists=exists,
+            budget=options.budget,
+            policy=options.policy,
+            strict=options.strict,
+            exists=options.exists,
             meta=meta,
         )
         self.samples: torch.Tensor | None = None

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from layertap.compare.tensors import array_of
 from layertap.errors import LayertapError
 from layertap.messages import tr
-from layertap.report.charts.spec import heat_map
+from layertap.report.charts.spec import heat_map, without_names
 from layertap.report.document import Block, Chart, Heading
 from layertap.site import Record
 from layertap.store import Run
@@ -22,6 +22,8 @@ HEADS = 8
 SITES = 4
 SIDE = 48
 """Points of a map's side; of longer sequences several share one."""
+PICTURE = 150
+"""Width and height of a map, in points of the page."""
 LARGEST = 1 << 26
 """Bytes of a kept tensor past which it is not read for a picture."""
 
@@ -82,7 +84,8 @@ def _chart(site: str, step: int, maps: npt.NDArray[np.float64]) -> Chart:
         ]
         rows, columns = ([str(place) for place in range(size)] for size in small.shape)
         title = tr("chart.head", head=head, most=f"{high:.2g}")
-        heads.append(heat_map(cells, title, columns=columns, rows=rows, domain=(0.0, high), width=150, height=150))
+        whole = heat_map(cells, title, columns=columns, rows=rows, domain=(0.0, high))
+        heads.append(without_names(whole, PICTURE))
     more = len(maps) - len(heads)
     spec = {"concat": heads, "columns": 4, "title": tr("chart.attention", site=site, step=step)}
     return Chart(spec=spec, caption=tr("chart.attention.more", count=more) if more else "")

@@ -15,8 +15,8 @@ from layertap.compare.result import Report, Row
 from layertap.messages import tr
 from layertap.report.screen import plain_text
 from layertap.report.table import Column, Lines
-from layertap.report.values import jsonable, number
-from layertap.result import with_codes
+from layertap.report.values import number
+from layertap.result import jsonable, with_codes
 
 STYLES = {"identical": "green", "noise": "green", "fault": "bold red", "inconclusive": "yellow"}
 BAR = 16

@@ -1,7 +1,7 @@
 """What a result says and shows, before it is decided whether that becomes a page, Markdown, or a picture.
 
     Document    a title, a verdict, the headline, and blocks
-    Paragraph, Table, Chart, Ladder, Verbatim, Heading    the blocks
+    Paragraph, Table, Chart, SiteTable, Verbatim, Heading    the blocks
 
 Every value is plain text here; the writers escape it.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from layertap.report.ladder import LadderEntry
+    from layertap.report.site_table import SiteEntry
 
 STATES = ("identical", "noise", "fault", "inconclusive")
 
@@ -77,17 +77,17 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ladder:
+class SiteTable:
     """Sites in order of execution, with their errors or statistics."""
 
-    entries: Sequence[LadderEntry]
+    entries: Sequence[SiteEntry]
     columns: tuple[str, ...] | None = None
     """Titles of the entries' cells, where nothing was compared."""
     left_out: int = 0
     """How many sites are not among the entries."""
 
 
-Block: TypeAlias = Heading | Paragraph | Verbatim | Table | Chart | Ladder
+Block: TypeAlias = Heading | Paragraph | Verbatim | Table | Chart | SiteTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

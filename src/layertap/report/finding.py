@@ -13,8 +13,8 @@ from layertap.messages import tr
 from layertap.report.diff import STYLES
 from layertap.report.screen import plain_text
 from layertap.report.table import Column, Lines
-from layertap.report.values import jsonable, number
-from layertap.result import with_codes
+from layertap.report.values import number
+from layertap.result import jsonable, with_codes
 
 if TYPE_CHECKING:
     from layertap.fault.result import Finding, ModuleRow
@@ -30,8 +30,8 @@ def finding_text(finding: Finding, *, verbose: bool = False) -> str:
 
 def finding_view(finding: Finding, *, verbose: bool = False) -> Group:
     """For a terminal; `verbose` shows all modules and all notes."""
-    told = words(finding)
-    lines = [Text(line, style=STYLES[finding.verdict] if not i else "") for i, line in enumerate(told)]
+    said = words(finding)
+    lines = [Text(line, style=STYLES[finding.verdict] if not i else "") for i, line in enumerate(said)]
     notes = finding.notes if verbose else finding.notes[:NOTES]
     lines += [Text(tr("report.note", text=note), style="yellow") for note in notes]
     left = len(finding.notes) - len(notes)
@@ -78,9 +78,9 @@ def _table(finding: Finding, verbose: bool) -> Lines:
 
 def words(finding: Finding) -> list[str]:
     """The verdict in a sentence, then what belongs to it."""
-    told = tr("result.separator").join(finding.evidence)
+    said = tr("result.separator").join(finding.evidence)
     if finding.verdict == "inconclusive":
-        return [tr("finding.reasons", verdict=tr("result.inconclusive"), reasons=told)]
+        return [tr("finding.reasons", verdict=tr("result.inconclusive"), reasons=said)]
     if finding.verdict != "fault":
         line = {
             "identical": "finding.identical",
@@ -88,9 +88,9 @@ def words(finding: Finding) -> list[str]:
         }[finding.verdict]
         sizes = {"error": number(finding.total, 3), "floor": number(finding.floor, 3)}
         lines = [tr(line, verdict=tr(f"result.{finding.verdict}"), **sizes)]
-        return lines + ([tr("finding.evidence", cause=finding.cause, evidence=told)] if finding.cause else [])
+        return lines + ([tr("finding.evidence", cause=finding.cause, evidence=said)] if finding.cause else [])
     site = finding.site or tr("finding.model")
-    lines = [tr("finding.fault", site=site, cause=finding.cause, evidence=told)]
+    lines = [tr("finding.fault", site=site, cause=finding.cause, evidence=said)]
     if finding.op:
         lines.append(tr("finding.op", op=finding.op))
     sizes = {name: number(getattr(finding, name), 3) for name in ("total", "local", "floor")}
@@ -100,6 +100,6 @@ def words(finding: Finding) -> list[str]:
         share = f"{finding.explained:.1%}"
         lines.append(tr("finding.explained", share=share, floor=sizes["floor"], local=sizes["local"]))
     for other in finding.others:
-        told = tr("result.separator").join(other.evidence)
-        lines.append(tr("finding.also", site=other.site, cause=other.cause, evidence=told))
+        said = tr("result.separator").join(other.evidence)
+        lines.append(tr("finding.also", site=other.site, cause=other.cause, evidence=said))
     return lines

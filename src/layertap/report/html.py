@@ -1,6 +1,6 @@
 """A document as HTML: one file that opens anywhere, offline, on paper, and inside another page's frame.
 
-All of it can be read without a script; the one inline script (of the ladder) adds a filter and keys.
+All of it can be read without a script; the one inline script (of the site_table) adds a filter and keys.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from importlib.resources import files
 
 from layertap.messages import language, printable, tr
 from layertap.report.charts.draw import svg
-from layertap.report.document import Block, Chart, Document, Heading, Ladder, Paragraph, Table, TableRow, Verbatim
-from layertap.report.ladder import ladder_css, ladder_html, ladder_js
+from layertap.report.document import Block, Chart, Document, Heading, Paragraph, SiteTable, Table, TableRow, Verbatim
 from layertap.report.rows import chosen
+from layertap.report.site_table import Drawing, site_table_css, site_table_html, site_table_js
 
 LIMIT = 1_600_000
 """Bytes that a page's rows may take: previews and browsers stay quick below 2 MB."""
 ROW = 700
-"""Bytes that a row of a ladder takes, about."""
+"""Bytes that a row of a site table takes, about."""
 NONE = "none"
 """The verdict of what was compared with nothing."""
 NOTEBOOK_ROWS = 40
@@ -31,15 +31,15 @@ def escape(text: str) -> str:
 
 def page(document: Document) -> str:
     """A whole file."""
-    ladder = any(isinstance(block, Ladder) for block in document.blocks)
+    site_table = any(isinstance(block, SiteTable) for block in document.blocks)
     parts = [
         f"<!doctype html>\n<html lang='{'zh-CN' if language() == 'zh' else 'en'}'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
         f"<title>{escape(document.title)}</title>",
-        f"<style>{ladder_css()}{_css('page.css')}</style></head>",
+        f"<style>{site_table_css()}{_css('page.css')}</style></head>",
         f"<body class='lt-page'><main>{body(document)}</main>",
         f"<footer>{escape(tr('page.made_by'))}</footer>",
-        *([f"<script>{ladder_js()}</script>"] if ladder else []),
+        *([f"<script>{site_table_js()}</script>"] if site_table else []),
         "</body></html>",
     ]
     return "\n".join(parts)
@@ -48,7 +48,7 @@ def page(document: Document) -> str:
 def fragment(document: Document) -> str:
     """The same for a notebook's output: no script, no page around it, long tables cut."""
     # What is shown in a notebook does not know the notebook's colours: it brings its own.
-    css = (ladder_css() + _css("page.css")).replace(":root", ".lt-out")
+    css = (site_table_css() + _css("page.css")).replace(":root", ".lt-out")
     return f"<div class='lt-out'><style>{css}</style>{body(document, rows=NOTEBOOK_ROWS, tools=False)}</div>"
 
 
@@ -86,14 +86,16 @@ def block_html(block: Block, room: int = LIMIT, *, rows: int | None = None, tool
         caption = f"<figcaption>{escape(block.caption)}</figcaption>" if block.caption else ""
         return f"<figure>{svg(block.spec)}{caption}</figure>" if block.page or not tools else ""
     most = max(room // ROW, 20) if rows is None else rows
-    if isinstance(block, Ladder):
-        return _ladder(block, most, tools=tools, name=name)
+    if isinstance(block, SiteTable):
+        return _site_table(block, most, tools=tools, name=name)
     return _table(block, most)
 
 
-def _ladder(block: Ladder, most: int, *, tools: bool, name: str) -> str:
+def _site_table(block: SiteTable, most: int, *, tools: bool, name: str) -> str:
     shown, left = chosen(block.entries, most, [entry.state for entry in block.entries])
-    drawn = ladder_html(shown, columns=block.columns, tools=tools, fold=None if tools else False, name=name)
+    drawn = site_table_html(
+        shown, Drawing(columns=block.columns, name=name), tools=tools, fold=None if tools else False
+    )
     return f"<div class='lt-wide' tabindex='0'>{drawn}</div>{_left_out(left + block.left_out)}"
 
 

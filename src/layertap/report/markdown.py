@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from layertap.messages import printable, tr
 from layertap.report.charts.palette import MARKS
-from layertap.report.document import Block, Chart, Document, Heading, Ladder, Paragraph, Verbatim
-from layertap.report.ladder import LadderEntry
+from layertap.report.document import Block, Chart, Document, Heading, Paragraph, SiteTable, Verbatim
 from layertap.report.rows import chosen
+from layertap.report.site_table import SiteEntry
 from layertap.report.values import number
 
 ROWS = 200
@@ -41,8 +41,8 @@ def _block(block: Block) -> str:
         return _fenced(printable(block.text))
     if isinstance(block, Chart):
         return ""
-    if isinstance(block, Ladder):
-        return _ladder(block)
+    if isinstance(block, SiteTable):
+        return _site_table(block)
     shown, left = chosen(block.rows, ROWS, [row.state for row in block.rows])
     cells = [
         [_bold(cell) if row.first and not n else escape(cell) for n, cell in enumerate(row.cells)] for row in shown
@@ -51,28 +51,28 @@ def _block(block: Block) -> str:
     return _table(block.titles, cells, [n in block.left for n in range(len(block.titles))], left)
 
 
-def _ladder(block: Ladder) -> str:
+def _site_table(block: SiteTable) -> str:
     shown, left = chosen(block.entries, ROWS, [entry.state for entry in block.entries])
     left += block.left_out
     if block.columns is not None:
         rows = [[_site(entry), *(escape(cell) for cell in entry.cells), _state(entry)] for entry in shown]
-        return _table([tr("ladder.site"), *block.columns, tr("ladder.verdict")], rows, [True], left)
+        return _table([tr("site_table.site"), *block.columns, tr("site_table.verdict")], rows, [True], left)
     own = any(entry.own == entry.own for entry in shown)
     names = ("site", "verdict", "error", *(("own",) if own else ()), "floor", "ratio")
     rows = [[_site(entry), _state(entry), *_numbers(entry, own=own)] for entry in shown]
-    return _table([tr(f"ladder.{name}") for name in names], rows, [True, True], left)
+    return _table([tr(f"site_table.{name}") for name in names], rows, [True, True], left)
 
 
-def _site(entry: LadderEntry) -> str:
+def _site(entry: SiteEntry) -> str:
     name = _code(entry.site)
     return f"**{name}**" if entry.first else name
 
 
-def _state(entry: LadderEntry) -> str:
-    return f"{MARKS.get(entry.state, '')} {tr('ladder.' + entry.state)}".strip() if entry.state else ""
+def _state(entry: SiteEntry) -> str:
+    return f"{MARKS.get(entry.state, '')} {tr('site_table.' + entry.state)}".strip() if entry.state else ""
 
 
-def _numbers(entry: LadderEntry, *, own: bool) -> list[str]:
+def _numbers(entry: SiteEntry, *, own: bool) -> list[str]:
     about = "≈" if entry.estimated else ""
     values = [about + number(entry.error, 3), *([_known(entry.own)] if own else [])]
     return [escape(value) for value in (*values, _known(entry.floor), _known(entry.ratio))]

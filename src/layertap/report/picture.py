@@ -37,7 +37,7 @@ def picture(document: Document) -> str:
     ink = VERDICTS.get(document.verdict, INK)
     mark = MARKS.get(document.verdict, "")
     head = _wrapped(f"{mark} {document.headline}".strip(), (width - 2 * MARGIN) / (CHARACTER * 1.27))
-    rest = [line for told in document.lines for line in _wrapped(told, (width - 2 * MARGIN) / CHARACTER)]
+    rest = [line for long_line in document.lines for line in _wrapped(long_line, (width - 2 * MARGIN) / CHARACTER)]
     parts, top = [], 26.0
     for line in head:
         parts.append(text(MARGIN, top, line, ink, "start", extra=" font-size='15' font-weight='600'"))

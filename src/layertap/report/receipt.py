@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from rich.console import Group
 from rich.text import Text
 
+from layertap.files import format_bytes
 from layertap.messages import tr
 from layertap.report.screen import plain_text
-from layertap.report.values import natural, size
-from layertap.site import Receipt, Site, SiteReceipt
+from layertap.site import Receipt, Site, SiteReceipt, natural_key
 
 NAMED = 4
 """Sites named for each reason; the rest is counted."""
@@ -49,7 +49,7 @@ def _summary(receipt: Receipt) -> str:
     share = receipt.overhead / receipt.seconds if receipt.seconds else 0.0
     kept = tr("receipt.statistics_only")
     if receipt.bytes:
-        kept = tr("receipt.kept", size=size(receipt.bytes))
+        kept = tr("receipt.kept", size=format_bytes(receipt.bytes))
     return tr(
         "receipt.recorded",
         records=receipt.records,
@@ -80,7 +80,7 @@ def _grouped(sites: Iterable[SiteReceipt]) -> list[Text]:
         groups[site.why].append(str(Site(path=site.path, role=site.role)))
     lines = []
     for why, names in groups.items():
-        names.sort(key=natural)
+        names.sort(key=natural_key)
         more = tr("receipt.and_more", count=len(names) - NAMED) if len(names) > NAMED else ""
         lines.append(Text(tr("receipt.reason", names=", ".join(names[:NAMED]), more=more, why=why)))
     return lines

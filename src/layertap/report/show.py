@@ -82,12 +82,12 @@ def run_view(run: Run, rows: Sequence[dict[str, Any]], only: int | None = None) 
     head = [Text(str(run), style="bold")]
     if only is not None:
         which = "show.first_nonfinite" if any(row["nan"] or row["inf"] for row in rows) else "show.last"
-        told = tr(
+        warning = tr(
             "show.one_step",
             step=only,
             which=tr(which),
         )
-        head.append(Text(told, style="yellow"))
+        head.append(Text(warning, style="yellow"))
     head += [Text(tr("show.problem", problem=problem), style=RED) for problem in run.problems]
     sizes = [row["abs_mean"] for row in rows]
     if len(sizes) > 1:

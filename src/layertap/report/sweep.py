@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from layertap.files import format_bytes
 from layertap.messages import tr
 from layertap.report.diff import STYLES
 from layertap.report.screen import plain_text
 from layertap.report.sweep_layers import answer_lines, layer_lines, token_view
 from layertap.report.table import Column, Lines
-from layertap.report.values import jsonable, number, size, sparkline
-from layertap.result import Note
+from layertap.report.values import number, sparkline
+from layertap.result import Note, jsonable
 from layertap.sweeping.result import ModeResult, Sweep
 
 STANDS_OUT = 3.0
@@ -78,7 +79,6 @@ def groups_line(sweep: Sweep) -> str:
         return tr("sweep.only", mode=sweep.groups[0][0])
     if all(len(group) == 1 for group in sweep.groups) and not wrong:
         return tr("sweep.alone", count=len(sweep.groups), modes=", ".join(group[0] for group in sweep.groups))
-    same = {note.values["mode"] for note in sweep.notes if note.code == "sweep.no_effect"}
     parts = []
     for group in sweep.groups:
         text = " = ".join(group)
@@ -86,7 +86,7 @@ def groups_line(sweep: Sweep) -> str:
             parts.append(tr("sweep.group_not_its_name", group=text))
         elif len(group) == 1:
             parts.append(text)
-        elif sweep.reference in group and not same.isdisjoint(group):
+        elif sweep.reference in group and not set(sweep.without_effect).isdisjoint(group):
             parts.append(tr("sweep.group_reference", group=text))
         else:
             parts.append(tr("sweep.group", group=text))
@@ -100,6 +100,8 @@ def verdict_line(sweep: Sweep) -> str:
         count = sum(mode.verdict == verdict and not mode.error for mode in modes)
         if count:
             counts.append(tr(f"sweep.count_{verdict}", count=count))
+    if sweep.without_effect:
+        counts.append(tr("sweep.count_no_effect", count=len(sweep.without_effect)))
     if sweep.failed:
         counts.append(tr("sweep.count_failed", count=len(sweep.failed)))
     word = tr(f"result.{sweep.verdict}")
@@ -239,8 +241,8 @@ def closing(sweep: Sweep) -> Iterator[str]:
         "sweep.cost",
         seconds=f"{sweep.seconds:.1f}",
         jobs=sweep.jobs,
-        disk=size(sweep.disk),
-        one=size(sweep.disk_of_one),
+        disk=format_bytes(sweep.disk),
+        one=format_bytes(sweep.disk_of_one),
     )
     yield tr("sweep.json", folder=sweep.folder)
 

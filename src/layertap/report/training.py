@@ -8,8 +8,8 @@ from typing import Any
 
 from layertap.compare.training import Parting, TrainingReport
 from layertap.messages import printable, tr
-from layertap.report.values import jsonable, number
-from layertap.result import Note, equal, with_codes
+from layertap.report.values import number
+from layertap.result import Note, equal, jsonable, with_codes
 
 
 def training_text(report: TrainingReport) -> str:

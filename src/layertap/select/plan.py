@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from layertap.files import format_bytes
 from layertap.messages import tr
 from layertap.select.collapse import collapse
 from layertap.select.pattern import leaf_regex
@@ -137,19 +138,6 @@ class Selection:
             )
         head = tr("select.count_of", count=len(self.choices), count2=_modules(self.modules), model=self.model)
         return "\n".join([head, *_aligned(table)])
-
-
-def format_bytes(size: float) -> str:
-    """In binary units, three digits at most after the first.
-
-    >>> format_bytes(196608), format_bytes(12), format_bytes(12.4 * 2**20)
-    ('192.0 KiB', '12 B', '12.4 MiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def _size(sizes: list[int | None]) -> str:

@@ -41,8 +41,8 @@ class FolderLock:
             if self._lock():
                 break
         if self.folder != folder:
-            told = tr("store.in_use", folder=folder, own=self.folder)
-            log.warning("layertap: %s", told)
+            message = tr("store.in_use", folder=folder, own=self.folder)
+            log.warning("layertap: %s", message)
 
     def release(self) -> None:
         """Gives the folder up."""

@@ -29,7 +29,7 @@ class LockedFile:
 
 
 def create_locked(path: Path) -> int:
-    """Opens a temporary file under a lock that dies with the process, so that leftovers can be told from live files."""
+    """Opens a temporary file under a lock that dies with the process, so that leftovers differ from live files."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
         for _ in range(100):

@@ -12,11 +12,11 @@ import numpy as np
 from layertap.errors import RunError
 from layertap.measure.fingerprint import fingerprint
 from layertap.messages import tr
+from layertap.result import jsonable
 from layertap.site import Receipt, Record
 from layertap.store.columns import RecordBatch
 from layertap.store.dtype import Bytes, size_of
 from layertap.store.given import as_bytes
-from layertap.store.runfile import plain
 from layertap.store.schema import FORMAT, kept_nothing, to_table
 from layertap.store.session import closed_as, iso_time
 
@@ -48,7 +48,7 @@ class MemoryWriter:
         self.records = 0
         self.bytes = 0
         self.info: dict[str, Any] = {
-            **plain(info),
+            **jsonable(info),
             "format": FORMAT,
             "status": "recording",
             "session": "memory",
@@ -127,13 +127,13 @@ class MemoryWriter:
         if self.info["status"] != "recording":
             return
         self.commit()
-        self.info.update(plain(more_info))
+        self.info.update(jsonable(more_info))
         self.info.update(
             status=closed_as(receipt),
             finished=iso_time(self._clock()),
             lost=self.lost,
             problems=list(self.problems),
-            receipt=None if receipt is None else plain(receipt.to_dict()),
+            receipt=None if receipt is None else jsonable(receipt.to_dict()),
         )
 
     def tensor_bytes(self, key: str) -> Bytes:

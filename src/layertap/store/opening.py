@@ -76,17 +76,17 @@ def _open_shards(folder: Path, names: tuple[str, ...], since: str, met: list[str
 def problems_of(session: dict[str, Any]) -> list[str]:
     """What a writer's own file says is missing."""
     name = tr("store.session_of_rank", session=session.get("session"), session2=session.get("rank"))
-    receipt, problems, told = session.get("receipt"), session.get("problems"), []
+    receipt, problems, notes = session.get("receipt"), session.get("problems"), []
     if not isinstance(receipt, dict):
         receipt = {}
     if receipt.get("error"):
-        told.append(Note("store.session_error", name=name, receipt=receipt["error"]))
+        notes.append(Note("store.session_error", name=name, receipt=receipt["error"]))
     elif session.get("status") != "complete":
-        told.append(Note("store.session_open", name=name))
+        notes.append(Note("store.session_open", name=name))
     problems = [str(problem) for problem in problems] if isinstance(problems, list) else []
     if receipt.get("lost") and not problems:
         problems.append(Note("store.session_lost", name=name, receipt=receipt["lost"]))
-    return [*told, *problems]
+    return [*notes, *problems]
 
 
 def _run_file(folder: Path, path: Path) -> dict[str, Any]:

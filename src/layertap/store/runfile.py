@@ -7,7 +7,6 @@ The file's top level is the newest session; the sessions before it stand in `ses
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import time
@@ -20,6 +19,7 @@ from layertap.durable import replacing
 from layertap.errors import CorruptRun, NewerFormat
 from layertap.files import parse_json, read_bytes, reason
 from layertap.messages import tr
+from layertap.result import jsonable
 from layertap.store.schema import FORMAT
 
 MAX_BYTES = 64 << 20
@@ -97,7 +97,7 @@ def write_session(path: Path, session: Mapping[str, Any], *, keep: bool = True, 
                 lost = tr("store.run_aside", error=error, name=aside.name)
                 session = {**session, "problems": [*session.get("problems", ()), lost]}
         names = [other.get("session") for other in others]
-        mine = dict(plain(session))
+        mine = dict(jsonable(session))
         if mine["session"] in names:
             others[names.index(mine["session"])] = mine
         else:
@@ -107,19 +107,6 @@ def write_session(path: Path, session: Mapping[str, Any], *, keep: bool = True, 
         with replacing(path, durable=durable) as file:
             file.write(text.encode() + b"\n")
     return lost
-
-
-def plain(value: Any) -> Any:
-    """The value in JSON's types. NaN and infinities become words, since JSON has no such numbers and null would lie."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    return str(value)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from layertap.errors import BadArgument, MissingExtra
-from layertap.files import parse_json, read_text, reason
+from layertap.files import parse_json, parse_toml, read_text, reason
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Sharding, Site
@@ -86,14 +86,14 @@ def stated_layouts(mapping: Mapped | None) -> StatedLayouts | None:
         return None
     where, lines = read_mapping(mapping)
     given = [value for name, value in lines.items() if is_mesh(name, value)]
-    told = list(_annotations(lines))
+    dims_texts = list(_annotations(lines))
     if not given:
-        for pattern, _ in told:
+        for pattern, _ in dims_texts:
             raise BadArgument(tr("dims.mesh_missing", where=where, pattern=pattern))
         return None
     mesh = Mesh.of(given[0])
     rules = []
-    for pattern, text in told:
+    for pattern, text in dims_texts:
         try:
             rules.append((re.compile(pattern), Dims.parse(str(text), mesh)))
         except re.error as error:
@@ -132,9 +132,9 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     data: Any
     try:
         if kind in (".yaml", ".yml"):
-            data = _reader("yaml", line=tr("align.yaml_missing")).safe_load(text)
+            data = _yaml().safe_load(text)
         elif kind == ".toml":
-            data = _reader("tomllib", "tomli", line=tr("align.toml_missing")).loads(text)
+            data = parse_toml(text)
         elif kind == ".json":
             data = parse_json(text)
         else:
@@ -150,10 +150,8 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     return data
 
 
-def _reader(*modules: str, line: str) -> Any:
-    for module in modules:
-        try:
-            return import_module(module)
-        except ImportError:
-            continue
-    raise MissingExtra(line)
+def _yaml() -> Any:
+    try:
+        return import_module("yaml")
+    except ImportError:
+        raise MissingExtra(tr("align.yaml_missing")) from None

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from layertap.durable import replacing
 from layertap.errors import BadArgument, RunError
 from layertap.files import reason
 from layertap.messages import tr
@@ -93,13 +94,11 @@ class Storage:
 
     def get(self, name: str, file: Path) -> None:
         """Copies an object into a file, which is there whole or not at all."""
-        temporary = file.with_name(f".{file.name}.part")
         with self._telling("storage.not_read", name=name):
             source = self._files.open_input_stream(f"{self._root}/{name}", compression=None)
-            with source, temporary.open("wb") as target:
+            with source, replacing(file) as target:
                 while block := source.read(_BLOCK):
                     target.write(block)
-            os.replace(temporary, file)
 
     def read(self, name: str, begin: int, end: int) -> Bytes:
         """Some bytes of an object; fewer where it ends before."""

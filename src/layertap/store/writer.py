@@ -65,7 +65,6 @@ class RunWriter:
         info: dict[str, Any],
         rank: int = 0,
         exists: Literal["error", "append", "replace"] = "error",
-        world_size: int | None = None,
         session: str | None = None,
         durability: Literal["fsync", "none"] = "fsync",
         clock: Callable[[], float] = time.time,
@@ -93,7 +92,6 @@ class RunWriter:
         self._committed: dict[str, Committed] = {}
         self._merge_at = 2 * MERGED
         self._closed = False
-        world_size = world_size or info.get("world_size")
         self._info: dict[str, Any] = {
             **info,
             "format": FORMAT,
@@ -105,7 +103,7 @@ class RunWriter:
         }
         try:
             make_folder(self.path, durable=self._durable)
-            prepare(self.path, rank, world_size, exists)
+            prepare(self.path, rank, info.get("world_size"), exists)
             for name in ("records", "tensors"):
                 make_folder(self.path / name, durable=self._durable)
             self._write_session(keep=exists == "append")

@@ -6,12 +6,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from layertap.errors import BadArgument, MissingExtra
-from layertap.files import read_text, reason
+from layertap.errors import BadArgument
+from layertap.files import parse_toml, read_text, reason
 from layertap.messages import tr
 from layertap.site import ROLES
 from layertap.sweeping.values import check_keys, did_you_mean, of_kind, strings, table, time_limit, whole_number
@@ -144,19 +143,10 @@ def read_definition(source: str | os.PathLike[str] | Mapping[str, Any]) -> Defin
     except (OSError, ValueError) as error:
         raise BadArgument(tr("sweeping.unreadable", path=path, error=reason(error), path2=Path.cwd())) from error
     try:
-        data = _toml().loads(text)
+        data = parse_toml(text)
     except ValueError as error:
         raise BadArgument(tr("sweeping.not_toml", path=path, error=reason(error))) from error
     return _definition(data, str(path), path.resolve().parent)
-
-
-def _toml() -> Any:
-    for name in ("tomllib", "tomli"):
-        try:
-            return import_module(name)
-        except ImportError:
-            continue
-    raise MissingExtra(tr("sweeping.tomli"))
 
 
 def _definition(data: Mapping[str, Any], where: str, folder: Path) -> Definition:

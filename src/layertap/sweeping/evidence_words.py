@@ -56,15 +56,15 @@ def _width(dtype: str) -> int:
 
 def summary(evidence: Mapping[str, Any]) -> dict[str, str]:
     """Dtype → what shows that it is used, in words that need no language: names and numbers."""
-    told: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for dtype, found in evidence.get("parameters", {}).items():
-        told.setdefault(dtype, []).append(Note("sweeping.parameters", found=found["tensors"], found2=found["values"]))
+        texts.setdefault(dtype, []).append(Note("sweeping.parameters", found=found["tensors"], found2=found["values"]))
     kernels: dict[str, int] = {}
     for text, count in evidence.get("kernels", {}).items():
         for dtype in set(text.partition("(")[2].rstrip(")").split(", ")) - {""}:
             kernels[dtype] = kernels.get(dtype, 0) + count
     for dtype, count in kernels.items():
-        told.setdefault(dtype, []).append(Note("sweeping.kernels", count=count))
+        texts.setdefault(dtype, []).append(Note("sweeping.kernels", count=count))
     widths = _grids(evidence)
     for where in ("weights", "outputs"):
         bits: dict[int, list[str]] = {}
@@ -82,9 +82,9 @@ def summary(evidence: Mapping[str, Any]) -> dict[str, str]:
                 first=first["distinct"],
                 step=step,
             )
-            told.setdefault(f"int{width}", []).append(text)
+            texts.setdefault(f"int{width}", []).append(text)
     for text, count in evidence.get("rounding", {}).items():
         if text.endswith(" bits"):
             width = _usual(int(text.split()[-2]), max(widths["rounding"]))
-            told.setdefault(f"int{width}", []).append(f"{count} × {text}")
-    return {dtype: "; ".join(parts) for dtype, parts in told.items()}
+            texts.setdefault(f"int{width}", []).append(f"{count} × {text}")
+    return {dtype: "; ".join(parts) for dtype, parts in texts.items()}

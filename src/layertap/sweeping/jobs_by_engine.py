@@ -22,13 +22,13 @@ from layertap.sweeping.processes import POLL, Job
 
 
 def run_jobs_by(
-    engine: Engine, jobs: Sequence[Job], at_once: int, threads: int, told: Callable[[Job, str], None]
+    engine: Engine, jobs: Sequence[Job], at_once: int, threads: int, notify: Callable[[Job, str], None]
 ) -> Iterator[Job]:
     """The jobs with what became of them, in their order."""
 
     def started() -> Iterator[Job]:
         for job in jobs:
-            told(job, "started")
+            notify(job, "started")
             yield job
 
     ends = engine.map(

@@ -27,7 +27,7 @@ from layertap.sweeping.definition import Definition, ModeDefinition
 from layertap.sweeping.evidence_words import bits_of, dtypes_of, summary
 from layertap.sweeping.language import compare_tokens, read_tokens
 from layertap.sweeping.quantising_names import declared
-from layertap.sweeping.result import WRONG_NAME, Answer, Matrix, ModeResult, SiteRow, Sweep
+from layertap.sweeping.result import NO_EFFECT, WRONG_NAME, Answer, Matrix, ModeResult, SiteRow, Sweep
 from layertap.sweeping.sharing import disk_bytes, state_of
 
 _FLOAT = {
@@ -306,7 +306,7 @@ def _notes(
             if settings[name] != settings[group[0]]:
                 one, other = (name, group[0]) if settings[name] else (group[0], name)
                 shown = ", ".join(f"{key} = {value}" for key, value in settings[one].items())
-                notes.append(Note("sweep.no_effect", mode=one, settings=shown, other=other))
+                notes.append(Note(NO_EFFECT, mode=one, settings=shown, other=other))
     return notes
 
 
@@ -336,6 +336,8 @@ def _verdict(modes: Mapping[str, ModeResult], notes: Sequence[Note]) -> Verdict:
         return "inconclusive"
     if "fault" in found or any(note.code in WRONG_NAME for note in notes):
         return "fault"
+    if any(note.code == NO_EFFECT for note in notes):  # what such a setting does to the numbers has not been seen
+        return "inconclusive"
     for verdict in ("inconclusive", "noise"):
         if verdict in found:
             return verdict

@@ -127,7 +127,7 @@ class Job:
             self._output = None
 
 
-def run_jobs(jobs: Sequence[Job], at_once: int, told: Callable[[Job, str], None]) -> Iterator[Job]:
+def run_jobs(jobs: Sequence[Job], at_once: int, notify: Callable[[Job, str], None]) -> Iterator[Job]:
     """Runs the jobs, hands each out when it has ended, and reports when one starts. Ends all of them on any exception.
 
     A further process is started where the machine has room for as much as the largest so far has taken.
@@ -140,7 +140,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int, told: Callable[[Job, str], None]
                 job = waiting.pop(0)
                 job.start()
                 running.append(job)
-                told(job, "started")
+                notify(job, "started")
             ended = [job for job in running if job.done()]
             largest = max([largest, *(job.peak for job in (*running, *ended))])
             for job in ended:

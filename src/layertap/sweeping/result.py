@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from layertap.store import Run
 
 WRONG_NAME = ("sweep.not_its_name", "sweep.other_float")
+NO_EFFECT = "sweep.no_effect"
 """Codes of the notes about modes that do not compute in what their names say."""
 
 
@@ -270,6 +271,11 @@ class Sweep(Result):
     def misnamed(self) -> tuple[str, ...]:
         """The modes that do not compute in what their names say."""
         return tuple(str(note.values["mode"]) for note in self.notes if note.code in WRONG_NAME)
+
+    @property
+    def without_effect(self) -> tuple[str, ...]:
+        """The modes whose settings changed not one bit."""
+        return tuple(dict.fromkeys(str(note.values["mode"]) for note in self.notes if note.code == NO_EFFECT))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Sweep:

@@ -140,11 +140,11 @@ class _SweepPlan:
             timeout=self.timeout(mode),
         )
 
-    def run(self, jobs: Sequence[Job], told: Callable[[Job, str], None]) -> Iterator[Job]:
+    def run(self, jobs: Sequence[Job], notify: Callable[[Job, str], None]) -> Iterator[Job]:
         """The jobs when they have ended."""
         if self.engine.remote:
-            return run_jobs_by(self.engine, jobs, self.jobs, self.threads, told)
-        return run_jobs(jobs, self.jobs, told)
+            return run_jobs_by(self.engine, jobs, self.jobs, self.threads, notify)
+        return run_jobs(jobs, self.jobs, notify)
 
     def record(self, mode: ModeDefinition) -> Job:
         job = self.job(mode, "record")

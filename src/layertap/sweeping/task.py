@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from layertap.durable import replacing
 from layertap.sweeping.definition import Definition, ModeDefinition
 
 TASK_FORMAT = 2
@@ -62,7 +62,7 @@ def hash_of(definition: Definition, mode: ModeDefinition, threads: int) -> str:
     named = [str(value) for value in (*mode.env.values(), *mode.arguments.values())]
     named += list(command_words(mode)) + ([input_file] if input_file else [])
     files = {one: _state(Path(definition.folder, one)) for one in named if len(one) < 500}
-    told = {
+    parts = {
         "format": TASK_FORMAT,
         "mode": own,
         "target": target,
@@ -79,7 +79,7 @@ def hash_of(definition: Definition, mode: ModeDefinition, threads: int) -> str:
         "torch": _version("torch"),
         "torchao": _version("torchao") if mode.quantize else "",
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def command_words(mode: ModeDefinition) -> tuple[str, ...]:
@@ -173,6 +173,5 @@ def _version(package: str) -> str:
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Writes a file under its name only when it is whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(data, ensure_ascii=False, default=str), encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        file.write(json.dumps(data, ensure_ascii=False, default=str).encode())

@@ -21,7 +21,7 @@ from layertap.site import Site
 from layertap.store.layout import Layout
 from layertap.targets.opaque import no_program, records_of
 from layertap.targets.reader import ArtefactContents, Ran, Reader
-from layertap.targets.target import told
+from layertap.targets.target import error_text
 
 _ABSENT = tr("bake.no_tap")
 _WRAPPER = "model."
@@ -54,7 +54,7 @@ class Baked(Reader):
         except LayertapError:
             raise
         except Exception as error:
-            raise TargetError(tr("targets.baked_not_loaded", name=name, told=told(error))) from error
+            raise TargetError(tr("targets.baked_not_loaded", name=name, error=error_text(error))) from error
         self.format = Note("targets.with_baked_taps", form=form)
         self.contents = baked_contents(layout)
         for weight, tensor in self._runner.parameters.items():

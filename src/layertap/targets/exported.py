@@ -19,7 +19,7 @@ from layertap.site import Site
 from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import Node, ScopedCall, Scopes
 from layertap.targets.shadow import data_of
-from layertap.targets.target import told
+from layertap.targets.target import error_text
 
 _NO_OPS = frozenset({torch.ops.aten.to, torch.ops.aten.contiguous, torch.ops.aten._to_copy})
 
@@ -34,7 +34,7 @@ class ExportedFile(Reader):
             try:
                 source = torch.export.load(source)
             except Exception as error:
-                raise TargetError(tr("targets.export_load", name=name, told=told(error))) from error
+                raise TargetError(tr("targets.export_load", name=name, error=error_text(error))) from error
         self.program = source
         nodes = list(_nodes(source))
         signature = source.graph_signature

@@ -16,7 +16,7 @@ from typing import Any, cast
 from layertap.errors import TargetError
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.targets.target import Inputs, Target, as_inputs, told
+from layertap.targets.target import Inputs, Target, as_inputs, error_text
 
 _count = itertools.count()
 
@@ -58,7 +58,9 @@ def _import(path: Path, name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
-        raise TargetError(tr("targets.import_raised", name=name, name2=path.name, told=told(error, path))) from error
+        raise TargetError(
+            tr("targets.import_raised", name=name, name2=path.name, error=error_text(error, path))
+        ) from error
     return module
 
 
@@ -83,7 +85,7 @@ def _called(make: Callable[..., Any], path: Path, name: str, arguments: Mapping[
     try:
         return make(**arguments)
     except (Exception, SystemExit) as error:
-        raise TargetError(tr("targets.raised", name=name, told=told(error, path))) from error
+        raise TargetError(tr("targets.raised", name=name, error=error_text(error, path))) from error
 
 
 def _parted(made: Any, name: str) -> tuple[Any, Inputs | None]:

@@ -11,7 +11,7 @@ from layertap.errors import MissingExtra, TargetError
 from layertap.files import parse_json, read_bytes, reason
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.targets.target import Target, told
+from layertap.targets.target import Target, error_text
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -56,7 +56,9 @@ def load_hf(folder: Path, name: str, architecture: str = "") -> tuple[Any, dict[
             folder, local_files_only=True, dtype="auto", output_loading_info=True, trust_remote_code=False
         )
     except Exception as error:
-        raise TargetError(tr("targets.hf_raised", name=name, name2=model_class.__name__, told=told(error))) from error
+        raise TargetError(
+            tr("targets.hf_raised", name=name, name2=model_class.__name__, error=error_text(error))
+        ) from error
     return found
 
 
@@ -124,7 +126,7 @@ def _tokenizer(folder: Path, name: str) -> Any:
     try:
         return _transformers(name).AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:
-        raise TargetError(tr("targets.hf_tokenizer", name=name, told=told(error))) from error
+        raise TargetError(tr("targets.hf_tokenizer", name=name, error=error_text(error))) from error
 
 
 def _transformers(name: str) -> Any:

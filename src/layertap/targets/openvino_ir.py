@@ -13,7 +13,7 @@ import torch
 from layertap.errors import MissingExtra, TargetError
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.site import Site
+from layertap.site import Site, natural_key
 from layertap.targets.reader import Argument, ArtefactContents, Ran, Reader, bind
 from layertap.targets.scopes import Node, Scopes
 
@@ -59,7 +59,7 @@ class OpenVino(Reader):
         ]
         self.contents = ArtefactContents(
             kind=self.model.get_friendly_name() or "Model",
-            modules={"": "", **{path: _kind_by_name(path) for path in sorted(paths, key=_natural)}},
+            modules={"": "", **{path: _kind_by_name(path) for path in sorted(paths, key=natural_key)}},
             arguments=tuple(arguments),
             parameters=dict(weights_of(self.model)),
         )
@@ -114,8 +114,8 @@ class OpenVino(Reader):
             return self._core.read_model(self._path)
         except Exception as error:
             lines = str(error).split("\n")  # the places in its source come first
-            told = next((line for line in reversed(lines) if line.strip()), type(error).__name__)
-            raise TargetError(tr("openvino.unreadable", name=self._name, told=told)) from error
+            message = next((line for line in reversed(lines) if line.strip()), type(error).__name__)
+            raise TargetError(tr("openvino.unreadable", name=self._name, error=message)) from error
 
     def _tapped(self, wanted: frozenset[str]) -> Any:
         model = self._read()
@@ -135,8 +135,8 @@ def computed_in(compiled: Any, config: Mapping[str, Any]) -> tuple[frozenset[str
     count = sum(str(op["runtimePrecision"].astype(str)).lower() == kind for op in ops if "runtimePrecision" in op)
     asked = config.get("INFERENCE_PRECISION_HINT")
     if kind in _COARSE and count:
-        told = Note("openvino.precision", count=count, kind=kind)
-        return frozenset([_COARSE[kind]]), [Note("openvino.hint", told=told)]
+        message = Note("openvino.precision", count=count, kind=kind)
+        return frozenset([_COARSE[kind]]), [Note("openvino.hint", why=message)]
     if asked in _COARSE:
         return frozenset(), [Note("openvino.asked", asked=asked)]
     return frozenset(), []
@@ -224,10 +224,6 @@ def _value(port: Any) -> str:
 
 def _numpy(value: Any) -> Any:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
-
-
-def _natural(path: str) -> list[tuple[int, int | str]]:
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in path.split(".")]
 
 
 def check_ir(path: Path, name: str) -> None:

@@ -187,8 +187,8 @@ class Scopes:
 
     def _segments(self, path: str, places: list[int]) -> list[list[int]] | None:
         """The nodes of each call; None where the graph cannot tell."""
-        told = self._nodes[places[0]].calls
-        if told is not None:
+        known_calls = self._nodes[places[0]].calls
+        if known_calls is not None:
             by_call: dict[int, list[int]] = defaultdict(list)
             for place in places:
                 by_call[(self._nodes[place].calls or {}).get(path, 0)].append(place)

@@ -62,7 +62,7 @@ class Target:
         except LayertapError:
             raise
         except Exception as error:
-            raise TargetError(tr("targets.forward_failed", name=self.name, told=told(error))) from error
+            raise TargetError(tr("targets.forward_failed", name=self.name, error=error_text(error))) from error
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -199,14 +199,14 @@ def expect_inputs(value: Any) -> Inputs:
     return inputs
 
 
-def told(error: BaseException, inside: Path | None = None) -> str:
+def error_text(error: BaseException, inside: Path | None = None) -> str:
     """The error's last line and where it came from; the last place in the file `inside`, if it passed there.
 
     >>> try:
     ...     int("x")
     ... except ValueError as error:
-    ...     told(error)
-    "ValueError: invalid literal for int() with base 10: 'x' (<doctest layertap.targets.target.told[0]>:2)"
+    ...     error_text(error)
+    "ValueError: invalid literal for int() with base 10: 'x' (<doctest layertap.targets.target.error_text[0]>:2)"
     """
     line = traceback.format_exception_only(error)[-1].strip()
     if isinstance(error, SyntaxError) and error.filename:

@@ -52,15 +52,15 @@ def drift(plain: Any, tapped: Any, layers: int, computes: AbstractSet[str] = fro
         return Note("trust.no_drift")
     floor = floor_of(plain, layers, computes)
     ratio = worst / floor if floor else math.inf
-    told = {"error": f"{worst:.2g}", "ratio": f"{ratio:.2g}", "where": where}
+    values = {"error": f"{worst:.2g}", "ratio": f"{ratio:.2g}", "where": where}
     if ratio <= 1:
         return Note(
             "trust.drift_rounding",
-            **told,
+            **values,
         )
     return Note(
         "trust.drift",
-        **told,
+        **values,
     )
 
 

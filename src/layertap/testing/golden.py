@@ -25,9 +25,9 @@ from layertap.files import parse_json, read_bytes
 from layertap.formats import open_run
 from layertap.measure.definition import BUCKETS
 from layertap.messages import tr
+from layertap.result import jsonable
 from layertap.site import Record, Sharding, Site, Statistics
 from layertap.store import MemoryWriter, Run
-from layertap.store.runfile import plain
 
 GOLDEN_FORMAT = 1
 """The version of the file that this layertap writes, and the newest that it reads."""
@@ -88,14 +88,14 @@ def golden_bytes(run: Run) -> bytes:
     """The file's contents. A run that is empty, incomplete or unmeasured makes no baseline."""
     _fit(run)
     records = sorted(run.records(), key=lambda record: (record.step, record.rank, record.order, str(record.site)))
-    body = "".join(f"{json.dumps(plain(_row(record)), allow_nan=False)}\n" for record in records).encode()
+    body = "".join(f"{json.dumps(jsonable(_row(record)), allow_nan=False)}\n" for record in records).encode()
     head = {
         "layertap_golden": GOLDEN_FORMAT,
         **{name: run.info[name] for name in _INFO if name in run.info},
         "records": len(records),
         "sha256": hashlib.sha256(body).hexdigest(),
     }
-    return f"{json.dumps(plain(head), allow_nan=False)}\n".encode() + body
+    return f"{json.dumps(jsonable(head), allow_nan=False)}\n".encode() + body
 
 
 def write_golden(contents: bytes, path: Path) -> None:

@@ -109,11 +109,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    told = getattr(node, "workeroutput", {}).get("layertap")
-    if told:
+    sent = getattr(node, "workeroutput", {}).get("layertap")
+    if sent:
         ours = node.config.stash[_SESSION]
-        ours.written |= told["written"]
-        ours.unchanged += told["unchanged"]
+        ours.written |= sent["written"]
+        ours.unchanged += sent["unchanged"]
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

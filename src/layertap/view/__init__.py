@@ -5,7 +5,7 @@ app         which address gives what
 guard       whose requests are answered
 sides       the runs, read again when they grow; comparisons in threads of their own
 query       what an address asks for
-page        the first page; `ladders` is what is on its left, `panel` the chosen site on its right, `strip` above
+page        the first page; `site_tables` is what is on its left, `panel` the chosen site on its right, `strip` above
 runs_page, training, results_page    the other pages; `results` reads what is no run
 tokens      how likely each token is, and its own errors; `vocabulary` has the texts
 scan        a model that runs a prompt with and without a plan; `scan_page`, `scan_app`
@@ -35,15 +35,7 @@ def serve(
     The first run is the reference, the second what it is compared with; a sweep's folder and the JSON of other results
     are shown as their reports. `floors` and `mapping` are those of `diff`; `tokenizer` a tokenizer.json or its folder.
     """
-    from layertap.view.serving import run
+    from layertap.view.serving import Shown, run
 
-    run(
-        runs,
-        floors=floors,
-        mapping=mapping,
-        tokenizer=tokenizer,
-        port=port,
-        browser=browser,
-        scanner=scanner,
-        told=told,
-    )
+    shown = Shown(runs=runs, floors=floors, mapping=mapping, tokenizer=tokenizer, scanner=scanner)
+    run(shown, port=port, browser=browser, started=told)

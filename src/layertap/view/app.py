@@ -16,17 +16,17 @@ from starlette.routing import Route
 
 from layertap.errors import BadArgument, LayertapError, SiteNotFound
 from layertap.messages import printable, tr
-from layertap.report.values import jsonable
+from layertap.result import jsonable
 from layertap.view import page
 from layertap.view.guard import Guard
-from layertap.view.ladders import ComparedLadder, SingleLadder, ladder_dict
 from layertap.view.query import Query
 from layertap.view.sides import Session
+from layertap.view.site_tables import ComparedSites, RunSites, sites_dict
 from layertap.view.strip import coloured
 
 STATIC = {
-    "ladder.css": ("report", "text/css"),
-    "ladder.js": ("report", "text/javascript"),
+    "site_table.css": ("report", "text/css"),
+    "site_table.js": ("report", "text/javascript"),
     "page.css": ("report", "text/css"),
     "viewer.css": ("view", "text/css"),
     "viewer.js": ("view", "text/javascript"),
@@ -138,8 +138,8 @@ class _PageApp:
         if query.b is None:
             side = self.session.sides[query.a]
             with side.lock:
-                ladder = SingleLadder(side.run, query.step)
-                found = ladder_dict(ladder)
+                site_table = RunSites(side.run, query.step)
+                found = sites_dict(site_table)
             first = next((row["site"] for row in found["rows"] if row["nan"] or row["inf"]), None)
             whole = {"reference": side.run.name, "candidate": None, "verdict": "none", "first": first, **found}
             return Json({**whole, "total_rows": len(found["rows"]), "rows": found["rows"][start : start + count]})
@@ -215,23 +215,25 @@ class _PageApp:
 
     @_answer
     def rows(self, request: Request, query: Query) -> Response:
-        """A part of a long ladder, as rows; `q` filters by name, `bad` leaves out what is no departure."""
-        ladder, _ = page.ladder_and_verdict(self.session, query)
-        if ladder is None:
+        """A part of a long site table, as rows; `q` filters by name, `bad` leaves out what is no departure."""
+        site_table, _ = page.sites_and_verdict(self.session, query)
+        if site_table is None:
             return Json({"total": 0, "html": ""}, 202)
-        ladder = coloured(self.session, query, ladder)
+        site_table = coloured(self.session, query, site_table)
         start, count = max(0, query.number("from", 0)), min(1000, max(1, query.number("count", page.PART)))
-        places = self._filtered(ladder, query)
-        html = page.rows_part(ladder, query, start, count, places)
-        return Json({"total": len(ladder) if places is None else len(places), "first": ladder.first, "html": html})
+        places = self._filtered(site_table, query)
+        html = page.rows_part(site_table, query, start, count, places)
+        return Json(
+            {"total": len(site_table) if places is None else len(places), "first": site_table.first, "html": html}
+        )
 
     @_answer
     def tokens(self, request: Request, query: Query) -> Response:
         """The tokens of the input, and how likely each next one is on either side."""
         from layertap.view.strip import strip_dict
 
-        ladder, _ = page.ladder_and_verdict(self._with_runs(), query)
-        return Json({"ids": []}, 202) if ladder is None else Json(strip_dict(self.session, query, ladder))
+        site_table, _ = page.sites_and_verdict(self._with_runs(), query)
+        return Json({"ids": []}, 202) if site_table is None else Json(strip_dict(self.session, query, site_table))
 
     @_answer
     def site_json(self, request: Request, query: Query) -> Response:
@@ -268,13 +270,13 @@ class _PageApp:
         image = picture(plane.cut(maps[name]), Scale.of(*both), dark=bool(query.given.get("dark")))
         return Response(image, media_type="image/png")
 
-    def _filtered(self, ladder: ComparedLadder | SingleLadder, query: Query) -> list[int] | None:
+    def _filtered(self, site_table: ComparedSites | RunSites, query: Query) -> list[int] | None:
         words, bad = query.given.get("q", "").lower().split(), bool(query.given.get("bad"))
         if not words and not bad:
             return None
 
         def find() -> list[int]:
-            sites, states = ladder.sites(), ladder.states()
+            sites, states = site_table.sites(), site_table.states()
             return [
                 place
                 for place, (site, state) in enumerate(zip(sites, states, strict=True))
@@ -283,7 +285,7 @@ class _PageApp:
             ]
 
         version = tuple(side.version for side in self.session.sides)
-        key = ("filter", query.a, query.b, ladder.step, query.token, tuple(words), bad, version)
+        key = ("filter", query.a, query.b, site_table.step, query.token, tuple(words), bad, version)
         found: list[int] = self.session.cached(key, find)
         return found
 

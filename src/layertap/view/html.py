@@ -60,8 +60,8 @@ def document(title: str, body: str, *, scripts: Sequence[str] = (), here: str = 
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         "<meta name='color-scheme' content='light dark'>"
         f"<title>{clean(title)}</title><link rel='icon' href='/static/icon.svg'>"
-        "<link rel='stylesheet' href='/static/ladder.css'><link rel='stylesheet' href='/static/page.css'>"
+        "<link rel='stylesheet' href='/static/site_table.css'><link rel='stylesheet' href='/static/page.css'>"
         "<link rel='stylesheet' href='/static/viewer.css'>"
-        f"<script defer src='/static/ladder.js'></script>{loaded}</head>"
+        f"<script defer src='/static/site_table.js'></script>{loaded}</head>"
         f"<body class='{clean(here)}'><a class='skip' href='#main'>{text('view.skip')}</a>{body}</body></html>"
     )

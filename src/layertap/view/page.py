@@ -1,4 +1,4 @@
-"""The first page: the verdict, the ladder, and the chosen site beside it."""
+"""The first page: the verdict, the site table, and the chosen site beside it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from layertap.compare.columns import column
 from layertap.errors import LayertapError
 from layertap.messages import tr
 from layertap.report.diff import headline
-from layertap.report.ladder import Axis, Drawing, ladder_html
+from layertap.report.site_table import Axis, Drawing, site_table_html
 from layertap.view.html import clean, document, link, options, text, verdict_section
-from layertap.view.ladders import ComparedLadder, Ladder, SingleLadder
 from layertap.view.query import Query
 from layertap.view.sides import PATIENCE, Comparison, Session, Side
+from layertap.view.site_tables import ComparedSites, RunSites, SiteTable
 from layertap.view.strip import coloured, strip_part
 
 if TYPE_CHECKING:
     from layertap.compare import Report
 
 WHOLE = 3000
-"""A ladder with more rows than this is sent part by part."""
+"""A site table with more rows than this is sent part by part."""
 PART = 200
 """Rows of such a part."""
 
@@ -33,36 +33,37 @@ def main_page(session: Session, query: Query) -> str:
     if query.b is not None:
         session.report(query.a, query.b, patience=PATIENCE)
     version = version_of(session, query)  # before the rest: what comes in between is loaded again
-    ladder, verdict = ladder_and_verdict(session, query)
+    site_table, verdict = sites_and_verdict(session, query)
     chosen = query.site
-    if ladder is None:
+    if site_table is None:
         left = f"<p class='empty'>{text('view.starting', **_names(session, query))}</p>"
     else:
-        left = ladder_part(coloured(session, query, ladder), query)
+        left = sites_part(coloured(session, query, site_table), query)
     from layertap.view.panel import site_panel
 
-    panel = site_panel(session, query) if chosen else _unasked(session, query, ladder)
-    steps = ladder.steps if ladder is not None else []
-    step = ladder.step if ladder is not None else None
+    panel = site_panel(session, query) if chosen else _unasked(session, query, site_table)
+    steps = site_table.steps if site_table is not None else []
+    step = site_table.step if site_table is not None else None
+    head = top(session, query, steps=steps, step=step, here="compare")
     body = (
-        f"{top(session, query, steps=steps, step=step, here='compare')}{verdict}{strip_part(session, query, ladder)}"
+        f"{head}{verdict}{strip_part(session, query, site_table)}"
         f"<main id='main' class='panes' data-version='{clean(version)}'>"
-        f"<section id='ladder' aria-label='{text('ladder.caption')}'>{left}</section>"
-        f"<section id='site' aria-live='polite' aria-label='{text('ladder.site')}'>{panel}</section></main>{keys()}"
+        f"<section id='sites' aria-label='{text('site_table.caption')}'>{left}</section>"
+        f"<section id='site' aria-live='polite' aria-label='{text('site_table.site')}'>{panel}</section></main>{keys()}"
     )
     return document(_title(session, query), body, scripts=("viewer.js",), here="compare")
 
 
-def _unasked(session: Session, query: Query, ladder: Ladder | None) -> str:
+def _unasked(session: Session, query: Query, site_table: SiteTable | None) -> str:
     """Where no site is chosen: the first departure's panel, if there is one that is quickly found."""
     from layertap.view.panel import site_panel
 
     hint = f"<p class='empty'>{text('view.choose')}</p>"
-    if ladder is None or len(ladder) > WHOLE or ladder.first < 0:
+    if site_table is None or len(site_table) > WHOLE or site_table.first < 0:
         return hint
-    (entry,) = ladder.entries(ladder.first, ladder.first + 1)
+    (entry,) = site_table.entries(site_table.first, site_table.first + 1)
     try:
-        return f"{hint}{site_panel(session, replace(query, site=entry.site, step=ladder.step))}"
+        return f"{hint}{site_panel(session, replace(query, site=entry.site, step=site_table.step))}"
     except LayertapError as error:
         return f"{hint}<p class='problem'>{clean(error)}</p>"
 
@@ -79,56 +80,56 @@ def version_of(session: Session, query: Query) -> str:
     return ".".join(parts)
 
 
-def ladder_and_verdict(session: Session, query: Query) -> tuple[Ladder | None, str]:
+def sites_and_verdict(session: Session, query: Query) -> tuple[SiteTable | None, str]:
     """What the left side shows, and the sentence above it."""
     if query.b is None:
         side = session.sides[query.a]
         with side.lock:
-            ladder = SingleLadder(side.run, query.step)
-            return ladder, _single_verdict(session, query, ladder)
+            site_table = RunSites(side.run, query.step)
+            return site_table, _single_verdict(session, query, site_table)
     report, comparison = session.report(query.a, query.b)
     sides = session.sides[query.a], session.sides[query.b]
     if report is None:
         return None, _pending(session, query, comparison)
-    ladder = session.cached(
-        ("ladder", query.a, query.b, query.step, id(report)), lambda: ComparedLadder(report, sides, query.step)
+    site_table = session.cached(
+        ("sites", query.a, query.b, query.step, id(report)), lambda: ComparedSites(report, sides, query.step)
     )
-    return ladder, _verdict(session, query, report, comparison)
+    return site_table, _verdict(session, query, report, comparison)
 
 
-def ladder_part(ladder: Ladder, query: Query) -> str:
-    """The ladder, or its head where it is long; the script loads the rest as it comes into view."""
-    axis = axis_of(ladder)
-
-    def site_link(site: str) -> str:
-        return link("/", {**query.moment(), "site": site})
-
-    if len(ladder) <= WHOLE:
-        return ladder_html(ladder.entries(), columns=ladder.columns, link=site_link, selected=query.site, axis=axis)
-    html = ladder_html(ladder.entries(0, PART), columns=ladder.columns, link=site_link, fold=False, axis=axis)
-    first = ladder.first
-    return f"<div class='long' data-total='{len(ladder)}' data-part='{PART}' data-place='{first}'>{html}</div>"
+def sites_part(site_table: SiteTable, query: Query) -> str:
+    """The site table, or its head where it is long; the script loads the rest as it comes into view."""
+    draw = _drawing(site_table, query)
+    if len(site_table) <= WHOLE:
+        return site_table_html(site_table.entries(), draw)
+    html = site_table_html(site_table.entries(0, PART), draw, fold=False)
+    first = site_table.first
+    return f"<div class='long' data-total='{len(site_table)}' data-part='{PART}' data-place='{first}'>{html}</div>"
 
 
-def rows_part(ladder: Ladder, query: Query, start: int, count: int, places: Sequence[int] | None = None) -> str:
-    """Rows of a long ladder; of those at `places` where a filter is on."""
-    draw = Drawing(
-        axis=axis_of(ladder),
-        plain=ladder.columns is not None,
+def rows_part(site_table: SiteTable, query: Query, start: int, count: int, places: Sequence[int] | None = None) -> str:
+    """Rows of a long site table; of those at `places` where a filter is on."""
+    draw = _drawing(site_table, query)
+    if places is None:
+        return "".join(draw.row(entry) for entry in site_table.entries(start, start + count))
+    wanted = places[start : start + count]
+    return "".join(draw.row(entry) for place in wanted for entry in site_table.entries(place, place + 1))
+
+
+def _drawing(site_table: SiteTable, query: Query) -> Drawing:
+    return Drawing(
+        columns=site_table.columns,
         link=lambda site: link("/", {**query.moment(), "site": site}),
         selected=query.site,
+        axis=axis_of(site_table),
     )
-    if places is None:
-        return "".join(draw.row(entry) for entry in ladder.entries(start, start + count))
-    wanted = places[start : start + count]
-    return "".join(draw.row(entry) for place in wanted for entry in ladder.entries(place, place + 1))
 
 
-def axis_of(ladder: Ladder) -> Axis:
-    """One axis for all parts of a ladder."""
-    if isinstance(ladder, SingleLadder):
+def axis_of(site_table: SiteTable) -> Axis:
+    """One axis for all parts of a site table."""
+    if isinstance(site_table, RunSites):
         return Axis.of(())
-    rows = ladder.report.rows
+    rows = site_table.report.rows
     values = [np.fromiter(column(rows, name), np.float64, len(rows)) for name in ("error", "floor")]
     every = np.concatenate(values)
     every = every[np.isfinite(every) & (every > 0)]
@@ -212,24 +213,24 @@ def _pending(session: Session, query: Query, comparison: Comparison) -> str:
 
 
 def _progress(session: Session, query: Query, comparison: Comparison) -> str:
-    told = text("view.comparing", **_names(session, query), done=comparison.done, total=comparison.total or "?")
+    message = text("view.comparing", **_names(session, query), done=comparison.done, total=comparison.total or "?")
     value = f" value='{comparison.done}' max='{comparison.total}'" if comparison.total else ""
-    return f"<p class='progress'><progress{value} aria-label='{told}'></progress> <span>{told}</span></p>"
+    return f"<p class='progress'><progress{value} aria-label='{message}'></progress> <span>{message}</span></p>"
 
 
-def _single_verdict(session: Session, query: Query, ladder: SingleLadder) -> str:
+def _single_verdict(session: Session, query: Query, site_table: RunSites) -> str:
     side = session.sides[query.a]
     run = side.run
-    told = text("view.single", name=side.name, sites=len(run.sites), records=run.count, steps=len(ladder.steps))
-    parts = [f"<h1>{told}</h1>"]
-    first = ladder.first
+    message = text("view.single", name=side.name, sites=len(run.sites), records=run.count, steps=len(site_table.steps))
+    parts = [f"<h1>{message}</h1>"]
+    first = site_table.first
     state = "none"
     if first >= 0:
-        (entry,) = ladder.entries(first, first + 1)
+        (entry,) = site_table.entries(first, first + 1)
         state = "nonfinite"
-        parts.append(f"<p class='problem'>{text('view.single_bad', site=entry.site, step=ladder.step)}</p>")
-    elif len(ladder):
-        parts.append(f"<p>{text('view.single_good', step=ladder.step)}</p>")
+        parts.append(f"<p class='problem'>{text('view.single_bad', site=entry.site, step=site_table.step)}</p>")
+    elif len(site_table):
+        parts.append(f"<p>{text('view.single_good', step=site_table.step)}</p>")
     else:
         parts.append(f"<p class='problem'>{text('view.empty_run')}</p>")
     parts += alive(_shown(session, query))

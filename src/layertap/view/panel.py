@@ -36,7 +36,7 @@ def site_panel(session: Session, query: Query) -> str:
     if one.row is not None:
         other = one.row.candidate_site
         if other != one.row.site:
-            parts.append(f"<p>{text('view.paired', site=other, rung=one.row.rung)}</p>")
+            parts.append(f"<p>{text('view.paired', site=other, way=one.row.rung)}</p>")
         parts.append(f"<p class='why {one.row.verdict}'>{text('result.' + one.row.verdict)}: {clean(one.row.why)}</p>")
     elif query.b is not None:
         parts.append(f"<p class='why inconclusive'>{text('view.one_side', side='A' if one.a else 'B')}</p>")
@@ -52,10 +52,10 @@ def site_panel(session: Session, query: Query) -> str:
 def _maps(one: Chosen, query: Query) -> list[str]:
     names = one.maps()
     if not names:
-        told = list(dict.fromkeys(side.why for _, side in one.sides() if side.why))
+        reasons = list(dict.fromkeys(side.why for _, side in one.sides() if side.why))
         if len([side for _, side in one.sides() if side.values is not None]) == 2:
-            told.append(tr("view.shapes_differ"))
-        return [f"<p class='soft'>{clean(why)}</p>" for why in told]
+            reasons.append(tr("view.shapes_differ"))
+        return [f"<p class='soft'>{clean(why)}</p>" for why in reasons]
     plane = one.plane
     parts = [f"<h3>{text('view.maps')}</h3>", _choices(one)]
     ask = {**query.moment(), "site": query.site, "step": one.step, "index": query.given.get("index", "")}
@@ -141,9 +141,9 @@ def _difference(one: Chosen) -> list[str]:
         return []
     about = "≈ " if one.row.estimated else ""
     rows = [
-        (tr("ladder.error"), about + number(one.row.error, 4)),
-        (tr("ladder.floor"), f"{number(one.row.floor, 4)} ({one.row.floor_kind})"),
-        (tr("ladder.ratio"), number(one.row.ratio, 4)),
+        (tr("site_table.error"), about + number(one.row.error, 4)),
+        (tr("site_table.floor"), f"{number(one.row.floor, 4)} ({one.row.floor_kind})"),
+        (tr("site_table.ratio"), number(one.row.ratio, 4)),
     ]
     found = one.row.difference
     if found is not None:

@@ -7,7 +7,7 @@ from typing import Any
 from layertap.errors import BadArgument
 from layertap.messages import tr
 from layertap.report.html import body as body_html
-from layertap.report.values import jsonable
+from layertap.result import jsonable
 from layertap.view.html import clean, document, link, text
 from layertap.view.page import keys, top
 from layertap.view.query import Query

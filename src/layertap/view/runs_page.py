@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from layertap.files import format_bytes
 from layertap.messages import tr
 from layertap.report.receipt import receipt_text
-from layertap.report.values import number, size
+from layertap.report.values import number
 from layertap.site import Receipt
 from layertap.view.html import clean, document, link, table, text, verdict_section
 from layertap.view.page import alive, keys, top
@@ -56,7 +57,7 @@ def _run(side: Side) -> str:
             (tr("view.fact_steps"), _span(steps)),
         ]
         if receipt is not None:
-            rows.append((tr("view.fact_kept"), size(receipt.bytes)))
+            rows.append((tr("view.fact_kept"), format_bytes(receipt.bytes)))
             share = receipt.overhead / receipt.seconds if receipt.seconds else 0.0
             rows.append((tr("view.fact_seconds"), f"{number(receipt.seconds, 3)} s"))
             rows.append((tr("view.fact_overhead"), f"{number(receipt.overhead, 3)} s ({share:.0%})"))

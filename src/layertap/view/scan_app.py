@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from layertap.errors import BadArgument, LayertapError
 from layertap.messages import printable, tr
-from layertap.report.values import jsonable
+from layertap.result import jsonable
 from layertap.view.query import Query
 from layertap.view.scan_page import MEASURES, limit_of, plane_of, scan_dict, scan_page
 from layertap.view.sides import Session

@@ -7,6 +7,7 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from layertap.errors import BadArgument, MissingExtra
@@ -17,17 +18,19 @@ PORT = 7717
 _TRIED = 20
 
 
-def run(
-    runs: Sequence[str],
-    *,
-    floors: Sequence[str],
-    mapping: str | None,
-    tokenizer: str | None,
-    port: int | None,
-    browser: bool,
-    scanner: Any,
-    told: Callable[[str], object],
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What one viewer shows: the options of `serve` about runs and models."""
+
+    runs: Sequence[str]
+    floors: Sequence[str]
+    mapping: str | None
+    tokenizer: str | None
+    scanner: Any
+
+
+def run(shown: Shown, *, port: int | None, browser: bool, started: Callable[[str], object]) -> None:
+    """Serves until Ctrl-C; `started` is called with the address."""
     try:
         import starlette  # noqa: F401
         import uvicorn
@@ -36,10 +39,11 @@ def run(
     from layertap.view.app import make_app
     from layertap.view.sides import Session
 
-    if not runs and scanner is None:
+    scanner = shown.scanner
+    if not shown.runs and scanner is None:
         raise BadArgument(tr("view.nothing"))
     with listening(port) as sock:
-        session = Session(runs, floors=floors, mapping=mapping, tokenizer=tokenizer)
+        session = Session(shown.runs, floors=shown.floors, mapping=shown.mapping, tokenizer=shown.tokenizer)
         token = secrets.token_urlsafe(24) if scanner is not None else ""
         address = f"http://127.0.0.1:{sock.getsockname()[1]}/"
         if scanner is not None:
@@ -54,7 +58,7 @@ def run(
             ws="none",
             timeout_graceful_shutdown=1,
         )
-        told(address)
+        started(address)
         if browser:
             threading.Timer(0.3, webbrowser.open, [address]).start()
         try:

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from layertap.errors import SiteNotFound
 from layertap.messages import tr
-from layertap.view.ladders import ComparedLadder
-from layertap.view.page import ladder_and_verdict
+from layertap.view.page import sites_and_verdict
 from layertap.view.query import Query
 from layertap.view.sides import Session
+from layertap.view.site_tables import ComparedSites
 from layertap.view.tensors import Array, Kept, Plane, flat_place, kept, largest, minus, step_records
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def chosen(session: Session, query: Query) -> Chosen:
         with side.lock:
             step = _step(side.run.index, query)
         return Chosen(query, step, kept(side, query.site, step), None, None)
-    ladder, _ = ladder_and_verdict(session, query)
-    row = ladder.row(query.site) if isinstance(ladder, ComparedLadder) else None
+    site_table, _ = sites_and_verdict(session, query)
+    row = site_table.row(query.site) if isinstance(site_table, ComparedSites) else None
     names = (query.site, query.site) if row is None else (str(row.site), str(row.candidate_site))
-    step = row.step if row is not None else (ladder.step if ladder is not None else query.step)
+    step = row.step if row is not None else (site_table.step if site_table is not None else query.step)
     found = [_maybe(session, number, name, step) for number, name in zip((query.a, query.b), names, strict=True)]
     if found == [None, None]:
         raise SiteNotFound(tr("view.no_site", site=query.site))

@@ -1,4 +1,4 @@
-"""The token strip above a ladder: each token of the input, coloured by how much less likely B finds the next one."""
+"""The tokens of the input above a site table, each coloured by how much less likely B finds the next one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from layertap.messages import tr
 from layertap.report.values import number
 from layertap.view.html import clean, link, text
-from layertap.view.ladders import ComparedLadder, Ladder
 from layertap.view.query import Query
 from layertap.view.sides import Session
+from layertap.view.site_tables import ComparedSites, SiteTable
 from layertap.view.tokens import Strip, errors_of, strip_of
 
 SHOWN = 400
@@ -21,31 +21,31 @@ LEVELS = (0.02, 0.1, 0.5, 2.0)
 """From these changes of a log probability on a token is coloured, each darker than the one before."""
 
 
-def coloured(session: Session, query: Query, ladder: Ladder) -> Ladder:
-    """The ladder by the error of the chosen token alone, where one is chosen."""
-    if query.token is None or not isinstance(ladder, ComparedLadder):
-        return ladder
-    strip = strip_of(session, query, ladder)
+def coloured(session: Session, query: Query, site_table: SiteTable) -> SiteTable:
+    """The site table by the error of the chosen token alone, where one is chosen."""
+    if query.token is None or not isinstance(site_table, ComparedSites):
+        return site_table
+    strip = strip_of(session, query, site_table)
     if strip is None or not 0 <= query.token < strip.ids.size:
-        return ladder
-    errors = errors_of(session, query, ladder, strip)
+        return site_table
+    errors = errors_of(session, query, site_table, strip)
     if not errors.by_row:
-        return ladder
+        return site_table
     place = query.token
-    return ladder.at_token({row: float(found[place]) for row, found in errors.by_row.items()})
+    return site_table.at_token({row: float(found[place]) for row, found in errors.by_row.items()})
 
 
-def strip_part(session: Session, query: Query, ladder: Ladder | None) -> str:
+def strip_part(session: Session, query: Query, site_table: SiteTable | None) -> str:
     """The strip, or nothing where the input contains no token ids."""
-    strip = None if ladder is None else strip_of(session, query, ladder)
-    if strip is None or ladder is None:
+    strip = None if site_table is None else strip_of(session, query, site_table)
+    if strip is None or site_table is None:
         return ""
-    told = [clean(strip.why)] if strip.why else []
+    notes = [clean(strip.why)] if strip.why else []
     if strip.a is not None:
-        told.append(text("view.strip_pair" if strip.b is not None else "view.strip_one", site=strip.site))
+        notes.append(text("view.strip_pair" if strip.b is not None else "view.strip_one", site=strip.site))
     if query.token is not None and 0 <= query.token < strip.ids.size:
-        told.append(_chosen(session, query, ladder, strip))
-    lines = "".join(f"<p class='soft'>{line}</p>" for line in told)
+        notes.append(_chosen(session, query, site_table, strip))
+    lines = "".join(f"<p class='soft'>{line}</p>" for line in notes)
     label = text("view.tokens")
     tokens = _tokens(query, strip) if strip.ids.size else ""
     return f"<section id='tokens' aria-label='{label}'>{tokens}{lines}</section>"
@@ -102,11 +102,11 @@ def _level(strip: Strip, place: int) -> int | str:
     return steps if change < 0 else -steps
 
 
-def _chosen(session: Session, query: Query, ladder: Ladder, strip: Strip) -> str:
+def _chosen(session: Session, query: Query, site_table: SiteTable, strip: Strip) -> str:
     assert query.token is not None
     place = query.token % strip.ids.shape[1]
     back = link("/", {**query.moment(), "site": query.site, "t": None})
-    found = errors_of(session, query, ladder, strip) if isinstance(ladder, ComparedLadder) else None
+    found = errors_of(session, query, site_table, strip) if isinstance(site_table, ComparedSites) else None
     parts = []
     if found is not None and found.by_row:
         parts.append(text("view.by_token", token=place))
@@ -116,18 +116,18 @@ def _chosen(session: Session, query: Query, ladder: Ladder, strip: Strip) -> str
     return " ".join(parts)
 
 
-def strip_dict(session: Session, query: Query, ladder: Ladder) -> dict[str, Any]:
+def strip_dict(session: Session, query: Query, site_table: SiteTable) -> dict[str, Any]:
     """The JSON form; with `t` the error of that token at every site too."""
-    strip = strip_of(session, query, ladder)
+    strip = strip_of(session, query, site_table)
     if strip is None:
         return {"ids": [], "why": tr("view.no_ids")}
     found: dict[str, Any] = {"ids": strip.ids.tolist(), "texts": list(strip.texts), "site": strip.site}
     for name, values in (("a", strip.a), ("b", strip.b), ("delta", strip.delta)):
         found[name] = None if values is None else values.tolist()
     found["why"] = strip.why
-    if query.token is not None and isinstance(ladder, ComparedLadder) and 0 <= query.token < strip.ids.size:
-        errors = errors_of(session, query, ladder, strip)
-        rows = ladder.report.rows
+    if query.token is not None and isinstance(site_table, ComparedSites) and 0 <= query.token < strip.ids.size:
+        errors = errors_of(session, query, site_table, strip)
+        rows = site_table.report.rows
         found["token"] = query.token
         found["errors"] = [
             {"site": str(rows[row].site), "error": float(one[query.token])} for row, one in errors.by_row.items()

@@ -18,9 +18,9 @@ from layertap.errors import LayertapError, SiteNotFound
 from layertap.messages import tr
 from layertap.site import Record
 from layertap.store.dtype import to_numpy
-from layertap.view.ladders import ComparedLadder, Ladder
 from layertap.view.query import Query
 from layertap.view.sides import Session, Side
+from layertap.view.site_tables import ComparedSites, SiteTable
 
 Numbers = npt.NDArray[np.float64]
 
@@ -54,30 +54,30 @@ class Strip:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenErrors:
-    """The error of each token at each row of a ladder; rows without a token axis are left out."""
+    """The error of each token at each row of a site table; rows without a token axis are left out."""
 
     by_row: dict[int, Numbers] = field(default_factory=dict)
     why: str = ""
 
 
-def strip_of(session: Session, query: Query, ladder: Ladder) -> Strip | None:
+def strip_of(session: Session, query: Query, site_table: SiteTable) -> Strip | None:
     """The strip of what a page shows; None where the input contains no token ids."""
     numbers = tuple(number for number in (query.a, query.b) if number is not None)
-    key = ("strip", *numbers, ladder.step, id(ladder.report) if isinstance(ladder, ComparedLadder) else 0)
-    found: Strip | None = session.cached(key, lambda: _strip(session, query, ladder))
+    key = ("strip", *numbers, site_table.step, id(site_table.report) if isinstance(site_table, ComparedSites) else 0)
+    found: Strip | None = session.cached(key, lambda: _strip(session, query, site_table))
     return found
 
 
-def errors_of(session: Session, query: Query, ladder: ComparedLadder, strip: Strip) -> TokenErrors:
+def errors_of(session: Session, query: Query, site_table: ComparedSites, strip: Strip) -> TokenErrors:
     """What each token's own error is at each site, worked out once for all tokens."""
-    key = ("token errors", query.a, query.b, ladder.step, id(ladder.report))
-    found: TokenErrors = session.cached(key, lambda: _errors(session, query, ladder, strip))
+    key = ("token errors", query.a, query.b, site_table.step, id(site_table.report))
+    found: TokenErrors = session.cached(key, lambda: _errors(session, query, site_table, strip))
     return found
 
 
-def _strip(session: Session, query: Query, ladder: Ladder) -> Strip | None:
+def _strip(session: Session, query: Query, site_table: SiteTable) -> Strip | None:
     side = session.sides[query.a]
-    record = _ids_record(side, ladder.step)
+    record = _ids_record(side, site_table.step)
     if record is None:
         return None
     if record.kept != "tensor":
@@ -90,10 +90,10 @@ def _strip(session: Session, query: Query, ladder: Ladder) -> Strip | None:
     if ids.shape[1] < 2:
         return Strip(ids=ids, texts=texts, why=tr("view.tokens_alone"))
     if query.b is not None:
-        other = _ids_record(session.sides[query.b], ladder.step)
+        other = _ids_record(session.sides[query.b], site_table.step)
         if other is None or other.fingerprint != record.fingerprint or other.shape != record.shape:
             return Strip(ids=ids, texts=texts, why=tr("view.tokens_differ"))
-    head = _logits_record(side, ladder.step, ids)
+    head = _logits_record(side, site_table.step, ids)
     if head is None:
         return Strip(ids=ids, texts=texts, why=tr("view.no_logits"))
     if head.kept != "tensor":
@@ -102,10 +102,10 @@ def _strip(session: Session, query: Query, ladder: Ladder) -> Strip | None:
         a = _log_chances(_values(side, head), ids)
         b = None
         if query.b is not None:
-            row = ladder.row(str(head.site)) if isinstance(ladder, ComparedLadder) else None
+            row = site_table.row(str(head.site)) if isinstance(site_table, ComparedSites) else None
             name = str(head.site if row is None else row.candidate_site)
             other_side = session.sides[query.b]
-            logits = _values(other_side, _record(other_side, name, ladder.step))
+            logits = _values(other_side, _record(other_side, name, site_table.step))
             if logits.shape != head.shape:
                 return Strip(ids=ids, texts=texts, why=tr("view.logits_differ", site=head.site))
             b = _log_chances(logits, ids)
@@ -114,13 +114,13 @@ def _strip(session: Session, query: Query, ladder: Ladder) -> Strip | None:
     return Strip(ids=ids, texts=texts, site=str(head.site), a=a, b=b)
 
 
-def _errors(session: Session, query: Query, ladder: ComparedLadder, strip: Strip) -> TokenErrors:
+def _errors(session: Session, query: Query, site_table: ComparedSites, strip: Strip) -> TokenErrors:
     assert query.b is not None
     sides = session.sides[query.a], session.sides[query.b]
     found: dict[int, Numbers] = {}
     read = 0
-    for place in ladder.row_numbers():
-        row = ladder.report.rows[place]
+    for place in site_table.row_numbers():
+        row = site_table.report.rows[place]
         try:
             pair = [
                 _record(side, str(name), row.step)

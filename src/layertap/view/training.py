@@ -115,11 +115,11 @@ def _apart(sides: Sequence[Side]) -> list[Block]:
 
 def _trigger(side: Side, report: TriggerReport) -> str:
     site = report.birth.site if report.birth is not None else report.site
-    told = block_html(Verbatim(text=str(report)))
+    shown = block_html(Verbatim(text=str(report)))
     if site not in side.run:
-        return told
+        return shown
     where = link("/", {"a": side.number, "b": "none", "site": site, "step": report.step})
-    return f"{told}<p><a href='{clean(where)}'>{text('view.open_site', site=site, step=report.step)}</a></p>"
+    return f"{shown}<p><a href='{clean(where)}'>{text('view.open_site', site=site, step=report.step)}</a></p>"
 
 
 def _blocks(blocks: Sequence[Block], query: Query, second: int | None, first: int | None = None) -> str:
@@ -141,8 +141,8 @@ def _grid(chart: Chart, pair: dict[str, Any]) -> str:
     frame = Frame.of(chart.spec, sites)
     plot = [frame.left, frame.top, frame.width, frame.height, frame.outer_width, frame.outer_height]
     data = {"steps": steps, "sites": sites, "plot": plot, **pair}
-    told = clean(json.dumps(data, separators=(",", ":")))
+    shown = clean(json.dumps(data, separators=(",", ":")))
     return (
-        f"<figure class='grid' data-grid='{told}'>{svg(chart.spec)}"
+        f"<figure class='grid' data-grid='{shown}'>{svg(chart.spec)}"
         f"<figcaption>{clean(chart.caption)} · {text('view.grid_click')}</figcaption></figure>"
     )

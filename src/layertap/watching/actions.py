@@ -61,10 +61,10 @@ def _begin(work: Callable[[], None]) -> None:
 
 
 def _command(command: str, text: str, report: TriggerReport, run: Path | None) -> None:
-    told = {"LAYERTAP_RULE": report.rule, "LAYERTAP_STEP": str(report.step), "LAYERTAP_RUN": str(run or "")}
+    variables = {"LAYERTAP_RULE": report.rule, "LAYERTAP_STEP": str(report.step), "LAYERTAP_RUN": str(run or "")}
     environment = {name: value for name, value in os.environ.items() if name != "LAYERTAP_WATCH"}
     done = subprocess.run(
-        shlex.split(command), input=text, text=True, env={**environment, **told}, timeout=LONGEST, check=False
+        shlex.split(command), input=text, text=True, env={**environment, **variables}, timeout=LONGEST, check=False
     )
     if done.returncode:
         log.error(tr("watch.log_command"), command.strip(), report.rule, done.returncode)

@@ -6,15 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from layertap.capture.keep import parse_level
 from layertap.capture.schedule import Schedule, parse_schedule
 from layertap.capture.sink import POLICIES
-from layertap.errors import BadArgument, MissingExtra
-from layertap.files import parse_bytes, parse_json, read_text, reading, reason
+from layertap.errors import BadArgument
+from layertap.files import parse_bytes, parse_json, parse_toml, read_text, reading, reason
 from layertap.messages import tr
 from layertap.site import ROLES
 from layertap.watching.actions import check_action
@@ -207,18 +206,9 @@ def file_options(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadArgument(tr("watch.config_unreadable", path=path, reason=reason(error))) from None
     with reading(f"watch: {path}", tr("watch.not_config"), BadArgument):
-        data = parse_json(text) if path.suffix == ".json" else _toml().loads(text)
+        data = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     if isinstance(data, dict) and isinstance(data.get("watch"), dict):
         data = data["watch"]
     if not isinstance(data, dict):
         raise BadArgument(tr("watch.table", path=path))
     return data
-
-
-def _toml() -> Any:
-    for name in ("tomllib", "tomli"):
-        try:
-            return import_module(name)
-        except ImportError:
-            continue
-    raise MissingExtra(tr("watch.needs_tomli"))

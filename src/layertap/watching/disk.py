@@ -54,8 +54,8 @@ class DiskBudget:
         """What the receipt reports of it."""
         if not self.thinned:
             return []
-        told = tr("watch.thinned", thinned=self.thinned, through=self.through)
-        return [told]
+        note = tr("watch.thinned", thinned=self.thinned, through=self.through)
+        return [note]
 
     def _thin(self, folder: Path, writer: RunWriter) -> bool:
         by_shard = {stem: self._steps_of(folder, stem) for stem in shards_of(folder, self._rank)}

@@ -74,8 +74,8 @@ def _wrap_exits() -> None:
 
         @functools.wraps(original)
         def wrapper(*args: Any, name: str = name, original: Any = original) -> Any:
-            told = ", ".join(map(repr, args)) if name == "_exit" else ""
-            _save(ENDED_WELL if name == "_exit" and args == (0,) else f"os.{name}({told})")
+            shown = ", ".join(map(repr, args)) if name == "_exit" else ""
+            _save(ENDED_WELL if name == "_exit" and args == (0,) else f"os.{name}({shown})")
             return original(*args)
 
         _originals[name] = (wrapper, original)

@@ -133,8 +133,8 @@ class RunFolder:
 
 def signature(model: nn.Module) -> str:
     """Distinguishes models by the names, shapes and dtypes of their parameters."""
-    told = [f"{name} {list(p.shape)} {p.dtype}" for name, p in model.named_parameters()]
-    return hashlib.sha256("\n".join([type(model).__name__, *told]).encode()).hexdigest()[:16]
+    lines = [f"{name} {list(p.shape)} {p.dtype}" for name, p in model.named_parameters()]
+    return hashlib.sha256("\n".join([type(model).__name__, *lines]).encode()).hexdigest()[:16]
 
 
 def check_writable(path: Path) -> None:

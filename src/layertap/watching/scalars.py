@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from layertap.messages import tr
-from layertap.result import Note
+from layertap.result import Note, jsonable
 from layertap.site import Record
-from layertap.store.runfile import plain
 from layertap.watching.trigger import Step, gradient_norm
 from layertap.watching.trigger_report import loss_of
 
@@ -82,7 +81,7 @@ class Scalars:
             self._written = now
             if self._file is None:
                 self._file = open(self.folder / FILE, "a", encoding="utf-8")  # noqa: SIM115 - as long as the training
-            self._file.write(json.dumps({"time": round(time.time(), 3), **plain(scalars)}, allow_nan=False) + "\n")
+            self._file.write(json.dumps({"time": round(time.time(), 3), **jsonable(scalars)}, allow_nan=False) + "\n")
             self._file.flush()
         if self._progress and now - self._said >= self._progress:
             self._said = now

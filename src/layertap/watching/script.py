@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from layertap.errors import BadArgument, LayertapError
 from layertap.messages import tr
-from layertap.store.runfile import plain
+from layertap.result import jsonable
 from layertap.watching.signals import run_forwarding
 
 if TYPE_CHECKING:
@@ -74,16 +74,16 @@ def run(command: Sequence[str], options: dict[str, Any]) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="layertap-watch-") as notes:
         inject = str(Path(__file__).with_name("inject"))
         paths = [inject, *filter(None, [os.environ.get("PYTHONPATH")])]
-        given = {CONFIG: json.dumps(plain(options)), NOTES: notes, "PYTHONPATH": os.pathsep.join(paths)}
+        given = {CONFIG: json.dumps(jsonable(options)), NOTES: notes, "PYTHONPATH": os.pathsep.join(paths)}
         try:
             code = run_forwarding(command, {**os.environ, **given})
         except OSError as error:
             raise BadArgument(tr("watch.cannot_run", command=command[0], strerror=error.strerror or error)) from None
-        told = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(notes).glob("*.json"))]
+        entries = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(notes).glob("*.json"))]
     return Outcome(
         code=code if code >= 0 else 128 - code,
-        watched=[WatchedRun(**item) for item in told if "run" in item],
-        problems=[str(item["problem"]) for item in told if "problem" in item],
+        watched=[WatchedRun(**item) for item in entries if "run" in item],
+        problems=[str(item["problem"]) for item in entries if "problem" in item],
     )
 
 
@@ -233,7 +233,7 @@ class Scout:
             self._watches.remove(watch)
 
     def _tell(self, watch: Watch, *, closed: bool = False) -> None:
-        told = {
+        entries = {
             "run": str(watch.path),
             "model": type(watch.model).__name__,
             "pid": os.getpid(),
@@ -243,10 +243,10 @@ class Scout:
             "fired": len(watch.receipt.fired) if closed else 0,
             "triggers": [str(report) for report in watch.reports] if closed else [],
         }
-        self._write(f"{os.getpid()}-{watch.path.name}", told)
+        self._write(f"{os.getpid()}-{watch.path.name}", entries)
 
     @staticmethod
-    def _write(name: str, told: dict[str, Any]) -> None:
+    def _write(name: str, entries: dict[str, Any]) -> None:
         folder = Path(os.environ.get(NOTES, ""))
         with contextlib.suppress(OSError):  # whoever asked is gone; the run is on disk all the same
-            (folder / f"{name}.json").write_text(json.dumps(told), encoding="utf-8")
+            (folder / f"{name}.json").write_text(json.dumps(entries), encoding="utf-8")

@@ -243,11 +243,11 @@ class Training:
             actions=config.actions,
         )
         self.recorder.after(change)
-        told = ", ".join(f"{name} = {value!r}" for name, value in changes.items()) or "nothing"
+        text = ", ".join(f"{name} = {value!r}" for name, value in changes.items()) or "nothing"
         ignored = sorted(set(options) - {*CHANGEABLE, *COMMANDS})
         if ignored:
-            told += tr("watch.ignored", ignored=", ".join(ignored))
-        self.recorder.tell(tr("watch.changed", step_number=self.recorder.step_number, told=told))
+            text += tr("watch.ignored", ignored=", ".join(ignored))
+        self.recorder.tell(tr("watch.changed", step_number=self.recorder.step_number, changes=text))
         self.recorder.at()
         if options.get("dump"):
             self.fire("asked", str(options["dump"]))

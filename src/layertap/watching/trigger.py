@@ -46,14 +46,14 @@ class Triggers:
 
     @property
     def text(self) -> str:
-        told = []
+        conditions = []
         if self.nonfinite:
-            told.append(Note("trigger.nonfinite"))
+            conditions.append(Note("trigger.nonfinite"))
         if self.loss_spike:
-            told.append(Note("trigger.loss_spike", loss_spike=self.loss_spike))
+            conditions.append(Note("trigger.loss_spike", loss_spike=self.loss_spike))
         if self.grad_norm:
-            told.append(Note("trigger.grad_norm", grad_norm=self.grad_norm))
-        return "; ".join(told) or "none"
+            conditions.append(Note("trigger.grad_norm", grad_norm=self.grad_norm))
+        return "; ".join(conditions) or "none"
 
 
 _DEFAULTS = {"nonfinite": 1.0, "loss_spike": 10.0, "grad_norm": 10.0}

@@ -12,9 +12,8 @@ from layertap.durable import replacing
 from layertap.errors import BadArgument, CorruptRun
 from layertap.files import parse_json, read_bytes
 from layertap.messages import printable, tr
-from layertap.result import Note, rebuild
+from layertap.result import Note, jsonable, rebuild
 from layertap.site import Record
-from layertap.store.runfile import plain
 from layertap.watching.trigger import LOSS, STATE, UPDATE, nonfinite_text
 
 
@@ -76,7 +75,7 @@ class TriggerReport:
         return printable("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
-        return dict(plain(asdict(self)))
+        return dict(jsonable(asdict(self)))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TriggerReport:

@@ -98,15 +98,15 @@ class RingWriter:
     @property
     def notes(self) -> list[str]:
         """What the receipt reports of it."""
-        told: list[str] = []
+        notes: list[str] = []
         if self.reports:
             fired = [Note("trigger.rule_at", rule=report.rule, step=report.step) for report in self.reports]
-            told.append(Note("trigger.fired", fired=", ".join(fired)))
+            notes.append(Note("trigger.fired", fired=", ".join(fired)))
         if self.silenced:
-            told.append(Note("trigger.silenced", silenced=self.silenced, most=self._triggers.most))
+            notes.append(Note("trigger.silenced", silenced=self.silenced, most=self._triggers.most))
         if self.stripped:
-            told.append(Note("trigger.stripped", stripped=self.stripped))
-        return told
+            notes.append(Note("trigger.stripped", stripped=self.stripped))
+        return notes
 
     @property
     def records(self) -> int:

@@ -18,12 +18,13 @@ from layertap.engine import EngineChoice, open_engine
 from layertap.measure import measure
 from layertap.result import Note
 from layertap.select.collapse import collapse
+from layertap.site import natural_key
 from layertap.weights.classes import class_notes, fresh_buffer
 from layertap.weights.consistency import inconsistent
 from layertap.weights.describe import head_sizes, rope_order, short, shown, tied_names
 from layertap.weights.differences import Differences, differences
 from layertap.weights.entries import Entry
-from layertap.weights.hints import ignored, natural
+from layertap.weights.hints import ignored
 from layertap.weights.layout import partial_shards, refines, straight_squares
 from layertap.weights.measuring import Measuring
 from layertap.weights.parametrized import computed_weights
@@ -225,7 +226,7 @@ class _Auditing:
         if entry.parameter and entry.readable and not self.sound[name] and relation.status != "nonfinite":
             relation = Relation("nonfinite", relation.others, relation.rule, self._nonfinite(entry, relation))
         in_order = relation.rule in ("concatenated", "interleaved", "stacked")
-        others = list(relation.others) if in_order else sorted(relation.others, key=natural)
+        others = list(relation.others) if in_order else sorted(relation.others, key=natural_key)
         return AuditRow(
             name=name,
             other=shown(tuple(others)),
@@ -255,17 +256,17 @@ class _Auditing:
 
     def _unexpected(self, name: str) -> AuditRow:
         entry = self.other.entries[name]
-        told = "audit.does_without" if ignored(self.model.model, name) else "audit.unused"
+        remark = "audit.does_without" if ignored(self.model.model, name) else "audit.unused"
         # A buffer that its own side computes is in no checkpoint, and a model of another kind does without it.
-        told = told if entry.persistent else "audit.not_saved"
+        remark = remark if entry.persistent else "audit.not_saved"
         return AuditRow(
             name="",
             other=name,
             status="unexpected",
-            detail=Note(told),
+            detail=Note(remark),
             shape=entry.shape,
             dtype=short(entry.dtype),
-            explained=told != "audit.unused",
+            explained=remark != "audit.unused",
         )
 
 
@@ -290,8 +291,8 @@ def _valued(sides: Sides, entry: Entry, source: Entry) -> Relation | None:
     if apart.through in ("bfloat16", "float16"):
         return Relation("cast", (source.name,), "cast", _through(entry, source, apart))
     if apart.through:
-        told = Note("audit.back_through", through=apart.through, error=apart.error)
-        return Relation("changed", (source.name,), "cast", told)
+        remark = Note("audit.back_through", through=apart.through, error=apart.error)
+        return Relation("changed", (source.name,), "cast", remark)
     if apart.cut:
         return Relation("cast", (source.name,), "cast", Note("audit.cut_off", **kinds, error=apart.error))
     return None

@@ -101,14 +101,14 @@ def _rope_layouts(model: Weights, other: Weights, found: Mapping[str, Relation])
         partner = found.get(_partner(name))
         sound = partner is not None and partner.status in ("exact", "cast", "converted")
         if partner is not None and sound and _form(partner) != _form(relation):
-            told = Note(
+            note = Note(
                 "audit.rope_apart", own=_relation_text(relation), theirs=_relation_text(partner), name=_partner(name)
             )
         elif one_class and relation.others == (name,) and not permutes_for_rope(model.model):
-            told = Note("audit.rope_one_class", first=relation.detail, model_type=str(own))
+            note = Note("audit.rope_one_class", first=relation.detail, model_type=str(own))
         else:
             continue
-        wrong[name] = replace(relation, status="changed", detail=told)
+        wrong[name] = replace(relation, status="changed", detail=note)
     return wrong
 
 

@@ -211,8 +211,8 @@ class _Doctor:
         self.lines.append(Note("doctor.and_more", first=shown, count=more) if more > 0 else shown)
         if len(built) == len(loud):
             paths = sorted({path for path in self.meant if any(_below(r.name, [path]) for r in built)})
-            told = {"built": type(self.candidate).__name__, "paths": ", ".join(collapse(paths))}
-            return self._answer("code", Note("doctor.class_lost", **told), site=built[0].name.rpartition(".")[0])
+            values = {"built": type(self.candidate).__name__, "paths": ", ".join(collapse(paths))}
+            return self._answer("code", Note("doctor.class_lost", **values), site=built[0].name.rpartition(".")[0])
         row = loud[0]
         sentence = Note("doctor.tensors" if more > -2 else "doctor.tensor", count=len(loud), row=_row(row))
         return self._answer("loading", sentence, site=(row.name or row.other).rpartition(".")[0])
@@ -225,9 +225,9 @@ class _Doctor:
         same = len(ours) == len(theirs) and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
         if kept:
             self.lines.append(Note("doctor.ran_all_the_same", count=len(kept), total=len(self.meant)))
-            told = {"paths": ", ".join(collapse(sorted(kept))), "built": type(self.modules).__name__}
+            values = {"paths": ", ".join(collapse(sorted(kept))), "built": type(self.modules).__name__}
             return self._answer(
-                "code", Note("doctor.placebo" if same else "doctor.not_skipped", **told), site=min(kept)
+                "code", Note("doctor.placebo" if same else "doctor.not_skipped", **values), site=min(kept)
             )
         if same and self.cut:
             self.lines.append(Note("doctor.no_effect"))
@@ -296,11 +296,11 @@ class _Doctor:
         code = "doctor.rest_at" if found else "doctor.rest"
         self.lines.append(Note(code, against=against, verdict=verdict, site=site))
         if found:
-            told = {"site": site, "against": against, "cause": finding.cause}
+            values = {"site": site, "against": against, "cause": finding.cause}
             evidence = next(iter(finding.evidence), "")
             code = "doctor.computes_else" if evidence else "doctor.computes_else_bare"
             answer: Answer = "loading" if finding.cause == "weights" else "code"
-            return self._answer(answer, Note(code, **told, evidence=evidence), site=finding.site)
+            return self._answer(answer, Note(code, **values, evidence=evidence), site=finding.site)
         if not steady:
             return self._answer("inconclusive", Note("doctor.unrepeatable", model=self._name(self.restless)))
         if finding.verdict == "inconclusive":
@@ -334,8 +334,8 @@ class _Doctor:
 
 
 def _row(row: AuditRow) -> Note:
-    told = {"name": row.name or row.other, "status": tr(f"audit.status_{row.status}"), "detail": row.detail}
-    return Note("doctor.row" if row.detail else "doctor.row_bare", **told)
+    values = {"name": row.name or row.other, "status": tr(f"audit.status_{row.status}"), "detail": row.detail}
+    return Note("doctor.row" if row.detail else "doctor.row_bare", **values)
 
 
 def _below(name: str, paths: Any) -> bool:

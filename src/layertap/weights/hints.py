@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from layertap.site import natural_key
 from layertap.weights.entries import Weights
 
 _PREFIXES = ("module.", "_orig_mod.", "model.", "transformer.", "base_model.model.", "language_model.", "state_dict.")
@@ -17,7 +18,7 @@ def suggested(model: Weights, other: Weights) -> dict[str, tuple[str, ...]]:
     """Model tensor → the tensors of the other side that its name suggests, in the order of their numbers."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     rename = _transformers(model.model)
-    for name in sorted(other.entries, key=natural):
+    for name in sorted(other.entries, key=natural_key):
         for guess in _guesses(name, rename):
             if guess in model.entries:
                 found[guess].append(name)
@@ -159,7 +160,3 @@ def out_of_order(names: Iterable[str]) -> str:
 def kind_of(name: str) -> str:
     """The name without its numbers: the same for all layers."""
     return _LAYER.sub("#", name)
-
-
-def natural(name: str) -> list[tuple[int, int | str]]:
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]

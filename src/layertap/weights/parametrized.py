@@ -81,5 +81,5 @@ def _proven(entry: Entry, value: torch.Tensor, names: tuple[str, ...], rule: str
         note = Note("audit.parametrized", name=names[0])
     kinds = Note("audit.kinds", source=short(value.dtype), own=short(entry.dtype))
     cast = value.dtype != entry.dtype
-    told = Note("audit.and_cast", first=note, second=kinds) if cast else note
-    return Relation("converted", names, rule, told, lossy=True)
+    changed = Note("audit.and_cast", first=note, second=kinds) if cast else note
+    return Relation("converted", names, rule, changed, lossy=True)

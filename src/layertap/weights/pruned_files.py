@@ -16,9 +16,9 @@ from layertap.errors import BadArgument, WeightsWrong
 from layertap.files import open_regular, parse_json, read_bytes, reading, reason
 from layertap.messages import tr
 from layertap.targets.hf import load_hf
-from layertap.weights.branches import call, confirm, default_inputs
+from layertap.weights.branches import confirm, default_inputs
 from layertap.weights.plan import Plan, read_plan
-from layertap.weights.pruning import Pruning, branches_for, outputs, remember, skips_of, without
+from layertap.weights.pruning import Pruning, branches_for, remember, same_outputs, skips_of, without
 from layertap.weights.skip import SkippedBranch, is_bypassed
 
 PLAN_FILE = "pruning.json"
@@ -64,7 +64,8 @@ def save_pruned(model: nn.Module | Pruning, folder: str | os.PathLike[str], *, i
     if own:
         save_file(own, path / BUFFERS)
     again = load_pruned(path, skeleton, inputs=given)
-    _compare(small, again, given, path)
+    if not same_outputs(small, again, given):
+        raise WeightsWrong(tr("pruning.loaded_differs", path=path))
     return path
 
 
@@ -144,16 +145,6 @@ def _pruned(full: nn.Module, plan: dict[str, str], inputs: Any) -> nn.Module:
     chosen = read_plan(plan, branches_for(full, plan))
     given = inputs if inputs is not None else default_inputs(full)
     return without(full, chosen, skips_of(full, chosen, confirm(full, list(chosen.branches), given)))
-
-
-def _compare(model: nn.Module, again: nn.Module, inputs: Any, path: Path) -> None:
-    mode = model.training
-    try:
-        one, two = outputs(call(model.eval(), inputs)), outputs(call(again.eval(), inputs))
-    finally:
-        model.train(mode)
-    if len(one) != len(two) or not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
-        raise WeightsWrong(tr("pruning.loaded_differs", path=path))
 
 
 def _write(path: Path, text: str) -> None:

@@ -76,7 +76,8 @@ def prune(model: nn.Module, plan: Any, *, how: Literal["bypass", "physical"] = "
         return handle
     small = without(model, chosen, skips)
     with Pruning(model, chosen, skips):
-        _same(model, small, given, chosen)
+        if not same_outputs(model, small, given):
+            raise WeightsWrong(tr("pruning.ways_differ", plan=str(chosen)))
     return small
 
 
@@ -174,16 +175,15 @@ def remember(model: nn.Module, plan: Plan) -> None:
         config.per_layer_config = layers
 
 
-def _same(full: nn.Module, small: nn.Module, inputs: Any, plan: Plan) -> None:
-    """Both ways of pruning must give the same bits."""
-    mode = full.training
+def same_outputs(model: nn.Module, other: nn.Module, inputs: Any) -> bool:
+    """Whether two models give the same bits in evaluation; both are left in the mode of the first."""
+    mode = model.training
     try:
-        one, two = outputs(call(full.eval(), inputs)), outputs(call(small.eval(), inputs))
+        one, two = outputs(call(model.eval(), inputs)), outputs(call(other.eval(), inputs))
     finally:
-        full.train(mode)
-        small.train(mode)
-    if len(one) != len(two) or not all(torch.equal(a, b) for a, b in zip(one, two, strict=True)):
-        raise WeightsWrong(tr("pruning.ways_differ", plan=str(plan)))
+        model.train(mode)
+        other.train(mode)
+    return len(one) == len(two) and all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
 def outputs(value: Any) -> list[torch.Tensor]:

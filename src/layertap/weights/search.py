@@ -176,8 +176,8 @@ class RelationSearch:
         kinds = Note("audit.kinds", source=short(sources[0].dtype), own=short(entry.dtype))
         if rule in ("same", "renamed"):
             return Relation("cast", owners, rule, kinds)
-        told = (Note("audit.and_cast", first=detail, second=kinds) if detail else kinds) if cast else detail
-        return Relation("converted", owners, rule, told, lossy=cast)
+        note = (Note("audit.and_cast", first=detail, second=kinds) if detail else kinds) if cast else detail
+        return Relation("converted", owners, rule, note, lossy=cast)
 
     def _unexplained(self, entry: Entry, own: Hashes, parts: dict[str, Hashes]) -> Relation:
         hints = self.hints.get(entry.name, ())
@@ -236,8 +236,8 @@ class RelationSearch:
         longer = entry.shape[1:] == source.shape[1:] and 0 < size < len(own.rows)
         if not longer or not np.array_equal(own.rows[:size], there.rows):
             alike = entry.dtype == source.dtype and entry.readable and source.readable and same_bits(entry, source)
-            told = Note("audit.one_row" if alike else "audit.shapes", **shapes)
-            return Relation("shape", (source.name,), "reshaped" if alike else "", told)
+            note = Note("audit.one_row" if alike else "audit.shapes", **shapes)
+            return Relation("shape", (source.name,), "reshaped" if alike else "", note)
         if (own.rows[size:] == own.zero(False)).all():
             padded = Note("audit.padded", first=size, last=len(own.rows) - 1)
             return Relation("converted", (source.name,), "padded", padded, lossy=entry.dtype != source.dtype)

@@ -48,5 +48,5 @@ def sketched(
         counts = {"here": here.statistics.nonfinite, "there": there.statistics.nonfinite}
         return "changed", (source.name,), "", Note("audit.nonfinite_sides", **counts)
     error = relative_l2(there.sketch, here.sketch, there.statistics.l2)
-    told = Note("audit.sketched", error=error, cosine=cosine(here.sketch, there.sketch))
-    return "changed", (source.name,), "", told
+    note = Note("audit.sketched", error=error, cosine=cosine(here.sketch, there.sketch))
+    return "changed", (source.name,), "", note

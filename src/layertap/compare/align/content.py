@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from layertap.compare.align.board import Board, Kin
 from layertap.compare.align.distance import Matrix, distances, nearest
+from layertap.compare.align.site_pairing import ContentGroup, SitePairing
 from layertap.result import Note
 
 GAP = 0.6
@@ -21,22 +21,22 @@ MOST = 3000
 """Leftovers of one shape beyond this are not matched by content: the matrix would not fit a laptop."""
 
 
-def pair_by_content(board: Board) -> list[str]:
+def pair_by_content(pairing: SitePairing) -> list[str]:
     """Pairs leftovers that are far nearer to each other than to anything else of their size, in order."""
-    ours_by, theirs_by = (_by_kin(board, side, left) for side, left in enumerate(board.left()))
+    ours_by, theirs_by = (_by_group(pairing, side, left) for side, left in enumerate(pairing.left()))
     count = 0
     lines = []
-    for kin, ours in ours_by.items():
-        theirs = theirs_by.get(kin, [])
+    for group, ours in ours_by.items():
+        theirs = theirs_by.get(group, [])
         if not theirs:
             continue
         if max(len(ours), len(theirs)) > MOST:
             lines.append(Note("align.content_too_many", count=len(ours), count2=len(theirs)))
             continue
-        for i, j in _clear_pairs(board, kin, ours, theirs):
-            board.pair(i, j, "content")
+        for i, j in _clear_pairs(pairing, group, ours, theirs):
+            pairing.pair(i, j, "content")
             count += 1
-    return [Note("align.content", pairs_text=board.pairs_text(count)), *lines] if count or lines else []
+    return [Note("align.content", pairs_text=pairing.pairs_text(count)), *lines] if count or lines else []
 
 
 def monotone(costs: Matrix, gap: float = GAP) -> list[tuple[int, int]]:
@@ -67,33 +67,35 @@ def monotone(costs: Matrix, gap: float = GAP) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-def _by_kin(board: Board, side: int, numbers: Iterable[int]) -> dict[Kin, list[int]]:
-    found: dict[Kin, list[int]] = defaultdict(list)
+def _by_group(pairing: SitePairing, side: int, numbers: Iterable[int]) -> dict[ContentGroup, list[int]]:
+    found: dict[ContentGroup, list[int]] = defaultdict(list)
     for number in numbers:
-        kin = board.kin(side, number)
-        if kin is not None:
-            found[kin].append(number)
+        group = pairing.group(side, number)
+        if group is not None:
+            found[group].append(number)
     return found
 
 
-def _clear_pairs(board: Board, kin: Kin, ours: list[int], theirs: list[int]) -> list[tuple[int, int]]:
-    references, candidates = board.vectors(0, ours), board.vectors(1, theirs)
+def _clear_pairs(
+    pairing: SitePairing, group: ContentGroup, ours: list[int], theirs: list[int]
+) -> list[tuple[int, int]]:
+    references, candidates = pairing.vectors(0, ours), pairing.vectors(1, theirs)
     error = distances(references, candidates)
     # All that either could be mistaken for counts, also what is paired already.
     around = [
-        board.vectors(side, _by_kin(board, side, range(count)).get(kin, [])[:MOST])
-        for side, count in enumerate((len(board.reference), len(board.candidate)))
+        pairing.vectors(side, _by_group(pairing, side, range(count)).get(group, [])[:MOST])
+        for side, count in enumerate((len(pairing.reference), len(pairing.candidate)))
     ]
     scale = np.minimum(
         nearest(distances(references, around[0]))[:, None], nearest(distances(candidates, around[1]))[None, :]
     )
     zero = np.logical_or.outer(~np.any(references, axis=1), ~np.any(candidates, axis=1))
     costs = np.minimum(error / np.minimum(scale, 1.0), 2 * GAP + 1)
-    costs += OTHER_CLASS * np.array([[_other_class(board, i, j) for j in theirs] for i in ours])
+    costs += OTHER_CLASS * np.array([[_other_class(pairing, i, j) for j in theirs] for i in ours])
     costs[zero] = 2 * GAP + 1
     return [(ours[r], theirs[c]) for r, c in monotone(costs) if costs[r, c] < NEAR]
 
 
-def _other_class(board: Board, i: int, j: int) -> bool:
-    kinds = board.reference[i].kind, board.candidate[j].kind
+def _other_class(pairing: SitePairing, i: int, j: int) -> bool:
+    kinds = pairing.reference[i].kind, pairing.candidate[j].kind
     return all(kinds) and kinds[0] != kinds[1]

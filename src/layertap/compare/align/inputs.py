@@ -63,15 +63,15 @@ def input_pairs(reference: Run, candidate: Run) -> Iterator[tuple[StepMoment, li
         yield one, _pair(_read(reference, ours[one]), _read(candidate, theirs[other]))
     if not shared:
         # Metadata has no steps: it describes the whole folder.
-        told = _told(reference), _told(candidate)
+        stated = _stated(reference), _stated(candidate)
         for moments, run, side in ((ours, reference, 0), (theirs, candidate, 1)):
-            if moments and told[1 - side]:
+            if moments and stated[1 - side]:
                 first = next(iter(moments))
                 found = _read(run, moments[first])
-                yield first, _pair(found, told[1]) if side == 0 else _pair(told[0], found)
+                yield first, _pair(found, stated[1]) if side == 0 else _pair(stated[0], found)
                 return
-        if all(told):
-            yield StepMoment(0, 0), _pair(*told)
+        if all(stated):
+            yield StepMoment(0, 0), _pair(*stated)
 
 
 def inputs_of(run: Run) -> Iterator[list[Input]]:
@@ -79,8 +79,8 @@ def inputs_of(run: Run) -> Iterator[list[Input]]:
     moments = _inputs(run)
     for records in moments.values():
         yield _read(run, records)
-    if not moments and (told := _told(run)):
-        yield told
+    if not moments and (stated := _stated(run)):
+        yield stated
 
 
 def _labels(moments: Mapping[StepMoment, list[Record]]) -> Labels:
@@ -89,7 +89,7 @@ def _labels(moments: Mapping[StepMoment, list[Record]]) -> Labels:
 
 def known(run: Run) -> bool:
     """Whether anything is known of the inputs of a run."""
-    return bool(_inputs(run) or _told(run))
+    return bool(_inputs(run) or _stated(run))
 
 
 def _inputs(run: Run) -> dict[StepMoment, list[Record]]:
@@ -118,7 +118,7 @@ def _values(run: Run, record: Record) -> Array | None:
     return to_numpy(np.array(run.kept_bytes(record)), record.kept_dtype, record.kept_shape)
 
 
-def _told(run: Run) -> list[Input]:
+def _stated(run: Run) -> list[Input]:
     """What a foreign folder's metadata states of its inputs."""
     found: dict[str, Input] = {}
     for part in (run.info, run.info.get("meta"), run.info.get("metadata")):

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from layertap.compare.align.board import Board
 from layertap.compare.align.layout import AxisLayout
+from layertap.compare.align.site_pairing import SitePairing
 from layertap.errors import BadArgument
 from layertap.messages import tr
 from layertap.result import Note
@@ -55,7 +55,7 @@ def read_rules(mapping: Mapping[str, Any] | str | os.PathLike[str]) -> tuple[Rul
     )
 
 
-def pair_by_rules(board: Board, rules: Sequence[Rule]) -> list[str]:
+def pair_by_rules(pairing: SitePairing, rules: Sequence[Rule]) -> list[str]:
     """Pairs what the rules rename; what they say wins over any likeness of names. Returns lines for the plan.
 
     For each site the last rule that matches it counts, so that an exception may follow the rule that it is from.
@@ -64,7 +64,7 @@ def pair_by_rules(board: Board, rules: Sequence[Rule]) -> list[str]:
     found = 0
     nowhere: list[str] = []
     targets: dict[str, list[tuple[int, int]]] = {}
-    for j, record in enumerate(board.candidate):
+    for j, record in enumerate(pairing.candidate):
         text = str(record.site)
         for number in reversed(range(len(rules))):
             renamed = rules[number].rename(text)
@@ -72,18 +72,18 @@ def pair_by_rules(board: Board, rules: Sequence[Rule]) -> list[str]:
                 used[number] += 1
                 targets.setdefault(_canonical(renamed), []).append((j, number))
                 break
-    by_name = {str(record.site): i for i, record in enumerate(board.reference)}
+    by_name = {str(record.site): i for i, record in enumerate(pairing.reference)}
     for name, claims in targets.items():
         if len(claims) > 1:
-            sites = ", ".join(f"`{board.candidate[j].site}`" for j, _ in claims[:4])
+            sites = ", ".join(f"`{pairing.candidate[j].site}`" for j, _ in claims[:4])
             nowhere.append(Note("align.mapping_collides", sites=sites, name=name))
         elif name not in by_name:
-            nowhere.append(Note("align.mapping_absent", site=board.candidate[claims[0][0]].site, name=name))
+            nowhere.append(Note("align.mapping_absent", site=pairing.candidate[claims[0][0]].site, name=name))
         else:
             j, number = claims[0]
-            board.pair(by_name[name], j, "mapping", rules[number].layout)
+            pairing.pair(by_name[name], j, "mapping", rules[number].layout)
             found += 1
-    lines = [Note("align.mapping", pairs_text=board.pairs_text(found), count=len(rules))]
+    lines = [Note("align.mapping", pairs_text=pairing.pairs_text(found), count=len(rules))]
     lines += [
         Note("align.mapping_unused", pattern=rule.pattern.pattern)
         for rule, count in zip(rules, used, strict=True)

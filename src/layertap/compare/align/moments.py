@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -10,13 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from layertap.compare.align.board import place
+from layertap.compare.align.site_pairing import place
 from layertap.result import Note
-from layertap.site import Site
+from layertap.site import Site, natural_key
 from layertap.store import Run
 from layertap.store.index import NONE, Rows
-
-_DIGITS = re.compile(r"(\d+)")
 
 
 class StepMoment(NamedTuple):
@@ -78,7 +75,7 @@ def pair_moments(
 
     `labels` is asked where steps do not tell, `sharded` (do the ranks of a side hold parts?) where ranks do not.
     """
-    steps, told = _pair_keys(
+    steps, notes = _pair_keys(
         "step",
         [moment.step for moment in reference],
         [moment.step for moment in candidate],
@@ -91,7 +88,7 @@ def pair_moments(
         for rank in ranks.get(moment.rank, ())
     )
     others = set(candidate)
-    return [(one, other) for one, other in there if other in others], [*told, *more]
+    return [(one, other) for one, other in there if other in others], [*notes, *more]
 
 
 def is_sharded(run: Run, moments: Moments) -> bool:
@@ -111,8 +108,8 @@ def _pair_ranks(
     if sharded is not None and min(len(ours), len(theirs)) == 1 < max(len(ours), len(theirs)):
         side = int(len(theirs) > 1)
         if sharded()[side]:
-            told = Note("align.rank_parts", count=max(len(ours), len(theirs)), side=("reference", "candidate")[side])
-            return dict.fromkeys(ours, theirs), [told]
+            notes = Note("align.rank_parts", count=max(len(ours), len(theirs)), side=("reference", "candidate")[side])
+            return dict.fromkeys(ours, theirs), [notes]
     paired, unpaired = _pair_keys("rank", ours, theirs, None)
     return {one: [other] for one, other in paired.items()}, unpaired
 
@@ -126,22 +123,22 @@ def _pair_keys(
     ours, theirs = sorted(set(reference)), sorted(set(candidate))
     both = set(theirs)
     paired = {key: key for key in ours if key in both}
-    told: list[str] = []
+    notes: list[str] = []
     if not paired and len(ours) == len(theirs) == 1:
         paired = {ours[0]: theirs[0]}
-        told.append(Note("align.only_moment", word=word, ours=ours[0], theirs=theirs[0]))
+        notes.append(Note("align.only_moment", word=word, ours=ours[0], theirs=theirs[0]))
     elif not paired and labels is not None and (found := labels()) is not None:
         back = {label: key for key, label in found[1].items()}
         paired = {key: back[label] for key, label in found[0].items() if label in back}
         if paired:
-            told.append(Note("align.counted_differently"))
+            notes.append(Note("align.counted_differently"))
     for side, keys, used in (("reference", ours, set(paired)), ("candidate", theirs, set(paired.values()))):
         extra = [key for key in keys if key not in used]
         if extra:
-            told.append(
+            notes.append(
                 Note("align.moments_alone", count=len(extra), side=side, count2=len(keys), word=word, some=_some(extra))
             )
-    return paired, told
+    return paired, notes
 
 
 def _labels(reference: Labels, candidate: Labels) -> tuple[dict[int, Hashable], dict[int, Hashable]] | None:
@@ -168,7 +165,7 @@ def _repaired(sites: Sequence[Site]) -> Rows | None:
     """Their natural order, where the sites stand in text order; None where they do not."""
     if not _text_order(sites):
         return None
-    return np.array(sorted(range(len(sites)), key=lambda number: _natural(sites[number])))
+    return np.array(sorted(range(len(sites)), key=lambda number: _by_depth(sites[number])))
 
 
 def _text_order(sites: Sequence[Site]) -> bool:
@@ -183,8 +180,7 @@ def _text_order(sites: Sequence[Site]) -> bool:
     )
 
 
-def _natural(site: Site) -> tuple[int, list[tuple[int, int, str]]]:
+def _by_depth(site: Site) -> tuple[int, tuple[tuple[int, int, str], ...]]:
     """Embedding first, final norm and head last, numbers by value."""
     end = place(site.path).end
-    parts = [(0, int(word), "") if word.isdigit() else (1, 0, word) for word in _DIGITS.split(str(site))]
-    return {"embedding": -1, "final_norm": 1, "head": 2}.get(end, 0), parts
+    return {"embedding": -1, "final_norm": 1, "head": 2}.get(end, 0), natural_key(str(site))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from layertap.compare.align.board import Board
+from layertap.compare.align.site_pairing import SitePairing
 from layertap.result import Note
 from layertap.site import Record
 
@@ -18,17 +18,17 @@ WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 NameKey = tuple[str, str, str, int]
 
 
-def pair_exact(board: Board) -> list[str]:
+def pair_exact(pairing: SitePairing) -> list[str]:
     """The same path, role, leaf and call."""
-    ours, theirs = board.left()
-    by_name = {str(board.reference[i].site): i for i in ours}
-    found = [(by_name[name], j) for j in theirs if (name := str(board.candidate[j].site)) in by_name]
+    ours, theirs = pairing.left()
+    by_name = {str(pairing.reference[i].site): i for i in ours}
+    found = [(by_name[name], j) for j in theirs if (name := str(pairing.candidate[j].site)) in by_name]
     for i, j in found:
-        board.pair(i, j, "exact")
-    return [Note("align.rung", rung="exact", pairs=board.pairs_text(len(found)))]
+        pairing.pair(i, j, "exact")
+    return [Note("align.step", way="exact", pairs=pairing.pairs_text(len(found)))]
 
 
-def pair_by_prefix(board: Board) -> list[str]:
+def pair_by_prefix(pairing: SitePairing) -> list[str]:
     """Drops as little as is needed from the front of either side's paths; then also takes `:output.0`, or the one leaf
     that there is (`:output.logits`), for `:output`.
 
@@ -37,15 +37,17 @@ def pair_by_prefix(board: Board) -> list[str]:
     """
     lines: list[str] = []
     total = 0
-    chains = [_chains([records[k] for k in left]) for records, left in zip(_sides(board), board.left(), strict=True)]
+    chains = [
+        _chains([records[k] for k in left]) for records, left in zip(_sides(pairing), pairing.left(), strict=True)
+    ]
     drops = sorted(((a, b) for a in chains[0] for b in chains[1]), key=lambda drop: (len(drop[0]) + len(drop[1]), drop))
     for loose in (False, True):
         for ours, theirs in drops:
-            count = _pair(board, ours, theirs, loose)
+            count = _pair(pairing, ours, theirs, loose)
             if count:
                 total += count
-                lines.append(Note("align.prefix", pairs=board.pairs_text(count), how=_how(ours, theirs, loose)))
-    return lines or [Note("align.rung", rung="prefix", pairs=board.pairs_text(0))]
+                lines.append(Note("align.prefix", pairs=pairing.pairs_text(count), how=_how(ours, theirs, loose)))
+    return lines or [Note("align.step", way="prefix", pairs=pairing.pairs_text(0))]
 
 
 def keys_of(
@@ -73,18 +75,18 @@ def keys_of(
     return {key: number for key, number in found if often[key] == 1}
 
 
-def _pair(board: Board, ours: tuple[str, ...], theirs: tuple[str, ...], loose: bool) -> int:
-    left = board.left()
-    references = keys_of(board.reference, left[0], ours, loose)
-    candidates = keys_of(board.candidate, left[1], theirs, loose)
+def _pair(pairing: SitePairing, ours: tuple[str, ...], theirs: tuple[str, ...], loose: bool) -> int:
+    left = pairing.left()
+    references = keys_of(pairing.reference, left[0], ours, loose)
+    candidates = keys_of(pairing.candidate, left[1], theirs, loose)
     both = [key for key in references if key in candidates]
     for key in both:
-        board.pair(references[key], candidates[key], "prefix")
+        pairing.pair(references[key], candidates[key], "prefix")
     return len(both)
 
 
-def _sides(board: Board) -> tuple[Sequence[Record], Sequence[Record]]:
-    return board.reference, board.candidate
+def _sides(pairing: SitePairing) -> tuple[Sequence[Record], Sequence[Record]]:
+    return pairing.reference, pairing.candidate
 
 
 def _chains(records: Sequence[Record]) -> set[tuple[str, ...]]:
@@ -105,6 +107,6 @@ def _how(ours: tuple[str, ...], theirs: tuple[str, ...], loose: bool) -> str:
         for drop, side in ((ours, "reference"), (theirs, "candidate"))
         if drop
     ]
-    told = [Note("align.after_dropping", dropped=" and ".join(dropped))] if dropped else []
-    told += [Note("align.first_leaf")] if loose else []
-    return ", ".join(told) or Note("align.without_wrappers")
+    notes = [Note("align.after_dropping", dropped=" and ".join(dropped))] if dropped else []
+    notes += [Note("align.first_leaf")] if loose else []
+    return ", ".join(notes) or Note("align.without_wrappers")

@@ -12,8 +12,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from layertap.compare.align.board import Board, place
 from layertap.compare.align.names import PREFIXES, WRAPPERS
+from layertap.compare.align.site_pairing import SitePairing, place
 from layertap.result import Note
 from layertap.site import Record
 
@@ -26,7 +26,7 @@ class Scheme:
 
     stem: str
     members: dict[int, int]
-    """Number → where it is on the board."""
+    """Number → where it is on the pairing."""
     embedding: int | None
     """The side's embedding, if it was recorded under a name of its own."""
     final_norm: int | None = None
@@ -53,26 +53,28 @@ class Scheme:
         return 1 if self.embedding is not None else None
 
 
-def pair_by_numbering(board: Board) -> list[str]:
+def pair_by_numbering(pairing: SitePairing) -> list[str]:
     """Pairs numbered families whose names differ, and the ends of the model."""
     lines: list[str] = []
-    ends = _pair_ends(board)
+    ends = _pair_ends(pairing)
     if ends:
-        lines.append(Note("align.numbering_ends", pairs_text=board.pairs_text(len(ends)), ends=", ".join(ends)))
-    ours, theirs = _schemes(board.reference), _schemes(board.candidate)
+        lines.append(Note("align.numbering_ends", pairs_text=pairing.pairs_text(len(ends)), ends=", ".join(ends)))
+    ours, theirs = _schemes(pairing.reference), _schemes(pairing.candidate)
     for group in ours:
         for one, other in _partners(ours[group], theirs.get(group, [])):
-            line = _pair_schemes(board, one, other)
+            line = _pair_schemes(pairing, one, other)
             if line:
-                lines.append(Note("align.rung", rung="numbering", pairs=line))
-    return lines or [Note("align.rung", rung="numbering", pairs=board.pairs_text(0))]
+                lines.append(Note("align.step", way="numbering", pairs=line))
+    return lines or [Note("align.step", way="numbering", pairs=pairing.pairs_text(0))]
 
 
-def _pair_schemes(board: Board, one: Scheme, other: Scheme) -> str:
-    if any(i in board.matches for i in one.members.values()) or any(j in board.taken for j in other.members.values()):
+def _pair_schemes(pairing: SitePairing, one: Scheme, other: Scheme) -> str:
+    if any(i in pairing.matches for i in one.members.values()) or any(
+        j in pairing.taken for j in other.members.values()
+    ):
         return ""  # names have paired them already; whether they are right is checked after
     if one.states != other.states:
-        return _pair_states(board, one, other)
+        return _pair_states(pairing, one, other)
     found = _offset(one, other)
     if found is None:
         return ""
@@ -81,27 +83,27 @@ def _pair_schemes(board: Board, one: Scheme, other: Scheme) -> str:
         (i, other.members[number + offset]) for number, i in one.members.items() if number + offset in other.members
     ]
     for i, j in pairs:
-        board.pair(i, j, "numbering")
+        pairing.pair(i, j, "numbering")
     # One side counts the embedding among the layers: its 0 is what the other calls by name.
-    if counted == "reference" and other.embedding is not None and other.embedding not in board.taken:
+    if counted == "reference" and other.embedding is not None and other.embedding not in pairing.taken:
         pairs.append((one.members[0], other.embedding))
-        board.pair(*pairs[-1], "numbering")
-    elif counted == "candidate" and one.embedding is not None and one.embedding not in board.matches:
+        pairing.pair(*pairs[-1], "numbering")
+    elif counted == "candidate" and one.embedding is not None and one.embedding not in pairing.matches:
         pairs.append((one.embedding, other.members[0]))
-        board.pair(*pairs[-1], "numbering")
+        pairing.pair(*pairs[-1], "numbering")
     if not pairs:
         return ""
     i, j = pairs[0]
     return Note(
         "align.numbering_pairs",
-        pairs_text=board.pairs_text(len(pairs)),
-        site=board.reference[i].site,
-        site2=board.candidate[j].site,
+        pairs_text=pairing.pairs_text(len(pairs)),
+        site=pairing.reference[i].site,
+        site2=pairing.candidate[j].site,
         why=why,
     )
 
 
-def _pair_states(board: Board, one: Scheme, other: Scheme) -> str:
+def _pair_states(pairing: SitePairing, one: Scheme, other: Scheme) -> str:
     """`hidden_states` against layers: with one entry more than there are layers it is transformers' way to count.
 
     Its first is then the embedding, and its last comes after the final norm: it is no layer's output.
@@ -116,8 +118,8 @@ def _pair_states(board: Board, one: Scheme, other: Scheme) -> str:
     pairs = [(states.members[number - base + more], place) for number, place in layers.members.items()]
     if more:
         last = max(states.members)
-        board.ends[side, states.members[0]] = "embedding"
-        board.ends[side, states.members[last]] = "final_norm"
+        pairing.ends[side, states.members[0]] = "embedding"
+        pairing.ends[side, states.members[last]] = "final_norm"
         pairs = [pair for pair in pairs if pair[0] != states.members[last]]
         pairs += [(states.members[0], layers.embedding)] if layers.embedding is not None else []
         norm = layers.final_norm
@@ -125,13 +127,13 @@ def _pair_states(board: Board, one: Scheme, other: Scheme) -> str:
     taken = 0
     for ours, theirs in pairs:
         i, j = (ours, theirs) if one.states else (theirs, ours)
-        if i not in board.matches and j not in board.taken:
-            board.pair(i, j, "numbering")
+        if i not in pairing.matches and j not in pairing.taken:
+            pairing.pair(i, j, "numbering")
             taken += 1
     if not taken:
         return ""
     way = Note("align.states_with_embedding") if more else Note("align.states_by_layer")
-    return Note("align.states", pairs=board.pairs_text(taken), states=states.stem, layers=layers.stem, way=way)
+    return Note("align.states", pairs=pairing.pairs_text(taken), states=states.stem, layers=layers.stem, way=way)
 
 
 def _offset(one: Scheme, other: Scheme) -> tuple[int, str, str] | None:
@@ -208,11 +210,11 @@ def _schemes(records: Sequence[Record]) -> dict[Group, list[Scheme]]:
     }
 
 
-def _pair_ends(board: Board) -> list[str]:
+def _pair_ends(pairing: SitePairing) -> list[str]:
     """Embedding with embedding, final norm with final norm, head with head, where there is one of each left."""
-    told: list[str] = []
+    notes: list[str] = []
     keys: list[dict[tuple[str, str, str, int], list[int]]] = []
-    for records, left in zip((board.reference, board.candidate), board.left(), strict=True):
+    for records, left in zip((pairing.reference, pairing.candidate), pairing.left(), strict=True):
         found: dict[tuple[str, str, str, int], list[int]] = defaultdict(list)
         for number in left:
             site = records[number].site
@@ -222,6 +224,6 @@ def _pair_ends(board: Board) -> list[str]:
     for key, ours in keys[0].items():
         theirs = keys[1].get(key, [])
         if len(ours) == len(theirs) == 1:
-            board.pair(ours[0], theirs[0], "numbering")
-            told.append(Note("align.as", one=board.reference[ours[0]].site, other=board.candidate[theirs[0]].site))
-    return told
+            pairing.pair(ours[0], theirs[0], "numbering")
+            notes.append(Note("align.as", one=pairing.reference[ours[0]].site, other=pairing.candidate[theirs[0]].site))
+    return notes

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from layertap.compare.align.board import Board
+from layertap.compare.align.site_pairing import SitePairing
 from layertap.judge.shapes import common_shape, leveled
 from layertap.result import Note
 
 FEW = 3
 """Fewer sites than this, at the beginning or the end, are alike by chance."""
 LEFT_OVER = "left over"
-"""The rung of pairs that nothing speaks for but that nothing else was left: no fault is seen by them."""
+"""How pairs are named that nothing supports but that nothing else was left: no fault is seen by them."""
 
 
-def pair_by_order(board: Board, lengths: Collection[tuple[int, int]] = ()) -> list[str]:
+def pair_by_order(pairing: SitePairing, lengths: Collection[tuple[int, int]] = ()) -> list[str]:
     """Pairs the leftovers between two neighbouring pairs if both sides have as many, of the same kinds and shapes.
 
     `lengths` are two sequence lengths each, where padding is proven to be all that they differ by.
     """
     found: list[tuple[int, int]] = []
-    for gap in _gaps(board):
+    for gap in _gaps(pairing):
         pairs = list(zip(gap.ours, gap.theirs, strict=False))
         if not pairs or len(gap.ours) != len(gap.theirs):
             continue
-        if all(_alike(board, i, j, lengths) for i, j in pairs):
+        if all(_alike(pairing, i, j, lengths) for i, j in pairs):
             for i, j in pairs:
-                board.pair(i, j, "order" if gap.enclosed or len(pairs) >= FEW else LEFT_OVER)
+                pairing.pair(i, j, "order" if gap.enclosed or len(pairs) >= FEW else LEFT_OVER)
             found += pairs
     if not found:
-        return [Note("align.rung", rung="order", pairs=board.pairs_text(0))]
-    one, other = board.reference[found[0][0]].site, board.candidate[found[0][1]].site
-    return [Note("align.order", pairs=board.pairs_text(len(found)), one=one, other=other)]
+        return [Note("align.step", way="order", pairs=pairing.pairs_text(0))]
+    one, other = pairing.reference[found[0][0]].site, pairing.candidate[found[0][1]].site
+    return [Note("align.order", pairs=pairing.pairs_text(len(found)), one=one, other=other)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class _Unmatched:
     """Whether there is a pair before it and one after it."""
 
 
-def _gaps(board: Board) -> list[_Unmatched]:
+def _gaps(pairing: SitePairing) -> list[_Unmatched]:
     """The leftovers on both sides between pairs that go forward on both."""
-    anchors = _forward(sorted((i, match.candidate) for i, match in board.matches.items()))
-    edges = [(-1, -1), *anchors, (len(board.reference), len(board.candidate))]
+    anchors = _forward(sorted((i, match.candidate) for i, match in pairing.matches.items()))
+    edges = [(-1, -1), *anchors, (len(pairing.reference), len(pairing.candidate))]
     return [
         _Unmatched(
-            [i for i in range(edges[k][0] + 1, edges[k + 1][0]) if i not in board.matches],
-            [j for j in range(edges[k][1] + 1, edges[k + 1][1]) if j not in board.taken],
+            [i for i in range(edges[k][0] + 1, edges[k + 1][0]) if i not in pairing.matches],
+            [j for j in range(edges[k][1] + 1, edges[k + 1][1]) if j not in pairing.taken],
             enclosed=0 < k < len(edges) - 2,
         )
         for k in range(len(edges) - 1)
@@ -83,15 +83,15 @@ def _forward(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return chain[::-1]
 
 
-def _alike(board: Board, i: int, j: int, lengths: Collection[tuple[int, int]]) -> bool:
-    one, other = board.reference[i], board.candidate[j]
+def _alike(pairing: SitePairing, i: int, j: int, lengths: Collection[tuple[int, int]]) -> bool:
+    one, other = pairing.reference[i], pairing.candidate[j]
     a, b = one.site, other.site
     if (a.role, a.call) != (b.role, b.call) or {a.leaf, b.leaf} not in ({a.leaf}, {"", "0"}):
         return False
     # Files have no kinds. Names that contradict each other do: an embedding is no layer, however alike the shapes.
     if one.kind and other.kind and one.kind != other.kind:
         return False
-    if board.end(0, i) != board.end(1, j):
+    if pairing.end(0, i) != pairing.end(1, j):
         return False
     return shapes_fit(one.shape, other.shape, lengths)
 

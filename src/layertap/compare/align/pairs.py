@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from layertap.compare.align.board import Match
+from layertap.compare.align.site_pairing import Match
 from layertap.compare.result import Pair
 from layertap.judge.depth import first_number
 from layertap.site import Record, Site
@@ -45,9 +45,9 @@ class Pairs(Sequence[Pair]):
         return next(iter(self._part(slice(place, place + 1))))
 
     def __iter__(self) -> Iterator[Pair]:
-        return (pair for pair, _ in self.told())
+        return (pair for pair, _ in self.marked())
 
-    def told(self) -> Iterator[tuple[Pair, bool]]:
+    def marked(self) -> Iterator[tuple[Pair, bool]]:
         """Each pair, and whether it is known to be bit-identical; then its records come without their sketches."""
         for begin in range(0, len(self), BLOCK):
             part = self._part(slice(begin, begin + BLOCK))
@@ -57,7 +57,7 @@ class Pairs(Sequence[Pair]):
             ]
             for one, other, number, equal in zip(*sides, part._which.tolist(), same.tolist(), strict=True):
                 match = self._matches[number]
-                yield Pair(reference=one, candidate=other, rung=match.rung, layout=match.layout), equal
+                yield Pair(reference=one, candidate=other, rung=match.way, layout=match.layout), equal
 
     def identical(self) -> npt.NDArray[np.bool_]:
         """For each pair, whether fingerprints, dtypes and shapes say that it is bit-identical; False: not known."""
@@ -99,12 +99,16 @@ class Pairs(Sequence[Pair]):
         ours, theirs = self._rows
         return Pairs(self._runs, (ours[chosen], theirs[chosen]), self._matches, self._which[chosen])
 
-    def named(self) -> Iterator[tuple[Record, Record]]:
-        """The first pair of each match: all sites and kinds that there are."""
+    def named(self) -> Iterator[tuple[Site, str]]:
+        """The sites of both sides, and their classes: those of the first pair of each match."""
         _, first = np.unique(self._which, return_index=True)
-        for place in np.sort(first).tolist():
-            pair = self[place]
-            yield pair.reference, pair.candidate
+        chosen = np.zeros(len(self), np.bool_)
+        chosen[first] = True
+        pairs = self.where(chosen)
+        for side in (0, 1):
+            sites = pairs.sites(side)
+            kinds = pairs.columns(side, ("kind",)).column("kind").to_pylist()
+            yield from zip((sites[code] for code in pairs.values(side, "site").tolist()), kinds, strict=True)
 
     def only(self, wanted: Iterable[str]) -> Pairs:
         """The pairs of which one side is called so."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from layertap.compare.align.board import Board, Family, Kin, family, place
 from layertap.compare.align.distance import Matrix, angles, distances, nearest, repeated
 from layertap.compare.align.numbering import covers
+from layertap.compare.align.site_pairing import ContentGroup, Family, SitePairing, family, place
 from layertap.result import Note
 
 CLEAR = 0.5
@@ -42,7 +42,7 @@ class _Group:
     bases: tuple[int | None, int | None] = (None, None)
     """With which number each side's layers begin, as far as its names tell."""
     families: list[tuple[dict[int, int], dict[int, int]]] = field(default_factory=list)
-    """Number → place on the board, for each family and side."""
+    """Number → place on the pairing, for each family and side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,46 +53,46 @@ class _Vote:
     layers: int = 0
 
 
-def check_numbers(board: Board) -> tuple[list[str], list[str]]:
+def check_numbers(pairing: SitePairing) -> tuple[list[str], list[str]]:
     """Holds the numbers by which families were paired against contents and against each other; re-pairs where they lie.
 
     Returns lines for the plan, and the sentences that say what is called by another name.
     """
     lines: list[str] = []
-    told: list[str] = []
+    notes: list[str] = []
     agreed = 0
-    for group in _groups(board):
-        votes = _votes(board, group)
+    for group in _groups(pairing):
+        votes = _votes(pairing, group)
         vote = _decide(group, votes)
         if vote is None or vote.offset == group.named:
             agreed += votes.get(group.named, 0)
-            told += _doubt(group) if vote is None else []
+            notes += _doubt(group) if vote is None else []
             continue
-        moved = _apply(board, group, vote)
-        lines.append(Note("align.shifted", why=vote.why, pairs_text=board.pairs_text(len(moved))))
-        told += _sentences(board, group, vote, moved)
+        moved = _apply(pairing, group, vote)
+        lines.append(Note("align.shifted", why=vote.why, pairs_text=pairing.pairs_text(len(moved))))
+        notes += _sentences(pairing, group, vote, moved)
     if agreed:
-        lines.append(Note("align.names_confirmed", pairs_text=board.pairs_text(agreed)))
-    return lines, told
+        lines.append(Note("align.names_confirmed", pairs_text=pairing.pairs_text(agreed)))
+    return lines, notes
 
 
-def _groups(board: Board) -> list[_Group]:
+def _groups(pairing: SitePairing) -> list[_Group]:
     members: tuple[dict[Family, dict[int, int]], dict[Family, dict[int, int]]] = (
         defaultdict(dict),
         defaultdict(dict),
     )
-    for side, records in enumerate((board.reference, board.candidate)):
+    for side, records in enumerate((pairing.reference, pairing.candidate)):
         for number, record in enumerate(records):
             key, at = family(record), place(record.site.path).number
-            if key is not None and at is not None and not board.ends.get((side, number)):
+            if key is not None and at is not None and not pairing.ends.get((side, number)):
                 members[side][key].setdefault(at, number)
     partners: dict[Family, Counter[Family]] = defaultdict(Counter)
     offsets: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-    for i, match in board.matches.items():
-        one, other = board.reference[i], board.candidate[match.candidate]
+    for i, match in pairing.matches.items():
+        one, other = pairing.reference[i], pairing.candidate[match.candidate]
         keys = family(one), family(other)
         numbers = place(one.site.path).number, place(other.site.path).number
-        if match.rung == "mapping" or None in keys or None in numbers:
+        if match.way == "mapping" or None in keys or None in numbers:
             continue
         assert keys[0] is not None
         assert keys[1] is not None
@@ -105,14 +105,14 @@ def _groups(board: Board) -> list[_Group]:
         theirs = found.most_common(1)[0][0]
         stems = ours[0], theirs[0]
         if stems not in groups:
-            bases = _base(board, 0, stems[0], members[0]), _base(board, 1, stems[1], members[1])
+            bases = _base(pairing, 0, stems[0], members[0]), _base(pairing, 1, stems[1], members[1])
             groups[stems] = _Group(stems, offsets[stems].most_common(1)[0][0], bases)
         group = groups[stems]
         group.families.append((members[0][ours], members[1][theirs]))
     return list(groups.values())
 
 
-def _base(board: Board, side: int, stem: str, members: dict[Family, dict[int, int]]) -> int | None:
+def _base(pairing: SitePairing, side: int, stem: str, members: dict[Family, dict[int, int]]) -> int | None:
     """The number of a side's first layer, as far as its names tell.
 
     `embedding, layer_1, layer_2 …` counts from 1; some layers of a file that has no embedding may begin anywhere.
@@ -121,46 +121,46 @@ def _base(board: Board, side: int, stem: str, members: dict[Family, dict[int, in
     if 0 in numbers or stem.endswith("."):
         return 0
     gapless = min(numbers) == 1 and max(numbers) == len(numbers)
-    records = (board.reference, board.candidate)[side]
-    return 1 if gapless and any(board.end(side, n) == "embedding" for n in range(len(records))) else None
+    records = (pairing.reference, pairing.candidate)[side]
+    return 1 if gapless and any(pairing.end(side, n) == "embedding" for n in range(len(records))) else None
 
 
-def _votes(board: Board, group: _Group) -> dict[int, int]:
+def _votes(pairing: SitePairing, group: _Group) -> dict[int, int]:
     """For each offset, how many layers are at their place with it and not with that of the names, or the other way."""
     for measure in (distances, angles):  # a layer that is only scaled is at its place all the same
         votes: Counter[int] = Counter()
         for ours, theirs in group.families:
-            votes += _family_votes(board, group.named, ours, theirs, measure)
+            votes += _family_votes(pairing, group.named, ours, theirs, measure)
         if votes:
             return dict(votes)
     return {}
 
 
 def _family_votes(
-    board: Board, named: int, ours: dict[int, int], theirs: dict[int, int], measure: Measure
+    pairing: SitePairing, named: int, ours: dict[int, int], theirs: dict[int, int], measure: Measure
 ) -> Counter[int]:
-    sides: list[dict[Kin, list[tuple[int, int]]]] = []
+    sides: list[dict[ContentGroup, list[tuple[int, int]]]] = []
     for side, members in enumerate((ours, theirs)):
-        found: dict[Kin, list[tuple[int, int]]] = defaultdict(list)
+        found: dict[ContentGroup, list[tuple[int, int]]] = defaultdict(list)
         for number, at in sorted(members.items()):
-            kin = board.kin(side, at)
-            if kin is not None:
-                found[kin].append((number, at))
+            group = pairing.group(side, at)
+            if group is not None:
+                found[group].append((number, at))
         sides.append(found)
     votes: Counter[int] = Counter()
-    for kin, mine in sides[0].items():
-        yours = sides[1].get(kin, [])
+    for group, mine in sides[0].items():
+        yours = sides[1].get(group, [])
         if not yours or max(len(mine), len(yours)) > MOST:
             continue
-        clear = _clear(board, [at for _, at in mine], [at for _, at in yours], measure)
+        clear = _clear(pairing, [at for _, at in mine], [at for _, at in yours], measure)
         for row, column in zip(*np.nonzero(clear), strict=True):
             votes[yours[column][0] - mine[row][0]] += 1
     return votes
 
 
-def _clear(board: Board, mine: list[int], yours: list[int], measure: Measure) -> npt.NDArray[np.bool_]:
+def _clear(pairing: SitePairing, mine: list[int], yours: list[int], measure: Measure) -> npt.NDArray[np.bool_]:
     """Which layers of both sides are one, without doubt."""
-    ours, theirs = board.vectors(0, mine), board.vectors(1, yours)
+    ours, theirs = pairing.vectors(0, mine), pairing.vectors(1, yours)
     error = measure(ours, theirs)
     own = measure(ours, ours), measure(theirs, theirs)
     scale = np.minimum(nearest(own[0])[:, None], nearest(own[1])[None, :])
@@ -191,9 +191,9 @@ def _decide(group: _Group, votes: dict[int, int]) -> _Vote | None:
     return _Vote(fitting[0], "numbering") if len(fitting) == 1 else None
 
 
-def _apply(board: Board, group: _Group, vote: _Vote) -> list[int]:
+def _apply(pairing: SitePairing, group: _Group, vote: _Vote) -> list[int]:
     """Pairs the families with the offset that was found; gives back what is paired otherwise than before."""
-    before = {i: match.candidate for i, match in board.matches.items()}
+    before = {i: match.candidate for i, match in pairing.matches.items()}
     wanted = {
         i: theirs[number + vote.offset]
         for ours, theirs in group.families
@@ -201,23 +201,23 @@ def _apply(board: Board, group: _Group, vote: _Vote) -> list[int]:
         if number + vote.offset in theirs
     }
     loose = {i for ours, _ in group.families for i in ours.values()} | set(wanted)
-    loose |= {board.taken[j] for j in wanted.values() if j in board.taken}
+    loose |= {pairing.taken[j] for j in wanted.values() if j in pairing.taken}
     for i in loose:
-        if i in board.matches and board.matches[i].rung != "mapping":
-            board.part(i)
+        if i in pairing.matches and pairing.matches[i].way != "mapping":
+            pairing.part(i)
     moved = []
     for i, j in sorted(wanted.items()):
-        if i not in board.matches and j not in board.taken:
-            board.pair(i, j, vote.why)
+        if i not in pairing.matches and j not in pairing.taken:
+            pairing.pair(i, j, vote.why)
             moved += [i] if before.get(i) != j else []
     return moved
 
 
-def _sentences(board: Board, group: _Group, vote: _Vote, moved: list[int]) -> list[str]:
+def _sentences(pairing: SitePairing, group: _Group, vote: _Vote, moved: list[int]) -> list[str]:
     if not moved:
         return []
     stem, how = f"{group.stems[0]}*", f"{vote.offset:+d}"
-    one, other = board.reference[moved[0]], board.candidate[board.matches[moved[0]].candidate]
+    one, other = pairing.reference[moved[0]], pairing.candidate[pairing.matches[moved[0]].candidate]
     example = Note("align.paired_with", one=one.site, other=other.site)
     if vote.why == "numbering":
         return [
@@ -235,13 +235,13 @@ def _sentences(board: Board, group: _Group, vote: _Vote, moved: list[int]) -> li
         count=vote.layers,
         example=example,
     )
-    return [text, *_identities(board, moved)]
+    return [text, *_identities(pairing, moved)]
 
 
-def _identities(board: Board, moved: list[int]) -> list[str]:
+def _identities(pairing: SitePairing, moved: list[int]) -> list[str]:
     """At most one example of what is the same to the bit, and is called otherwise."""
     for i in moved:
-        one, other = board.reference[i], board.candidate[board.matches[i].candidate]
+        one, other = pairing.reference[i], pairing.candidate[pairing.matches[i].candidate]
         if one.sketch and (one.fingerprint, one.dtype) == (other.fingerprint, other.dtype):
             return [
                 Note(

@@ -54,14 +54,13 @@ MESSAGES = {
         "`{stem}` is numbered differently ({how} in the candidate), which is the only way that the "
         "numbers of both sides fit; no layer's contents confirm it. {example}"
     ),
-    "align.rung": "{rung}: {pairs}",
+    "align.step": "{way}: {pairs}",
     "align.same_bits_other_name": ("the candidate's `{candidate}` equals the reference's `{reference}`, bit for bit"),
     "align.shifted": "{why}: {pairs_text} by content, other than by name",
     "align.states": "{pairs}, `{states}*` as `{layers}*` ({way})",
     "align.states_by_layer": "one for each layer",
     "align.states_with_embedding": "the embedding first, the last after the final norm",
     "align.text_order": "order: the {side}'s records are in text order (10 before 2); they are read in natural order",
-    "align.toml_missing": "a TOML mapping needs tomli on Python 3.10; install it with: pip install tomli",
     "align.uncertain_names": (
         "it is not certain which `{stem}` of one side is which of the other: neither contents nor "
         "numbers show it. They are paired by name; a mapping= settles it"

@@ -66,7 +66,7 @@ MESSAGES = {
         "the outputs of the two sides have no tensor of one name or one shape, so their error is not known"
     ),
     "fault.paired_by_order": "paired by order and shape: {page} with {path}",
-    "fault.precision_taken": "precision: {told}: rounding is taken to be that dtype's",
+    "fault.precision_taken": "precision: {why}: rounding is taken to be that dtype's",
     "fault.random": "the model draws random numbers: both sides were given the same seeds, module by module",
     "fault.reads_it": "{caller} reads it without calling it",
     "fault.rearranged": "values are rearranged, so their error cannot be distinguished from a fault: {listed}",

@@ -2,6 +2,7 @@
 
 MESSAGES = {
     "files.bound": "the bound of {get} ({MAX_UNPACKED})",
+    "files.needs_tomli": "a TOML file needs tomli on Python 3.10; install it with: pip install tomli",
     "files.nested": "nested too deeply",
     "files.not_regular": "not a regular file",
     "files.size": "{size!r} is not a size; write bytes as a number, or for instance '512MiB' or '2GiB'",

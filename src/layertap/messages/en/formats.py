@@ -95,7 +95,7 @@ MESSAGES = {
     "formats.nothing_kept": (
         "{name}: nothing to export: no input or output tensor was kept; record with keep='tensor'"
     ),
-    "formats.nothing_read": "{name}: nothing in it could be read: {told}",
+    "formats.nothing_read": "{name}: nothing in it could be read: {problems}",
     "formats.npz_names": "names={names!r}: this layout has {roles}: {{'path:input': 'input'}}",
     "formats.numbers": "{name} {found:.6g} there, {value:.6g} in the tensor",
     "formats.of_no_mode": "{file}: {value}: not part of a mode, left out",
@@ -105,7 +105,7 @@ MESSAGES = {
     "formats.one_tensor": "the layout has a place for one tensor per layer: the first leaf of the first call",
     "formats.output_contains": "{path}: its output contains {error}",
     "formats.output_no_tensor": "{path}: its output contains no tensor",
-    "formats.output_shape": "{path}: output_shape is {told}, the output's shape is {found}; the output is used",
+    "formats.output_shape": "{path}: output_shape is {stated}, the output's shape is {found}; the output is used",
     "formats.part_kept": "only {kept} of it was kept",
     "formats.path_contains": "{path}: contains {error}",
     "formats.path_expected_dict": "{path}: contains a {name}, expected a dict",

@@ -6,7 +6,7 @@ MESSAGES = {
         "folding: OpenVINO merges successive constant factors (or offsets) into one; a module that ends "
         "in one, and is followed by another, may show the value before it"
     ),
-    "openvino.hint": "{told}; config={{'INFERENCE_PRECISION_HINT': 'f32'}} disables that",
+    "openvino.hint": "{why}; config={{'INFERENCE_PRECISION_HINT': 'f32'}} disables that",
     "openvino.needs": "{name} needs openvino: pip install 'layertap[openvino]'",
     "openvino.no_net": "{name} is not an OpenVINO IR: there is no <net> in it",
     "openvino.no_paths": (
@@ -18,5 +18,5 @@ MESSAGES = {
         "precision: OpenVINO computes {count} operations in {kind}, whatever dtype its tensors have"
     ),
     "openvino.tap_outputs": "each tap is an output of its own, whose tensor is called layertap:SITE",
-    "openvino.unreadable": "{name} cannot be read as OpenVINO IR: {told}",
+    "openvino.unreadable": "{name} cannot be read as OpenVINO IR: {error}",
 }

@@ -19,7 +19,7 @@ MESSAGES = {
         "{model} has no repeated blocks with attention or feed-forward parts that layertap "
         'knows; name the modules themselves: plan={{"encoder.3.branch": "skip"}}'
     ),
-    "pruning.no_branch": "{pattern} is no branch of the model; it has {near}",
+    "pruning.no_branch": "{pattern} is not a branch of the model; it has {near}",
     "pruning.no_file": "{path} has no {file}: it was not written by save_pruned",
     "pruning.no_layer": "{term}: there is no layer {layer}, the model has {count}",
     "pruning.no_tensor": "a skipped branch was called without a tensor",

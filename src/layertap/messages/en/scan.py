@@ -24,7 +24,7 @@ MESSAGES = {
     "scan.alt_blocks": "layers by blocks of 64 features",
     "scan.alt_layers": "layers by tokens",
     "scan.no_layers": "{model} has no list of layers to look into",
-    "scan.no_branch": "{path} is no branch of the model",
+    "scan.no_branch": "{path} is not a branch of the model",
     "scan.no_tokenizer": "no tokenizer lies beside the model: give token ids",
     "scan.bad_ids": "token ids are whole numbers from 0 to below {count}, at least one",
     "scan.nothing_to_run": "nothing to run: give a prompt or token ids",

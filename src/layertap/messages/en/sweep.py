@@ -19,6 +19,7 @@ MESSAGES = {
     "sweep.count_noise": "{count} within what rounding or their bits explain",
     "sweep.count_fault": "{count} beyond it",
     "sweep.count_inconclusive": "{count} not judged",
+    "sweep.count_no_effect": "{count} whose settings changed nothing",
     "sweep.count_failed": "{count} without a run",
     "sweep.failed": "{mode} has no run: {error}",
     "sweep.all_failed": "{mode} have no run: {error}",

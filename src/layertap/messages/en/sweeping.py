@@ -74,7 +74,6 @@ MESSAGES = {
     "sweeping.the_definition": "the definition",
     "sweeping.the_model": "(the model)",
     "sweeping.timeout": "took longer than {timeout:g} s and was ended; timeout = SECONDS allows more",
-    "sweeping.tomli": "a TOML file needs tomli on Python 3.10; install it with: pip install tomli",
     "sweeping.torchao": "quantize needs torchao; install it with: pip install 'layertap[quant]'",
     "sweeping.torchao_config": "quantize = {name!r}: torchao has no such configuration{hint}; short names: {names}",
     "sweeping.unknown_origin": "{path}: it is not known how this mode was made ({error})",

@@ -9,16 +9,16 @@ MESSAGES = {
     "targets.baked_drift_unknown": (
         "baked: the taps are part of the file, so its drift against a file without them is not known"
     ),
-    "targets.baked_not_loaded": "{name} has a layout of baked taps, but cannot be loaded: {told}",
+    "targets.baked_not_loaded": "{name} has a layout of baked taps, but cannot be loaded: {error}",
     "targets.config": "config={dict!r} is for OpenVINO's .xml files; {spec} has no such setting",
     "targets.expected": "expected {KINDS}",
-    "targets.export_load": "{name}: torch.export.load raised {told}",
+    "targets.export_load": "{name}: torch.export.load raised {error}",
     "targets.factory_has": "{name}: {file} {what}; it has {names}",
     "targets.factory_inputs": "{name} returned inputs of type {name2}; expected a dict, a tuple or a tensor",
     "targets.factory_near": "{name}: {file} {what}; did you mean {near!r}? It has {names}",
     "targets.factory_returned": "{name} returned {shown}; expected an nn.Module, or (nn.Module, inputs)",
     "targets.file_has": " (the file has {names})",
-    "targets.forward_failed": "{name} failed in its forward pass: {told}",
+    "targets.forward_failed": "{name} failed in its forward pass: {error}",
     "targets.has_no": "has no {factory!r}",
     "targets.has_other": "has {factory!r}, but that is a {name}",
     "targets.hf_folder": (
@@ -39,12 +39,12 @@ MESSAGES = {
     "targets.hf_not_object": "{name}: {file} contains a {name2}; expected an object",
     "targets.hf_outside": "{name}: {name2} puts weights in {file!r}, outside the folder; that is refused",
     "targets.hf_own_code": "its code is in the folder (auto_map), which layertap does not run",
-    "targets.hf_raised": "{name}: loading {name2} raised {told}",
+    "targets.hf_raised": "{name}: loading {name2} raised {error}",
     "targets.hf_reason": "; {reason}",
-    "targets.hf_tokenizer": "{name}: loading its tokenizer raised {told}",
+    "targets.hf_tokenizer": "{name}: loading its tokenizer raised {error}",
     "targets.hf_unreadable": "{name}: {file} cannot be read ({reason})",
     "targets.hf_way_out": "; load it in a file of your own and open that as file.py:factory",
-    "targets.import_raised": "{name}: importing {name2} raised {told}",
+    "targets.import_raised": "{name}: importing {name2} raised {error}",
     "targets.inputs": "inputs: {inputs}",
     "targets.inputs_type": (
         "the inputs are of type {name}; expected keywords (a dict), positional arguments (a tuple) or one tensor"
@@ -97,7 +97,7 @@ MESSAGES = {
         "or allow the class with torch.serialization.add_safe_globals"
     ),
     "targets.pickle_unreadable": "a pickle that cannot be read: {error}",
-    "targets.raised": "{name} raised {told}",
+    "targets.raised": "{name} raised {error}",
     "targets.returns_tuple": "it returns (output, taps), where taps is a tuple of {count} tensors: {names}",
     "targets.summary": "{name}: {format} {kind}, {sites} of {modules} modules can be recorded",
     "targets.taps_already": "this file already has its taps; for others, bake and compile the model again",

@@ -9,7 +9,7 @@ MESSAGES = {
     ),
     "watch.cannot_run": "{command}: cannot be run ({strerror})",
     "watch.cannot_watch": "{name} cannot be recorded: {error}",
-    "watch.changed": "changed from step {step_number} on: {told}",
+    "watch.changed": "changed from step {step_number} on: {changes}",
     "watch.compiled": (
         "the model runs as a torch.compile'd graph: the inputs and outputs of its modules and the "
         "gradients of parameters are recorded; gradients of activations inside it are not"
@@ -41,7 +41,6 @@ MESSAGES = {
     "watch.most_models": "only the first {MOST} models of a process are recorded; --model selects another",
     "watch.names": "a list of names",
     "watch.nearest": "; nearest: {near}",
-    "watch.needs_tomli": "a TOML file needs tomli on Python 3.10; install it with: pip install tomli",
     "watch.negative": "watch: ring={ring}, after={after}: numbers of steps cannot be negative",
     "watch.no_command": "no command given; give it after --, for instance: layertap watch -- python train.py",
     "watch.no_module": "no module",

@@ -50,14 +50,13 @@ MESSAGES = {
     "align.renumbered_unproven": (
         "`{stem}` 的编号不同（候选侧 {how}），只有这样两侧的编号才能对应；没有任何一层的内容能够证实。{example}"
     ),
-    "align.rung": "{rung}：{pairs}",
+    "align.step": "{way}：{pairs}",
     "align.same_bits_other_name": "候选侧的 `{candidate}` 与参考侧的 `{reference}` 逐位相同",
     "align.shifted": "{why}：{pairs_text} 按内容配对，与名称不同",
     "align.states": "{pairs}，`{states}*` 对应 `{layers}*`（{way}）",
     "align.states_by_layer": "每层一个",
     "align.states_with_embedding": "第一个是嵌入层输出，最后一个在最终归一化之后",
     "align.text_order": "order：{side}侧的记录按文本顺序排列（10 在 2 之前）；按自然顺序读取",
-    "align.toml_missing": "在 Python 3.10 上，TOML 格式的 mapping 需要 tomli；安装命令：pip install tomli",
     "align.uncertain_names": (
         "无法确定两侧的 `{stem}` 如何对应：内容和编号都不能说明。现按名称配对；可用 mapping= 指定"
     ),

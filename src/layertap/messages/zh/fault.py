@@ -51,7 +51,7 @@ MESSAGES = {
     "fault.output_unexplained": "输出的误差为{times}，而没有模块超出其下限",
     "fault.outputs_apart": "两侧的输出没有同名或同形状的张量，因此无法得知其误差",
     "fault.paired_by_order": "按顺序和形状配对：{page} 与 {path}",
-    "fault.precision_taken": "精度：{told}：按该类型的舍入判定",
+    "fault.precision_taken": "精度：{why}：按该类型的舍入判定",
     "fault.random": "模型使用随机数：两侧逐模块使用相同的种子",
     "fault.reads_it": "{caller} 直接读取它而不调用",
     "fault.rearranged": "数值的排列不同，其误差无法与错误区分：{listed}",

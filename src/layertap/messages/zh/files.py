@@ -2,6 +2,7 @@
 
 MESSAGES = {
     "files.bound": "{get} 的上限（{MAX_UNPACKED}）",
+    "files.needs_tomli": "在 Python 3.10 上读取 TOML 文件需要 tomli；安装命令：pip install tomli",
     "files.nested": "嵌套过深",
     "files.not_regular": "不是普通文件",
     "files.size": "{size!r} 不是大小；请写字节数，或例如 '512MiB' 或 '2GiB'",

@@ -5,7 +5,7 @@ MESSAGES = {
     "openvino.folding": (
         "折叠：OpenVINO 把相继的常量因子（或偏移）合并为一个；以此结尾且后面还有一个的模块，可能显示合并之前的值"
     ),
-    "openvino.hint": "{told}；config={{'INFERENCE_PRECISION_HINT': 'f32'}} 可以关闭",
+    "openvino.hint": "{why}；config={{'INFERENCE_PRECISION_HINT': 'f32'}} 可以关闭",
     "openvino.needs": "{name} 需要 openvino：pip install 'layertap[openvino]'",
     "openvino.no_net": "{name} 不是 OpenVINO IR：其中没有 <net>",
     "openvino.no_paths": (
@@ -14,5 +14,5 @@ MESSAGES = {
     ),
     "openvino.precision": "精度：OpenVINO 以 {kind} 计算 {count} 个操作，与其张量的类型无关",
     "openvino.tap_outputs": "每个探针都是单独的输出，其张量名为 layertap:SITE",
-    "openvino.unreadable": "无法将 {name} 作为 OpenVINO IR 读取：{told}",
+    "openvino.unreadable": "无法将 {name} 作为 OpenVINO IR 读取：{error}",
 }

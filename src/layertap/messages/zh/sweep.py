@@ -16,6 +16,7 @@ MESSAGES = {
     "sweep.count_noise": "{count} 个在舍入或其位宽可解释的范围内",
     "sweep.count_fault": "{count} 个超出该范围",
     "sweep.count_inconclusive": "{count} 个无法判定",
+    "sweep.count_no_effect": "{count} 个的设置没有改变任何数值",
     "sweep.count_failed": "{count} 个没有运行结果",
     "sweep.failed": "{mode} 没有运行结果：{error}",
     "sweep.all_failed": "{mode} 都没有记录：{error}",

@@ -67,7 +67,6 @@ MESSAGES = {
     "sweeping.the_definition": "定义",
     "sweeping.the_model": "（模型）",
     "sweeping.timeout": "超过 {timeout:g} 秒，已被终止；可用 timeout = SECONDS 放宽",
-    "sweeping.tomli": "在 Python 3.10 上读取 TOML 需要 tomli；安装：pip install tomli",
     "sweeping.torchao": "quantize 需要 torchao；安装：pip install 'layertap[quant]'",
     "sweeping.torchao_config": "quantize = {name!r}：torchao 没有该配置{hint}；短名：{names}",
     "sweeping.unknown_origin": "{path}：不知道该模式是如何产生的（{error}）",

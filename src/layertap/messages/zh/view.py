@@ -52,7 +52,7 @@ MESSAGES = {
     "view.key_help": "显示此列表",
     "view.close": "关闭",
     "view.at_step": "第 {step} 步",
-    "view.paired": "与候选侧的 {site} 配对（{rung}）",
+    "view.paired": "与候选侧的 {site} 配对（{way}）",
     "view.one_side": "只有 {side} 侧有记录：无法对比",
     "view.shapes_differ": "两侧形状不同：没有差值图",
     "view.maps": "按 token 和通道的数值",

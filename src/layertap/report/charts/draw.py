@@ -61,12 +61,12 @@ def _unit(spec: Spec, page: bool) -> tuple[str, float, float]:
         "y": _scale(units, "y", frame.top + frame.height, frame.top),
     }
     body = [frame.axes(scales["x"], scales["y"], _axis(units, "x"), _axis(units, "y"), page=page)]
-    told = [(name, colour) for name, colour in (spec.get("usermeta") or {}).get("legend", ())]
+    entries = [(name, colour) for name, colour in (spec.get("usermeta") or {}).get("legend", ())]
     for layer, rows in units:
         marks = _Marks(layer, rows, scales, frame, page)
         body += marks.draw()
-        told += [entry for entry in marks.legend() if entry not in told]
-    body.append(legend(told, frame, page=page))
+        entries += [entry for entry in marks.legend() if entry not in entries]
+    body.append(legend(entries, frame, page=page))
     return "".join(body), frame.outer_width, frame.outer_height
 
 

@@ -13,10 +13,6 @@ MARKS = {"identical": "=", "noise": "✓", "fault": "✗", "inconclusive": "?"}
 
 NAMES = {BLUE: "blue", VERMILLION: "verm", GREEN: "green", PURPLE: "purple", ORANGE: "orange", GREY: "grey", INK: "ink"}
 """In a page each of them is a CSS variable, so that a dark page has lighter ones."""
-DARK = {
-    BLUE: "#5cb3e6", VERMILLION: "#ff8b3d", GREEN: "#3fc79a", PURPLE: "#dd9cc6", ORANGE: "#e8b23a", GREY: "#8f8f8f",
-    INK: "#dddddd",
-}  # fmt: skip
 
 
 def variable(colour: str) -> str:

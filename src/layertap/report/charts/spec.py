@@ -108,7 +108,7 @@ def _error_row(place: int, point: Point, domain: Sequence[float]) -> Spec:
         "total": finite(point.total) or None,
         "own": finite(point.own) or None,
         "floor": max(finite(point.floor) or domain[0], domain[0]),
-        "verdict": tr(f"ladder.{point.verdict}") if point.verdict else "",
+        "verdict": tr(f"site_table.{point.verdict}") if point.verdict else "",
         "said": number(beyond[0]) if beyond else "",
         "none": "0" if point.total == 0 else "",
         "tip": f"{tip}, {tr('chart.floor')} {number(point.floor, 3)}",
@@ -117,7 +117,7 @@ def _error_row(place: int, point: Point, domain: Sequence[float]) -> Spec:
 
 def _verdict_colours() -> Spec:
     shown = ("noise", "fault", "inconclusive")
-    return {"domain": [tr(f"ladder.{name}") for name in shown], "range": [VERDICTS[name] for name in shown]}
+    return {"domain": [tr(f"site_table.{name}") for name in shown], "range": [VERDICTS[name] for name in shown]}
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], title: str, said: str = "") -> Spec:
@@ -193,15 +193,11 @@ def heat_map(
     rows: Sequence[str],
     domain: tuple[float, float],
     across: str = "",
-    width: int = WIDTH,
-    height: int | None = None,
     ends: tuple[str, str] | None = None,
 ) -> Spec:
     """Names × names in colours; a value that is a text (NaN, Inf) has a colour of its own.
 
     `ends` say what the palest and the darkest colour mean.
-
-    With a `height` the rows share it and have no names: a picture of a matrix.
     """
     values = [{"column": column, "row": row, "value": value} for column, row, value in cells]
     x: Spec = {"field": "column", "type": "ordinal", "sort": list(columns), "axis": {"title": across or None}}
@@ -214,14 +210,18 @@ def heat_map(
     }
     for channel in (x, y):
         channel["scale"] = {"paddingInner": 0}
-        if height is not None:
-            channel["axis"] = None
-    size = {"step": 14} if height is None else height
-    told = [[ends[0], RAMP[0]], [ends[1], RAMP[-1]]] if ends else []
+    legend = [[ends[0], RAMP[0]], [ends[1], RAMP[-1]]] if ends else []
     if any(isinstance(value["value"], str) for value in values):
-        told.append([tr("chart.nonfinite"), VERMILLION])
+        legend.append([tr("chart.nonfinite"), VERMILLION])
     whole = base(title, data={"values": values}, mark="rect", encoding={"x": x, "y": y, "color": colour})
-    return {**whole, "width": width, "height": size, "usermeta": {"legend": told if height is None else []}}
+    return {**whole, "height": {"step": 14}, "usermeta": {"legend": legend}}
+
+
+def without_names(heat: Spec, side: int) -> Spec:
+    """A heat map as a square picture of a matrix: no names, no legend."""
+    bare = {channel: {**heat["encoding"][channel], "axis": None} for channel in ("x", "y")}
+    picture = {"width": side, "height": side, "usermeta": {"legend": []}}
+    return {**heat, "encoding": {**heat["encoding"], **bare}, **picture}
 
 
 def matrix(

@@ -9,9 +9,9 @@ from layertap.compare.columns import column
 from layertap.messages import tr
 from layertap.report.charts.spec import Point, errors
 from layertap.report.diff import headline, pair_name, row_namer
-from layertap.report.document import Block, Chart, Document, Heading, Ladder, Paragraph, Table, TableRow, Verbatim
-from layertap.report.ladder_entries import report_entries
+from layertap.report.document import Block, Chart, Document, Heading, Paragraph, SiteTable, Table, TableRow, Verbatim
 from layertap.report.rows import chosen
+from layertap.report.site_entries import report_entries
 from layertap.report.values import number
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ DETAILED = 100
 
 
 def report_document(report: Report, extra: Sequence[Block] = ()) -> Document:
-    """`extra` blocks, made from the runs themselves, come after the ladder."""
+    """`extra` blocks, made from the runs themselves, come after the site table."""
     head, *rest = (line for line, _ in headline(report))
     states = list(column(report.rows, "verdict"))
     places, left = chosen(range(len(states)), LISTED, states)
     rows = [report.rows[place] for place in places]
     blocks: list[Block] = []
     if rows:
-        blocks += [_chart(report, rows), Ladder(entries=report_entries(report, rows), left_out=left)]
+        blocks += [_chart(report, rows), SiteTable(entries=report_entries(report, rows), left_out=left)]
         blocks += [*extra, *_details(rows, row_namer(report)), Paragraph(text=tr("page.legend"))]
     else:
         blocks += extra

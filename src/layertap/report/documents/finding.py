@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from layertap.files import format_bytes
 from layertap.messages import tr
 from layertap.report.charts.spec import Point, errors
-from layertap.report.document import Block, Chart, Document, Heading, Ladder, Paragraph, Table, TableRow
+from layertap.report.document import Block, Chart, Document, Heading, Paragraph, SiteTable, Table, TableRow
 from layertap.report.finding import words
-from layertap.report.ladder_entries import finding_entries, finding_state
 from layertap.report.rows import chosen
-from layertap.report.values import number, size
+from layertap.report.site_entries import finding_entries, finding_state
+from layertap.report.values import number
 
 if TYPE_CHECKING:
     from layertap.fault.result import Finding, ModuleRow
@@ -36,7 +37,7 @@ def finding_document(finding: Finding, extra: Sequence[Block] = ()) -> Document:
         title = tr("chart.own_errors")
         blocks = [
             Chart(spec=errors(points, title), opening=True, page=False),
-            Ladder(entries=entries, left_out=left),
+            SiteTable(entries=entries, left_out=left),
             *extra,
             Heading(text=tr("page.standing_out")),
             _worst(rows, blamed),
@@ -84,5 +85,5 @@ def _worst(rows: Sequence[ModuleRow], blamed: set[str]) -> Table:
 
 def _cost(finding: Finding) -> str:
     parts = [tr("page.passes", side=side, count=count) for side, count in finding.forwards.items()]
-    parts += [f"{name}: {size(count)}" for name, count in finding.memory.items() if count]
+    parts += [f"{name}: {format_bytes(count)}" for name, count in finding.memory.items() if count]
     return "; ".join(parts)

@@ -9,11 +9,11 @@ from typing import Any
 from layertap.messages import tr
 from layertap.report.attention import attention_blocks
 from layertap.report.charts.spec import lines
-from layertap.report.document import Block, Chart, Document, Heading, Ladder, Table, TableRow, Verbatim
-from layertap.report.ladder import LadderEntry
+from layertap.report.document import Block, Chart, Document, Heading, SiteTable, Table, TableRow, Verbatim
 from layertap.report.receipt import receipt_text
 from layertap.report.rows import chosen
 from layertap.report.show import run_rows, telling_step
+from layertap.report.site_table import SiteEntry
 from layertap.report.steps import training_blocks
 from layertap.report.values import number
 from layertap.site import Site
@@ -33,8 +33,8 @@ def run_document(run: Run, triggers: Sequence[Any] = ()) -> Document:
     rows = run_rows(run, step=only)
     born = next((row for row in rows if row["nan"] or row["inf"]), None)
     shown, left = chosen(rows, LISTED, ["fault" if row["nan"] or row["inf"] else "" for row in rows])
-    told = receipt_text(run.receipt).splitlines() if run.receipt is not None else []
-    lines_of = [told[0]] if told else []
+    receipt_lines = receipt_text(run.receipt).splitlines() if run.receipt is not None else []
+    lines_of = [receipt_lines[0]] if receipt_lines else []
     if born is not None:
         lines_of.insert(0, tr("page.born", site=born["site"], nan=born["nan"], inf=born["inf"]))
     blocks: list[Block] = []
@@ -46,10 +46,10 @@ def run_document(run: Run, triggers: Sequence[Any] = ()) -> Document:
     blocks += [
         _depth(rows),
         Heading(text=_moment(only, rows)),
-        Ladder(entries=_entries(run, shown, born), columns=_titles(), left_out=left),
+        SiteTable(entries=_entries(run, shown, born), columns=_titles(), left_out=left),
     ]
     blocks += attention_blocks(run)
-    blocks += [Heading(text=tr("page.receipt")), Verbatim(text="\n".join(told))] if told else []
+    blocks += [Heading(text=tr("page.receipt")), Verbatim(text="\n".join(receipt_lines))] if receipt_lines else []
     facts = _facts(run.info)
     if facts:
         blocks += [Heading(text=tr("page.facts")), Table(titles=["", ""], rows=facts, left=(0, 1))]
@@ -102,17 +102,17 @@ def _titles() -> tuple[str, ...]:
     return tuple(tr(f"page.run.{name}") for name in COLUMNS)
 
 
-def _entries(run: Run, rows: Sequence[Mapping[str, Any]], born: Mapping[str, Any] | None) -> list[LadderEntry]:
+def _entries(run: Run, rows: Sequence[Mapping[str, Any]], born: Mapping[str, Any] | None) -> list[SiteEntry]:
     several = len({(row["step"], row["rank"], row["phase"]) for row in rows}) > 1
     return [_entry(row, several=several, first=row is born) for row in rows]
 
 
-def _entry(row: Mapping[str, Any], *, several: bool, first: bool) -> LadderEntry:
+def _entry(row: Mapping[str, Any], *, several: bool, first: bool) -> SiteEntry:
     change = row["change"]
     relative = number(change["relative"], 3) if "relative" in change else ""
     bad = [f"{row[name]} {said}" for name, said in (("nan", "NaN"), ("inf", "Inf")) if row[name]]
     moment = tr("page.run.moment", step=row["step"], rank=row["rank"], phase=row["phase"]) if several else ""
-    return LadderEntry(
+    return SiteEntry(
         site=row["site"],
         path=_path(row["site"]),
         kind=f"{row['kind']} {moment}".strip(),

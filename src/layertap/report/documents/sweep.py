@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from layertap.messages import tr
-from layertap.report.document import Block, Document, Heading, Ladder, Paragraph, Table, TableRow, Verbatim
-from layertap.report.ladder import LadderEntry
+from layertap.report.document import Block, Document, Heading, Paragraph, SiteTable, Table, TableRow, Verbatim
+from layertap.report.site_table import SiteEntry
 from layertap.report.sweep import closing, failures, groups_line, mode_notes, modes_cells, verdict_line
 from layertap.report.sweep_charts import depth_chart, matrix_chart
 from layertap.report.sweep_layers import answer_lines, layer_lines, token_cells
@@ -45,12 +45,12 @@ def _blocks(sweep: Sweep) -> Iterator[Block]:
         positions = next(mode.tokens.positions for mode in sweep.modes.values() if mode.tokens)
         yield Heading(text=tr("sweep.tokens_title", reference=sweep.reference, positions=positions))
         yield Table(titles=titles, rows=[TableRow(cells=row) for row in cells])
-    told = "\n".join([*layer_lines(sweep, verbose=True), *answer_lines(sweep)]).strip()
-    if told:
-        yield Verbatim(text=told)
+    text = "\n".join([*layer_lines(sweep, verbose=True), *answer_lines(sweep)]).strip()
+    if text:
+        yield Verbatim(text=text)
     for mode in modes:
         yield Heading(text=mode.name)
-        yield Ladder(entries=_entries(mode))
+        yield SiteTable(entries=_entries(mode))
     for line in closing(sweep):
         yield Paragraph(text=line)
 
@@ -67,10 +67,10 @@ def _error(found: dict[str, float], site: str) -> str:
     return "" if math.isnan(error) else number(error, 3)
 
 
-def _entries(mode: ModeResult) -> list[LadderEntry]:
+def _entries(mode: ModeResult) -> list[SiteEntry]:
     first = mode.first
     return [
-        LadderEntry(
+        SiteEntry(
             site=row.site,
             path=row.site.partition(":")[0],
             kind=row.kind,

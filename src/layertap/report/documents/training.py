@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def training_document(report: TrainingReport, extra: Sequence[Block] = ()) -> Document:
     """Where they part, by a bit and by more than rounding; `extra` holds what the runs themselves show."""
     head, *rest = training_text(report).splitlines()
-    told = [line for line in rest if line not in {tr("report.note_line", note=note) for note in report.notes}]
+    other_lines = [line for line in rest if line not in {tr("report.note_line", note=note) for note in report.notes}]
     rows = [
         _row(tr(f"page.training.{name}"), parting, state)
         for name, parting, state in (("first", report.first, ""), ("above", report.above, report.verdict))
@@ -30,7 +30,7 @@ def training_document(report: TrainingReport, extra: Sequence[Block] = ()) -> Do
         title=tr("page.title", what=title, verdict=tr(f"result.{report.verdict}")),
         verdict=report.verdict,
         headline=head,
-        lines=told,
+        lines=other_lines,
         notes=report.notes,
         blocks=[*blocks, *extra],
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from layertap.files import format_bytes
 from layertap.messages import tr
 from layertap.report.charts.spec import intervals
 from layertap.report.document import Block, Chart, Document, Heading, Paragraph, Table, TableRow
-from layertap.report.values import natural, number, size
+from layertap.report.values import number
+from layertap.site import natural_key
 
 if TYPE_CHECKING:
     from layertap.weights.doctor import Diagnosis
@@ -46,7 +48,9 @@ def audit_document(audit: Audit, extra: Sequence[Block] = ()) -> Document:
         Heading(text=tr("page.audit.all")),
         Table(titles=titles, rows=rows, left=(0, 1, 2, 3, 4, 5, 6), total=len(audit.rows)),
     ]
-    read = tr("page.audit.read", size=size(audit.bytes), seconds=number(audit.seconds, 3)) if audit.bytes else ""
+    read = (
+        tr("page.audit.read", size=format_bytes(audit.bytes), seconds=number(audit.seconds, 3)) if audit.bytes else ""
+    )
     return Document(
         title=tr("page.title", what=audit.model, verdict=tr(f"result.{audit.verdict}")),
         verdict=audit.verdict,
@@ -86,7 +90,7 @@ def knockout_document(found: Knockout, extra: Sequence[Block] = ()) -> Document:
 def _harm(rows: Sequence[KnockoutRow], caption: str) -> list[Block]:
     if not rows:
         return []
-    placed = sorted(rows, key=lambda row: natural(row.site))
+    placed = sorted(rows, key=lambda row: natural_key(row.site))
     spans = [(row.site, row.kl, row.kl_low, row.kl_high, tr(f"page.part.{row.kind}")) for row in placed]
     chart = intervals(spans, tr("chart.harm"), across=tr("chart.kl"))
     titles = ("part", "kind", "kl", "interval", "top1", "perplexity", "cosine", "change", "share")

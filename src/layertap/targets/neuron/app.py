@@ -153,8 +153,8 @@ class App(Reader):
         try:
             again = self._call(*second, wanted)
         except Exception as error:  # noqa: BLE001 - the user's own call comes next, and raises what is to be raised
-            told = refused(error)
-            return lambda ran: [told]
+            refusal = refused(error)
+            return lambda ran: [refusal]
         return lambda ran: moved(ran, again, frozenset())
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], wanted: frozenset[str]) -> Ran:

@@ -1,7 +1,7 @@
-// A ladder of many thousand rows: one body of rows for each part, filled when it comes into view and emptied after.
+// A site table of many thousand rows: one body of rows for each part, filled when it comes into view and emptied after.
 const HEIGHT = 22;
 
-export function longLadder(root, params) {
+export function longTable(root, params) {
   const size = Number(root.dataset.part);
   const table = root.querySelector("table");
   const box = root.querySelector(".lt-box");
@@ -36,7 +36,7 @@ export function longLadder(root, params) {
     const cell = row.insertCell();
     cell.colSpan = 20;
     cell.className = "space";
-    cell.style.height = `${rows * HEIGHT}px`; // not the attribute: a style of the ladder's cells would win
+    cell.style.height = `${rows * HEIGHT}px`; // not the attribute: a style of the site table's cells would win
     return row;
   }
 

@@ -1,8 +1,8 @@
-// The first page: the chosen site beside the ladder, the address that holds the state, keys, and runs that still grow.
-import { longLadder } from "./long.js";
+// The first page: the chosen site beside the site table, the address that holds the state, keys, and runs that still grow.
+import { longTable } from "./long.js";
 import { maps } from "./maps.js";
 
-const ladder = document.getElementById("ladder");
+const siteTable = document.getElementById("sites");
 const panel = document.getElementById("site");
 const params = () => new URLSearchParams(location.search);
 const put = (changes) => {
@@ -29,7 +29,7 @@ export async function showSite(changes) {
   maps(panel, showSite);
 }
 
-ladder.addEventListener("lt-select", (event) => showSite({ site: event.detail.site, index: "", window: "" }));
+siteTable.addEventListener("lt-select", (event) => showSite({ site: event.detail.site, index: "", window: "" }));
 
 panel.addEventListener("click", (event) => {
   const link = event.target.closest("a[data-put]");
@@ -41,7 +41,7 @@ panel.addEventListener("change", (event) => {
   if (event.target.dataset.name) showSite({ [event.target.dataset.name]: event.target.value });
 });
 
-// A token recolours the ladder by its own errors.
+// A token recolours the site table by its own errors.
 document.addEventListener("click", (event) => {
   const link = event.target.closest("#tokens a[data-put]");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -52,7 +52,7 @@ document.addEventListener("click", (event) => {
 });
 
 // The filter is a part of the state too.
-ladder.addEventListener("input", (event) => {
+siteTable.addEventListener("input", (event) => {
   if (event.target.matches(".lt-filter")) put({ q: event.target.value });
   if (event.target.matches(".lt-bad")) put({ bad: event.target.checked ? "1" : "" });
   if (event.target.matches(".lt-unfold")) put({ all: event.target.checked ? "1" : "" });
@@ -60,7 +60,7 @@ ladder.addEventListener("input", (event) => {
 
 function restore() {
   const now = params();
-  const box = ladder.querySelector(".lt-box");
+  const box = siteTable.querySelector(".lt-box");
   if (!box) return;
   for (const [name, css] of [["bad", ".lt-bad"], ["all", ".lt-unfold"]]) {
     const check = box.querySelector(css);
@@ -68,15 +68,15 @@ function restore() {
   }
   const filter = box.querySelector(".lt-filter");
   if (now.get("q")) { filter.value = now.get("q"); filter.dispatchEvent(new Event("input", { bubbles: true })); }
-  const long = ladder.querySelector(".long");
-  if (long) longLadder(long, params);
+  const long = siteTable.querySelector(".long");
+  if (long) longTable(long, params);
 }
 
 document.addEventListener("keydown", (event) => {
   if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "?") { event.preventDefault(); help(); }
   if (event.key === "Enter" && !event.target.closest("a, button, summary")) {
-    const row = ladder.querySelector("tr[aria-selected]");
+    const row = siteTable.querySelector("tr[aria-selected]");
     if (row) showSite({ site: row.dataset.site }).then(() => panel.querySelector("h2")?.focus());
   }
 });
@@ -108,18 +108,18 @@ async function reload() {
   if (!answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   version = fresh.getElementById("main").dataset.version;
-  const place = ladder.scrollTop;
+  const place = siteTable.scrollTop;
   for (const name of ["verdict", "tokens"]) {
     const now = document.getElementById(name), next = fresh.getElementById(name);
     if (now && next) now.replaceWith(next);
     else if (next) document.getElementById("main").before(next);
     else now?.remove();
   }
-  const opened = [...ladder.querySelectorAll(".lt-layer.lt-open")].map((layer) => layer.id);
-  ladder.replaceChildren(...fresh.getElementById("ladder").childNodes);
+  const opened = [...siteTable.querySelectorAll(".lt-layer.lt-open")].map((layer) => layer.id);
+  siteTable.replaceChildren(...fresh.getElementById("sites").childNodes);
   for (const id of opened) document.getElementById(id)?.classList.add("lt-open");
   restore();
-  ladder.scrollTop = place;
+  siteTable.scrollTop = place;
   if (params().get("site")) await showSite({});
   else {
     panel.replaceChildren(...fresh.getElementById("site").childNodes);
@@ -129,7 +129,7 @@ async function reload() {
 
 restore();
 maps(panel, showSite);
-const chosen = ladder.querySelector("tr[aria-selected]");
+const chosen = siteTable.querySelector("tr[aria-selected]");
 if (chosen) chosen.scrollIntoView({ block: "center" });
-else ladder.querySelector("tr[data-first]")?.scrollIntoView({ block: "center" });
+else siteTable.querySelector("tr[data-first]")?.scrollIntoView({ block: "center" });
 follow();

@@ -1,4 +1,4 @@
-// All ladders of a page: layers unfold, names are filtered, rows are chosen. Choosing tells the page by `lt-select`.
+// All site tables of a page: layers unfold, names are filtered, rows are chosen. Choosing tells the page by `lt-select`.
 (() => {
   "use strict";
   const rowsOf = (box) => [...box.querySelectorAll("tr[data-site]")];
@@ -80,5 +80,5 @@
     if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
   });
 
-  window.layertapLadder = { select, first, step, filter };
+  window.layertapSiteTable = { select, first, step, filter };
 })();

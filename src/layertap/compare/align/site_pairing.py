@@ -1,4 +1,4 @@
-"""What the rungs of the ladder work on: one record for each site of either side, and who is paired with whom."""
+"""What every way of pairing works on: one record for each site of either side, and which is paired with which."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Match:
     """The candidate that a site of the reference is paired with."""
 
     candidate: int
-    rung: str
+    way: str
+    """Which way of pairing found it."""
     layout: AxisLayout | None = None
 
 
@@ -30,8 +31,8 @@ class Match:
 class View:
     """How a record can be compared with others by content."""
 
-    kin: tuple[str, int]
-    """Only views of one kin can be compared: how they were made, and how many elements they represent."""
+    group: tuple[str, int]
+    """Only views of one group can be compared: how they were made, and how many elements they represent."""
     source: bytes | Vector
     """A sketch, or some of the elements."""
 
@@ -41,7 +42,7 @@ class View:
 
 
 @dataclass(slots=True)
-class Board:
+class SitePairing:
     """Sites by their number in the order of execution. Pairs are made, and some are unmade where contents object."""
 
     reference: Sequence[Record]
@@ -56,24 +57,24 @@ class Board:
     taken: dict[int, int] = field(default_factory=dict)
     """Candidate → reference, the way back."""
 
-    def pair(self, i: int, j: int, rung: str, layout: AxisLayout | None = None) -> None:
-        self.matches[i] = Match(candidate=j, rung=rung, layout=layout)
+    def pair(self, i: int, j: int, way: str, layout: AxisLayout | None = None) -> None:
+        self.matches[i] = Match(candidate=j, way=way, layout=layout)
         self.taken[j] = i
 
     def part(self, i: int) -> None:
         """Takes a pair apart."""
         del self.taken[self.matches.pop(i).candidate]
 
-    def kin(self, side: int, number: int) -> Kin | None:
+    def group(self, side: int, number: int) -> ContentGroup | None:
         """What a record could be mistaken for: moment, role and kind of view. None where its content is not known."""
         view = self.views[side].get(number)
         if view is None:
             return None
         record = (self.reference, self.candidate)[side][number]
-        return self.moments[side][number], record.site.role, view.kin
+        return self.moments[side][number], record.site.role, view.group
 
     def vectors(self, side: int, numbers: Sequence[int]) -> npt.NDArray[np.float64]:
-        """The contents of some records of one kin, a row each."""
+        """The contents of some records of one group, a row each."""
         return np.stack([self.views[side][number].vector for number in numbers])
 
     def end(self, side: int, number: int) -> str:
@@ -93,7 +94,7 @@ class Board:
         return Note("align.one_pair") if count == 1 else Note("align.pairs", count=count)
 
 
-Kin = tuple[int, str, tuple[str, int]]
+ContentGroup = tuple[int, str, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Repeated layers of a ladder: which rows belong to one layer, and which layers stand together."""
+"""Repeated layers of a site table: which rows belong to one layer, and which layers stand together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Layer(Generic[Entry]):
 
     path: str
     number: int
-    """Which layer of the ladder it is, so that a layer that comes twice has two names."""
+    """Which layer of the site table it is, so that a layer that comes twice has two names."""
     entries: tuple[Entry, ...]
 
     @property

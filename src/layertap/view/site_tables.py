@@ -1,4 +1,4 @@
-"""What the ladder of a page shows: a comparison, or one run by itself; part by part where it is long."""
+"""What the site table of a page shows: a comparison, or one run by itself; part by part where it is long."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 from layertap.compare.columns import column
 from layertap.judge.calibration import LIMIT_OF_RUNS
 from layertap.messages import tr
-from layertap.report.ladder import LadderEntry
-from layertap.report.ladder_entries import placed
+from layertap.report.site_entries import placed
+from layertap.report.site_table import SiteEntry
 from layertap.report.values import number
 from layertap.site import Record
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from layertap.view.sides import Side
 
 
-class ComparedLadder:
+class ComparedSites:
     """The rows of a report at one step, with what one side alone has in its place."""
 
     columns: Sequence[str] | None = None
@@ -45,7 +45,7 @@ class ComparedLadder:
         self._rows = np.flatnonzero(every == step) if step is not None else np.empty(0, np.int64)
 
     @cached_property
-    def _merged(self) -> list[tuple[int, LadderEntry | None]]:
+    def _merged(self) -> list[tuple[int, SiteEntry | None]]:
         """Places of rows, and between them the entries of what one side alone has."""
         alone = self.report.unmatched
         if not alone or len(alone) + len(self._rows) > 20_000:
@@ -64,7 +64,7 @@ class ComparedLadder:
         """The place of the first departure, or -1."""
         return next((place for place, (row, _) in enumerate(self._merged) if row == self._mark >= 0), -1)
 
-    def entries(self, start: int = 0, stop: int | None = None) -> list[LadderEntry]:
+    def entries(self, start: int = 0, stop: int | None = None) -> list[SiteEntry]:
         return [entry or self._entry(row) for row, entry in self._merged[start:stop]]
 
     def sites(self) -> list[str]:
@@ -90,14 +90,14 @@ class ComparedLadder:
         """The places in the report of the rows at this step."""
         return [int(row) for row in self._rows]
 
-    def at_token(self, errors: Mapping[int, float]) -> ComparedLadder:
+    def at_token(self, errors: Mapping[int, float]) -> ComparedSites:
         """The same sites by the error of one token: row of the report → error."""
         found = copy(self)
         found.__dict__.pop("_merged", None)
         found._token = errors
         return found
 
-    def _entry(self, row: int) -> LadderEntry:
+    def _entry(self, row: int) -> SiteEntry:
         one = self.report.rows[row]
         other = "" if one.site == one.candidate_site else f" ~ {one.candidate_site}"
         entry = self._whole(row, one, other)
@@ -112,8 +112,8 @@ class ComparedLadder:
         state = one.verdict if departs else "identical" if error == 0 else "noise"
         return replace(entry, state=state, error=error, ratio=ratio, estimated=False)
 
-    def _whole(self, row: int, one: Row, other: str) -> LadderEntry:
-        return LadderEntry(
+    def _whole(self, row: int, one: Row, other: str) -> SiteEntry:
+        return SiteEntry(
             site=str(one.site),
             path=one.site.path,
             kind=f"{one.kind}{other}",
@@ -128,8 +128,8 @@ class ComparedLadder:
 
 
 def _in_order(
-    entries: list[LadderEntry], alone: Sequence[tuple[str, str]], ordered: Sequence[Sequence[str]]
-) -> list[LadderEntry]:
+    entries: list[SiteEntry], alone: Sequence[tuple[str, str]], ordered: Sequence[Sequence[str]]
+) -> list[SiteEntry]:
     """Puts what one side alone has behind the site that it followed on that side."""
     found = list(entries)
     left: list[tuple[str, str]] = []
@@ -143,11 +143,11 @@ def _in_order(
             left.append((side, site))
             continue
         path = site.partition(":")[0].partition("@")[0]
-        found.insert(place, LadderEntry(site=site, path=path, state=side))
+        found.insert(place, SiteEntry(site=site, path=path, state=side))
     return placed(found, left)
 
 
-class SingleLadder:
+class RunSites:
     """One run by itself, at one step: statistics in place of errors, the first departure is the first NaN or Inf."""
 
     def __init__(self, run: Run, step: int | None = None) -> None:
@@ -170,7 +170,7 @@ class SingleLadder:
         entries = self.entries()
         return next((place for place, entry in enumerate(entries) if entry.state == "nonfinite"), -1)
 
-    def entries(self, start: int = 0, stop: int | None = None) -> list[LadderEntry]:
+    def entries(self, start: int = 0, stop: int | None = None) -> list[SiteEntry]:
         records = list(self.run.records_at(self._rows[start:stop], sketches=False))
         born = next((place for place, record in enumerate(records) if record.statistics.nonfinite), -1)
         return [_single(record, first=place == born and start == 0) for place, record in enumerate(records)]
@@ -196,14 +196,14 @@ def _telling(run: Run, steps: Sequence[int]) -> int | None:
     return int(found["step"][bad].min()) if bad.any() else steps[-1]
 
 
-def _single(record: Record, *, first: bool) -> LadderEntry:
+def _single(record: Record, *, first: bool) -> SiteEntry:
     stats = record.statistics
     bad = ", ".join(
         f"{count} {name}"
         for count, name in ((stats.nan, "NaN"), (stats.pos_inf, "Inf"), (stats.neg_inf, "-Inf"))
         if count
     )
-    return LadderEntry(
+    return SiteEntry(
         site=str(record.site),
         path=record.site.path,
         kind=record.kind,
@@ -221,11 +221,11 @@ def _single(record: Record, *, first: bool) -> LadderEntry:
     )
 
 
-Ladder = ComparedLadder | SingleLadder
+SiteTable = ComparedSites | RunSites
 
 
-def ladder_dict(ladder: SingleLadder) -> dict[str, Any]:
+def sites_dict(site_table: RunSites) -> dict[str, Any]:
     """The JSON form of a run that is compared with nothing."""
     from layertap.report.show import run_rows
 
-    return {"step": ladder.step, "rows": run_rows(ladder.run, step=ladder.step)}
+    return {"step": site_table.step, "rows": run_rows(site_table.run, step=site_table.step)}

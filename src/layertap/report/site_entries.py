@@ -1,4 +1,4 @@
-"""What a comparison, or a finding, shows on a ladder."""
+"""What a comparison, or a finding, shows in a site table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from layertap.report.diff import pair_name
-from layertap.report.ladder import LadderEntry
+from layertap.report.site_table import SiteEntry
 from layertap.site import Site
 
 if TYPE_CHECKING:
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from layertap.fault.result import Finding, ModuleRow
 
 
-def report_entries(report: Report, rows: Iterable[Row] | None = None) -> list[LadderEntry]:
+def report_entries(report: Report, rows: Iterable[Row] | None = None) -> list[SiteEntry]:
     """A row for each pair, and in their places the sites that only one side has."""
     first = report.first
     mark = None if first is None else (first.step, first.order, str(first.site))
     entries = [
-        LadderEntry(
+        SiteEntry(
             site=str(row.site),
             path=row.site.path,
             kind=row.kind if row.site == row.candidate_site else f"{row.kind} ~ {row.candidate_site}".strip(),
@@ -37,12 +37,12 @@ def report_entries(report: Report, rows: Iterable[Row] | None = None) -> list[La
     return placed(entries, report.unmatched)
 
 
-def finding_entries(finding: Finding) -> list[LadderEntry]:
+def finding_entries(finding: Finding) -> list[SiteEntry]:
     """A row for each module: the error of its value, and its own."""
     blamed = {one.site for one in (finding, *finding.others)} if finding.verdict == "fault" else set()
     rows = sorted(finding.table, key=lambda row: row.order)
     return [
-        LadderEntry(
+        SiteEntry(
             site=row.path or ":output",
             path=row.path,
             kind=row.kind,
@@ -68,7 +68,7 @@ def finding_state(row: ModuleRow, blamed: Collection[str]) -> str:
     return "noise" if row.total or row.local else "identical"
 
 
-def placed(entries: Sequence[LadderEntry], unmatched: Iterable[tuple[str, str]]) -> list[LadderEntry]:
+def placed(entries: Sequence[SiteEntry], unmatched: Iterable[tuple[str, str]]) -> list[SiteEntry]:
     """The entries with one more for each (side, site) that was recorded on that side alone.
 
     Such a site comes after the last entry of the nearest module: that with the longest path in common.
@@ -76,12 +76,12 @@ def placed(entries: Sequence[LadderEntry], unmatched: Iterable[tuple[str, str]])
     found = list(entries)
     for side, site in unmatched:
         path = _path(site)
-        one = LadderEntry(site=site, path=path, state=side)
+        one = SiteEntry(site=site, path=path, state=side)
         found.insert(_place(found, path), one)
     return found
 
 
-def _place(entries: Sequence[LadderEntry], path: str) -> int:
+def _place(entries: Sequence[SiteEntry], path: str) -> int:
     parts = path.split(".")
     best, place = 0, len(entries)
     for number, entry in enumerate(entries):

@@ -1,8 +1,8 @@
-"""The ladder: sites in order of execution, repeated layers folded, errors as dots over the band that rounding explains.
+"""The table of sites in order of execution: repeated layers folded, errors as dots over the band of rounding.
 
-    entries = ladder_entries(report)            # of a Report or a Finding; or make `LadderEntry` yourself
-    ladder_html(entries)                        # a filter, a legend, and one table
-    ladder_css(), ladder_js()                   # once a page; the script is plain and needs nothing else
+    entries = report_entries(report)      # of a Report or a Finding; or make `SiteEntry` yourself
+    site_table_html(entries)              # a filter, a legend, and one table
+    site_table_css(), site_table_js()     # once a page; the script is plain and needs nothing else
 
 Every site is a row `[data-site]` in order of execution, the first departure has `[data-first]`. Without the script all
 of it can be read, and layers unfold by a link and a checkbox.
@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from urllib.parse import quote
 
 from layertap.messages import printable, tr
-from layertap.report.ladder_fold import Layer, Stretch, folded
+from layertap.report.layer_folding import Layer, Stretch, folded
 from layertap.report.values import number
 
 FOLD = 60
-"""A ladder with more rows than this shows its repeated layers as strips, but for the first departure's."""
+"""A site table with more rows than this shows its repeated layers as strips, but for the first departure's."""
 WORST = ("", "none", "finite", "identical", "noise", "reference", "candidate", "inconclusive", "nonfinite", "fault")
 """States of a site, the one that a folded layer shows last."""
 BLANK = ("reference", "candidate", "none")
@@ -30,7 +30,7 @@ BLANK = ("reference", "candidate", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LadderEntry:
+class SiteEntry:
     """One row."""
 
     site: str
@@ -82,43 +82,30 @@ class Axis:
         return [(self.place(10.0**decade), f"1e{decade}" if decade else "1") for decade in decades]
 
 
-def ladder_css() -> str:
-    """The style of a ladder, light and dark, on screen and on paper."""
-    return files("layertap.report").joinpath("assets/ladder.css").read_text(encoding="utf-8")
+def site_table_css() -> str:
+    """The style of a site table, light and dark, on screen and on paper."""
+    return files("layertap.report").joinpath("assets/site_table.css").read_text(encoding="utf-8")
 
 
-def ladder_js() -> str:
-    """The behaviour of all ladders of a page: unfolding, filter, keys. A plain script, to be put inline or beside."""
-    return files("layertap.report").joinpath("assets/ladder.js").read_text(encoding="utf-8")
+def site_table_js() -> str:
+    """What all site tables of a page can do: unfolding, filter, keys. A plain script, to be put inline or beside."""
+    return files("layertap.report").joinpath("assets/site_table.js").read_text(encoding="utf-8")
 
 
-def ladder_html(
-    entries: Sequence[LadderEntry],
-    *,
-    columns: Sequence[str] | None = None,
-    link: Callable[[str], str] | None = None,
-    fold: bool | None = None,
-    tools: bool = True,
-    selected: str = "",
-    axis: Axis | None = None,
-    name: str = "L",
+def site_table_html(
+    entries: Sequence[SiteEntry], draw: Drawing | None = None, *, fold: bool | None = None, tools: bool = True
 ) -> str:
-    """The ladder of some entries. `columns` are titles for `LadderEntry.cells`; `link` gives a site's own page.
-
-    `axis` is given where these entries are a part of a longer ladder; of several ladders in one page each has a `name`.
-    """
-    axis = axis or Axis.of(value for entry in entries for value in (entry.error, entry.own, entry.floor))
-    own = any(entry.own == entry.own for entry in entries)
-    titles = list(columns) if columns is not None else [tr("ladder.error"), *([tr("ladder.own")] if own else [])]
-    if columns is None:
-        titles += [tr("ladder.floor"), tr("ladder.ratio")]
-    draw = Drawing(axis=axis, own=own, plain=columns is not None, link=link, selected=selected, name=name)
+    """The site table of some entries; without `fold` its layers are folded where there are many rows."""
+    draw = draw or Drawing()
+    axis = draw.axis or Axis.of(value for entry in entries for value in (entry.error, entry.own, entry.floor))
+    draw = replace(draw, axis=axis, own=any(entry.own == entry.own for entry in entries))
+    titles = draw.titles()
     fold = len(entries) > FOLD if fold is None else fold
     parts = ["<div class='lt-box'>"]
     if tools:
-        parts.append(_tools(entries, own=own, plain=columns is not None))
-    parts.append(f"<table class='lt-ladder'><caption class='lt-hidden'>{_text('ladder.caption')}</caption>")
-    parts.append(_head(titles, axis, plain=columns is not None))
+        parts.append(_tools(entries, own=draw.own, plain=draw.plain))
+    parts.append(f"<table class='lt-sites'><caption class='lt-hidden'>{_text('site_table.caption')}</caption>")
+    parts.append(_head(titles, axis, plain=draw.plain))
     parts += [_stretch(stretch, draw, fold=fold, width=len(titles) + 3) for stretch in folded(entries)]
     parts.append("</table></div>")
     return "".join(parts)
@@ -126,16 +113,31 @@ def ladder_html(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """How rows are drawn: the same for all of one ladder."""
+    """How rows are drawn: the same for all of one site table."""
 
-    axis: Axis
-    own: bool = False
-    plain: bool = False
+    columns: Sequence[str] | None = None
+    """Titles for `SiteEntry.cells`, which are shown in place of error, floor and ratio."""
     link: Callable[[str], str] | None = None
+    """Gives a site's own page."""
     selected: str = ""
     name: str = "L"
+    """Of several site tables in one page each has its own."""
+    axis: Axis | None = None
+    """Given where the rows are a part of a longer site table."""
+    own: bool = False
+    """Whether there is a column for the module's own error."""
 
-    def row(self, entry: LadderEntry, *, prefix: str = "") -> str:
+    @property
+    def plain(self) -> bool:
+        return self.columns is not None
+
+    def titles(self) -> list[str]:
+        if self.columns is not None:
+            return list(self.columns)
+        own = [tr("site_table.own")] if self.own else []
+        return [tr("site_table.error"), *own, tr("site_table.floor"), tr("site_table.ratio")]
+
+    def row(self, entry: SiteEntry, *, prefix: str = "") -> str:
         """One row; `prefix` is the part of its name that is dimmed."""
         site, state = _clean(entry.site), entry.state
         marks = " data-first" if entry.first else ""
@@ -145,17 +147,17 @@ class Drawing:
         where = self.link(entry.site) if self.link else ""
         inner = f"<a href='{escape(where)}'>{name}</a>" if where else name
         kind = f" <small>{_clean(entry.kind)}</small>" if entry.kind else ""
-        flag = f" <b class='lt-flag'>{_text('ladder.first')}</b>" if entry.first else ""
+        flag = f" <b class='lt-flag'>{_text('site_table.first')}</b>" if entry.first else ""
         title = f" title='{_clean(entry.title)}'" if entry.title else ""
         numbers = "".join(f"<td>{_clean(cell)}</td>" for cell in self.cells(entry))
-        verdict = f"<td class='lt-state'><i></i>{_text('ladder.' + state) if state else ''}</td>"
+        verdict = f"<td class='lt-state'><i></i>{_text('site_table.' + state) if state else ''}</td>"
         axis = "" if self.plain else f"<td class='lt-axis'>{self.dots(entry)}</td>"
         return (
             f"<tr class='{classes}' data-site=\"{site}\" data-state='{state}'{marks}{chosen}{title}>"
             f"<th scope='row'>{inner}{kind}{flag}</th>{axis}{numbers}{verdict}</tr>\n"
         )
 
-    def cells(self, entry: LadderEntry) -> list[str]:
+    def cells(self, entry: SiteEntry) -> list[str]:
         if self.plain:
             return list(entry.cells)
         if entry.state in BLANK:
@@ -164,9 +166,9 @@ class Drawing:
         found = [about + number(entry.error, 3), *([_known(entry.own)] if self.own else [])]
         return [*found, _known(entry.floor), _known(entry.ratio)]
 
-    def dots(self, entry: LadderEntry) -> str:
+    def dots(self, entry: SiteEntry) -> str:
         """The band up to the floor and the dots on it; a picture of what the numbers beside it say."""
-        if entry.state in BLANK:
+        if entry.state in BLANK or self.axis is None:
             return ""
         place = self.axis.place
         parts = ["<svg aria-hidden='true'>"]
@@ -180,14 +182,14 @@ class Drawing:
         return "".join([*parts, "</svg>"])
 
 
-def _stretch(stretch: Stretch[LadderEntry], draw: Drawing, *, fold: bool, width: int) -> str:
+def _stretch(stretch: Stretch[SiteEntry], draw: Drawing, *, fold: bool, width: int) -> str:
     if not stretch.layers:
         return f"<tbody>{''.join(draw.row(entry) for entry in stretch.loose)}</tbody>"
     layers = stretch.layers
     kinds = {layer.kind for layer in layers}
     kind = f" <small>{_clean(kinds.pop())}</small>" if len(kinds) == 1 and "" not in kinds else ""
     name = f"{_clean(layers[0].path)} … {_clean(layers[-1].path.rpartition('.')[2])}"
-    count = tr("ladder.layers", count=len(layers))
+    count = tr("site_table.layers", count=len(layers))
     cells = "".join(_cell(layer, draw) for layer in layers)
     head = (
         f"<tbody class='lt-group'><tr><th scope='rowgroup'>{name}{kind} <small>{escape(count)}</small></th>"
@@ -202,49 +204,49 @@ def _stretch(stretch: Stretch[LadderEntry], draw: Drawing, *, fold: bool, width:
     return head + "".join(bodies)
 
 
-def _cell(layer: Layer[LadderEntry], draw: Drawing) -> str:
+def _cell(layer: Layer[SiteEntry], draw: Drawing) -> str:
     state = max((entry.state for entry in layer.entries), key=WORST.index)
     first = " lt-first" if any(entry.first for entry in layer.entries) else ""
-    word = tr(f"ladder.{state}") if state else ""
+    word = tr(f"site_table.{state}") if state else ""
     ratios = [entry.ratio for entry in layer.entries if entry.ratio == entry.ratio]
-    worst = f", {tr('ladder.ratio')} {number(max(ratios), 3)}" if ratios else ""
-    title = tr("ladder.cell", layer=layer.path, state=word + worst)
+    worst = f", {tr('site_table.ratio')} {number(max(ratios), 3)}" if ratios else ""
+    title = tr("site_table.cell", layer=layer.path, state=word + worst)
     return (
         f"<a class='lt-cell {state}{first}' href='#{_anchor(layer, draw)}' title='{_clean(title)}' "
         f"aria-label='{_clean(title)}'></a>"
     )
 
 
-def _anchor(layer: Layer[LadderEntry], draw: Drawing) -> str:
+def _anchor(layer: Layer[SiteEntry], draw: Drawing) -> str:
     return f"{draw.name}-{quote(layer.path, safe='')}-{layer.number}".replace("%", "~")
 
 
-def _tools(entries: Sequence[LadderEntry], *, own: bool, plain: bool) -> str:
+def _tools(entries: Sequence[SiteEntry], *, own: bool, plain: bool) -> str:
     bad = any(entry.state not in ("identical", "noise", "finite", "") for entry in entries)
     first = any(entry.first for entry in entries)
-    total = tr("ladder.sites", count=len(entries))
-    word = _text("ladder.filter")
+    total = tr("site_table.sites", count=len(entries))
+    word = _text("site_table.filter")
     parts = [
         "<div class='lt-tools'>",
         f"<input type='search' class='lt-filter' placeholder='{word}  ( / )' aria-label='{word}'>",
-        f"<label><input type='checkbox' class='lt-unfold'> {_text('ladder.unfold')}</label>",
+        f"<label><input type='checkbox' class='lt-unfold'> {_text('site_table.unfold')}</label>",
     ]
     if bad:
-        parts.append(f"<label><input type='checkbox' class='lt-bad'> {_text('ladder.bad')}</label>")
+        parts.append(f"<label><input type='checkbox' class='lt-bad'> {_text('site_table.bad')}</label>")
     if first:
-        parts.append(f"<button type='button' class='lt-to-first'>{_text('ladder.to_first')}</button>")
-    shown = _clean(tr("ladder.shown", count="{count}", total="{total}"))
+        parts.append(f"<button type='button' class='lt-to-first'>{_text('site_table.to_first')}</button>")
+    shown = _clean(tr("site_table.shown", count="{count}", total="{total}"))
     parts.append(f"<output class='lt-count' data-shown='{shown}' aria-live='polite'>{escape(total)}</output>")
     if not plain:
         parts.append("<span class='lt-legend'>")
         parts.append(
-            f"<svg aria-hidden='true'><circle class='t' cx='6' cy='9' r='4'/></svg>{_text('ladder.legend_total')}"
+            f"<svg aria-hidden='true'><circle class='t' cx='6' cy='9' r='4'/></svg>{_text('site_table.legend_total')}"
         )
         if own:
             parts.append("<svg aria-hidden='true'><circle class='o' cx='6' cy='9' r='4.5'/></svg>")
-            parts.append(_text("ladder.legend_own"))
+            parts.append(_text("site_table.legend_own"))
         parts.append(
-            f"<svg aria-hidden='true'><rect width='12' height='18'/></svg>{_text('ladder.legend_floor')}</span>"
+            f"<svg aria-hidden='true'><rect width='12' height='18'/></svg>{_text('site_table.legend_floor')}</span>"
         )
     return "".join([*parts, "</div>"])
 
@@ -255,12 +257,12 @@ def _head(titles: Sequence[str], axis: Axis, *, plain: bool) -> str:
         f"<line x1='{place}%' x2='{place}%' y1='15' y2='18'/>"
         for place, text in axis.ticks()
     )
-    picture = f"<th scope='col' class='lt-axis'><span class='lt-hidden'>{_text('ladder.axis')}</span>"
+    picture = f"<th scope='col' class='lt-axis'><span class='lt-hidden'>{_text('site_table.axis')}</span>"
     picture = "" if plain else f"{picture}<svg aria-hidden='true'>{marks}</svg></th>"
     numbers = "".join(f"<th scope='col'>{_clean(title)}</th>" for title in titles)
     return (
-        f"<thead><tr><th scope='col'>{_text('ladder.site')}</th>{picture}{numbers}"
-        f"<th scope='col' class='lt-state'>{_text('ladder.verdict')}</th></tr></thead>"
+        f"<thead><tr><th scope='col'>{_text('site_table.site')}</th>{picture}{numbers}"
+        f"<th scope='col' class='lt-state'>{_text('site_table.verdict')}</th></tr></thead>"
     )
 
 

@@ -1,4 +1,4 @@
-"""The ladder: one rung after the other pairs what the rungs before it left over."""
+"""Pairs sites in one way after the other: each takes what those before it left over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from layertap.compare.align.board import Board, View
 from layertap.compare.align.content import pair_by_content
 from layertap.compare.align.mapping import pair_by_rules, read_rules
 from layertap.compare.align.moments import Moments, StepMoment, is_sharded, labels_of, moments_of, pair_moments
@@ -17,6 +16,7 @@ from layertap.compare.align.numbering import pair_by_numbering
 from layertap.compare.align.order import pair_by_order
 from layertap.compare.align.pairs import Pairs
 from layertap.compare.align.shift import check_numbers
+from layertap.compare.align.site_pairing import SitePairing, View
 from layertap.compare.result import Alignment
 from layertap.result import Note
 from layertap.site import Record
@@ -48,9 +48,9 @@ def align(
         lambda: (is_sharded(reference, ours), is_sharded(candidate, theirs)),
     )
     runs = reference, candidate
-    board = _board(runs, (ours, theirs), shared)
-    overlap = find_overlap(reference, candidate, board.reference, board.candidate, find_trim(reference, candidate))
-    for views, cut in zip(board.views, overlap.views, strict=True):
+    pairing = _site_pairing(runs, (ours, theirs), shared)
+    overlap = find_overlap(reference, candidate, pairing.reference, pairing.candidate, find_trim(reference, candidate))
+    for views, cut in zip(pairing.views, overlap.views, strict=True):
         views.update(cut)
     plan: list[str] = [
         Note("align.text_order", side=side)
@@ -60,17 +60,17 @@ def align(
     rules = () if mapping is None else read_rules(mapping)
     if rules:
         # Before exact names: who maps layer_30 to layer_29 does so because both sides have a layer_30.
-        plan += pair_by_rules(board, rules)
-    for rung in (pair_exact, pair_by_prefix, pair_by_numbering):
-        if all(board.left()):
-            plan += rung(board)
-    checked, shifted = check_numbers(board)
+        plan += pair_by_rules(pairing, rules)
+    for pair_more in (pair_exact, pair_by_prefix, pair_by_numbering):
+        if all(pairing.left()):
+            plan += pair_more(pairing)
+    checked, shifted = check_numbers(pairing)
     plan += checked
-    if all(board.left()):
-        plan += pair_by_content(board)
-    if all(board.left()):
-        plan += pair_by_order(board, {(trim.reference_length, trim.candidate_length) for trim in overlap.trims})
-    pairs, reference_only, candidate_only = _records(board, runs, (ours, theirs), shared)
+    if all(pairing.left()):
+        plan += pair_by_content(pairing)
+    if all(pairing.left()):
+        plan += pair_by_order(pairing, {(trim.reference_length, trim.candidate_length) for trim in overlap.trims})
+    pairs, reference_only, candidate_only = _records(pairing, runs, (ours, theirs), shared)
     if reference_only or candidate_only:
         plan.append(Note("align.unmatched", count=len(reference_only), count2=len(candidate_only)))
     return Alignment(
@@ -84,7 +84,7 @@ def align(
     )
 
 
-def _board(runs: Sides[Run], moments: Sides[Moments], shared: Shared) -> Board:
+def _site_pairing(runs: Sides[Run], moments: Sides[Moments], shared: Shared) -> SitePairing:
     """One record for each site, from the first of the shared moments that has it."""
     records: list[list[Record]] = []
     numbers: list[list[int]] = []
@@ -95,7 +95,7 @@ def _board(runs: Sides[Run], moments: Sides[Moments], shared: Shared) -> Board:
         first.sort()
         records.append(run.records_at(rows[first]))
         numbers.append(of[first].tolist())
-    return Board(records[0], records[1], (numbers[0], numbers[1]), (_views(records[0]), _views(records[1])))
+    return SitePairing(records[0], records[1], (numbers[0], numbers[1]), (_views(records[0]), _views(records[1])))
 
 
 def _views(records: Iterable[Record]) -> dict[int, View]:
@@ -107,7 +107,7 @@ def _views(records: Iterable[Record]) -> dict[int, View]:
 
 
 def _records(
-    board: Board, runs: Sides[Run], moments: Sides[Moments], shared: Shared
+    pairing: SitePairing, runs: Sides[Run], moments: Sides[Moments], shared: Shared
 ) -> tuple[Pairs, list[Record], list[Record]]:
     """From pairs of sites to pairs of records, one moment after the other; and the first record of what is left over.
 
@@ -115,10 +115,10 @@ def _records(
     """
     partner = np.full(len(runs[0].index.sites), -1, np.int64)
     match_of = np.zeros(len(runs[0].index.sites), np.int32)
-    matches = list(board.matches.items())
+    matches = list(pairing.matches.items())
     for number, (i, match) in enumerate(matches):
-        code = runs[0].index.code(board.reference[i].site)
-        partner[code] = runs[1].index.code(board.candidate[match.candidate].site)
+        code = runs[0].index.code(pairing.reference[i].site)
+        partner[code] = runs[1].index.code(pairing.candidate[match.candidate].site)
         match_of[code] = number
     sides = []
     for side, run in enumerate(runs):
