@@ -73,7 +73,7 @@ numbers = st.lists(
 @needs_c
 @given(numbers)
 def test_calls_are_numbered_as_in_python(calls):
-    ours, theirs = short_way.Numbers(), plain_types.Numbers()
+    ours, theirs = short_way.CallNumbers(), plain_types.CallNumbers()
     assert [ours.take(*call) for call in calls] == [theirs.take(*call) for call in calls]
 
 

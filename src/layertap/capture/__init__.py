@@ -2,6 +2,7 @@
 
 recording        `record`: a context manager; planning: what it would take                     <- read first
 recorder         a recording from its start to its receipt (arming: when taps stand; taking: one tensor)
+short_way        tap.c: calls and tensors of known signature, without Python (plain_types: where it was not compiled)
 taps             how the calls of a module are seen (classes: the class that a tapped module gets; guard: our own work)
 module_tap       one module: which tensors of a call are taken (quick: the short way; slots: what is known of it)
 leaves           tensors inside nested values; sharding, collectives: of distributed ones, the part that is here

@@ -36,7 +36,7 @@ SLABS = 256
 Arrive = Callable[[], tuple[Measurement | None, torch.Tensor | None]]
 
 
-class DevicePart(short_way.Part):
+class DevicePart(short_way.PartBase):
     """What is on one device of a batch, in the order of one stream."""
 
     def __init__(self, device: torch.device, nbytes: int, courier: Courier) -> None:

@@ -48,7 +48,7 @@ SPARE = 3
 """Batches that are kept for use again."""
 
 
-class Batch(short_way.Batch):
+class Batch(short_way.BatchBase):
     """Rows on their way, with what they need until they are written."""
 
     def __init__(self, plans: Plans, cuda: CudaLane) -> None:
@@ -95,7 +95,7 @@ class Batch(short_way.Batch):
         return found
 
 
-class Gathering(short_way.Gathering):
+class Gathering(short_way.GatheringBase):
     """The batch that is being filled."""
 
     def __init__(

@@ -55,7 +55,7 @@ UNWANTED = object()
 """What `Recorder.seen` returns for a call whose output is not to be recorded."""
 
 
-class ModuleTap(short_way.Tap):
+class ModuleTap(short_way.TapBase):
     """Sees every call of its module; takes what its roles ask for.
 
     `enter` and `leave` are those of tap.c. What is not simple comes to `begin_call` and `end_call`: arguments and

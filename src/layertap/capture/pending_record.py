@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from layertap.capture.keep import STATS, Level
-from layertap.capture.short_way import Counts
+from layertap.capture.short_way import TapCounts
 from layertap.messages import tr
 from layertap.site import Sharding, Site
 from layertap.store.plans import RecordPlan
@@ -17,7 +17,7 @@ REASONS = 40
 """Different reasons that one line of the receipt counts one by one."""
 
 
-class Tally(Counts):
+class Tally(TapCounts):
     """The running counts behind one line of the receipt."""
 
     def __init__(self) -> None:

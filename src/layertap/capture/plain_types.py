@@ -1,4 +1,4 @@
-"""What tap.c has, in Python: the same members, and no short way (`take` says no)."""
+"""What tap.c has, in Python: the same members, and no short way (`take` says no). tap.c says what each is."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 from typing import Any
 
 
-class Counts:
+class TapCounts:
     """The counts behind a line of the receipt."""
 
     def __init__(self) -> None:
         self.fired = self.tensors = self.direct = self.recomputed = self.dropped = 0
 
 
-class Numbers:
+class CallNumbers:
     """The numbers of calls that are taken of one site: a second backward pass gives a call a second gradient.
 
-    >>> numbers = Numbers()
+    >>> numbers = CallNumbers()
     >>> [numbers.take(0, "eval", call) for call in (0, 1, 1, 5, 0)]
     [0, 1, 2, 5, 6]
     >>> numbers.take(1, "eval", 0), numbers.take(1, "eval", 0), numbers.take(0, "eval", 0)
@@ -63,26 +63,70 @@ _Numbered = tuple[int, str, int, "set[int] | None"]
 """Step, phase, and the numbers that are taken in it."""
 
 
-class Slot:
-    """One role and leaf of one module."""
+class SlotBase:
+    """One role and leaf of one module, for tensors of one shape, dtype and device."""
+
+    shape: Any
+    dtype: Any
+    device: Any
+    numbers: CallNumbers
+    plans: Any
+    kernel: KernelLaunch | None
+    number: int
+    nbytes: int
+    itemsize: int
+    arena_bytes: int
+    index: int
+    count: int
+    kind: int
+    table: int
+    kept: bool
+    gathers: bool
+    on_device: bool
+    large: bool
 
 
-class Kernel:
-    """The compiled kernel that measures a slot's tensors."""
+class KernelLaunch:
+    """The compiled kernel that measures a slot's tensors, and how many programs it takes."""
 
 
-class Part:
-    """The part of a batch that is on one device."""
+class PartBase:
+    """The part of a batch that is on one device, in the order of one stream."""
 
-    def close_segment(self) -> None: ...
+    address: int
+    stream: int
+    index: int
+    begin: int
+    end: int
+    slab: int
+    last_slab: int
+    slab_bytes: int
+    scratch: int
+    scratch_bytes: int
+    waiting: int
+    together: int
+    segments: list[list[int]]
+    rows: list[int]
+
+    def close_segment(self) -> None:
+        """Notes where the arena was filled since the last time; only tap.c fills it."""
 
 
-class Batch:
+class BatchBase:
     """The batch that is being filled."""
 
-    count = capacity = used = credit = moment_number = 0
-    moment: Any = None
-    part: Any = None
+    address: int
+    row_bytes: int
+    arena_address: int
+    arena_size: int
+    opened: float
+    moment: Any
+    part: Any
+    count: int
+    capacity: int
+    used: int
+    credit: int
+    moment_number: int
 
     def claim(self) -> int:
         """The next row, which is the caller's; -1 if there is none."""
@@ -92,16 +136,18 @@ class Batch:
         return self.count - 1
 
 
-class Gathering:
+class GatheringBase:
     """What holds the open batch."""
 
-    open: Any = None
-    plans: Any = None
-    taken = 0
-    crowded = False
+    open: Any
+    plans: Any
+    taken: int
+    age: float
+    look: int
+    crowded: bool
 
 
-class Recording:
+class RecordingBase:
     """Where a recording is."""
 
     epoch: Any = None
@@ -127,7 +173,7 @@ class Recording:
         return self._process == os.getpid()
 
 
-class Tap:
+class TapBase:
     """The calls of one module."""
 
     recording: Any = None
@@ -136,7 +182,7 @@ class Tap:
     step = total = forwards = eval_calls = train_calls = 0
     idle = early = plain = False
 
-    def enter(self, args: Any, kwargs: Any, direct: bool) -> tuple[Any, Any, Any]:
+    def enter(self: Any, args: Any, kwargs: Any, direct: bool) -> tuple[Any, Any, Any]:
         """Sees a call begin."""
         if self.idle:
             self.total += 1
@@ -144,25 +190,17 @@ class Tap:
         begun: tuple[Any, Any, Any] = self.begin_call(args, kwargs, direct)
         return begun
 
-    def leave(self, token: Any, output: Any) -> Any:
+    def leave(self: Any, token: Any, output: Any) -> Any:
         """Sees the call end; returns its output."""
         return output if token is None else self.end_call(token, output)
 
-    def begin_call(self, args: Any, kwargs: Any, direct: bool) -> Any:
-        """Sees any call begin."""
-        raise NotImplementedError
 
-    def end_call(self, token: Any, output: Any) -> Any:
-        """Sees any call end."""
-        raise NotImplementedError
-
-
-class UnderWay:
+class UnderWayBase:
     """The calls that are under way in a thread."""
 
     modules: set[int]
     waiting: dict[int, Any]
-    unseen = False
+    unseen: bool
 
 
 def take(recording: Any, slot: Any, tensor: Any, moment: Any, counts: Any) -> bool:

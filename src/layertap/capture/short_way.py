@@ -10,45 +10,45 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from layertap.capture import plain_types
 from layertap.measure import native
 
+try:
+    _tap: Any = importlib.import_module("layertap.capture._tap")
+except ImportError:  # no compiler, or no headers of Python, where layertap was built
+    _tap = plain_types
+
 if TYPE_CHECKING:
-    from layertap.capture import _tap
-    from layertap.capture._tap import (
-        Batch,
-        Counts,
-        Gathering,
-        Kernel,
-        Numbers,
-        Part,
-        Recording,
-        Slot,
-        Tap,
-        UnderWay,
+    from layertap.capture.plain_types import (
+        BatchBase,
+        CallNumbers,
+        GatheringBase,
+        KernelLaunch,
+        PartBase,
+        RecordingBase,
+        SlotBase,
+        TapBase,
+        TapCounts,
+        UnderWayBase,
         take,
     )
 else:
-    try:
-        _tap = importlib.import_module("layertap.capture._tap")
-    except ImportError:  # no compiler, or no headers of Python, where layertap was built
-        from layertap.capture import plain_types as _tap
-
-    Counts, Numbers, Slot, Part = _tap.Counts, _tap.Numbers, _tap.Slot, _tap.Part
-    Batch, Gathering, Recording, Tap = _tap.Batch, _tap.Gathering, _tap.Recording, _tap.Tap
-    Kernel = _tap.Kernel
-    UnderWay, take = _tap.UnderWay, _tap.take
+    BatchBase, GatheringBase, RecordingBase = _tap.BatchBase, _tap.GatheringBase, _tap.RecordingBase
+    SlotBase, PartBase, KernelLaunch = _tap.SlotBase, _tap.PartBase, _tap.KernelLaunch
+    TapBase, TapCounts, CallNumbers, UnderWayBase = _tap.TapBase, _tap.TapCounts, _tap.CallNumbers, _tap.UnderWayBase
+    take = _tap.take
 
 __all__ = [
-    "Batch",
-    "Counts",
-    "Gathering",
-    "Kernel",
-    "Numbers",
-    "Part",
-    "Recording",
-    "Slot",
-    "Tap",
-    "UnderWay",
+    "BatchBase",
+    "CallNumbers",
+    "GatheringBase",
+    "KernelLaunch",
+    "PartBase",
+    "RecordingBase",
+    "SlotBase",
+    "TapBase",
+    "TapCounts",
+    "UnderWayBase",
     "available",
     "connect",
     "copies_on_devices",
@@ -89,7 +89,7 @@ def connect(**ours: Any) -> None:
 
 def available() -> bool:
     """Whether there is a short way."""
-    return _tap.__name__.endswith("._tap") and native.available()
+    return _tap is not plain_types and native.available()
 
 
 def methods_of(cls: Any, *, call: Any, forward: Any, simple: bool) -> dict[str, Any]:
@@ -104,4 +104,4 @@ def methods_of(cls: Any, *, call: Any, forward: Any, simple: bool) -> dict[str, 
 
 def copies_on_devices() -> bool:
     """Whether it can copy a tensor of a CUDA device, without torch."""
-    return torch.version.hip is None and _tap.find_driver()
+    return torch.version.hip is None and bool(_tap.find_driver())

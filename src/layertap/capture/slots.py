@@ -12,11 +12,16 @@ from layertap.measure import kernel, native
 from layertap.store.plans import Plans, RecordPlan
 
 
-class Slot(short_way.Slot):
+class Slot(short_way.SlotBase):
     """One role and leaf of one module, for tensors of one shape, dtype and device."""
 
     def __init__(
-        self, plan: RecordPlan, shape: torch.Size, dtype: torch.dtype, device: torch.device, numbers: short_way.Numbers
+        self,
+        plan: RecordPlan,
+        shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        numbers: short_way.CallNumbers,
     ) -> None:
         self.plan, self.numbers = plan, numbers
         self.shape, self.dtype, self.device = shape, dtype, device
@@ -46,7 +51,7 @@ class Slot(short_way.Slot):
         if self.on_device and self.kernel is None:
             found = kernel.described(self.device, self.dtype, self.count)
             if found is not None:
-                self.kernel = short_way.Kernel()
+                self.kernel = short_way.KernelLaunch()
                 for name, value in found.items():
                     setattr(self.kernel, name, value)
 

@@ -32,7 +32,7 @@ SMALL = 1 << 20
 """A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
 
 
-class Taking(short_way.Recording):
+class Taking(short_way.RecordingBase):
     """The half of a recorder that taps use."""
 
     sink: Sink
@@ -54,7 +54,7 @@ class Taking(short_way.Recording):
         """The sites of which a rank holds only a part."""
         self.last_step = -1
         self._steps = 0
-        self._numbers: dict[tuple[str, str, str], short_way.Numbers] = {}
+        self._numbers: dict[tuple[str, str, str], short_way.CallNumbers] = {}
         """(path, role, leaf) → the numbers of calls that are taken."""
         self._raised = False
         self._watched: set[tuple[str, str]] = set()
@@ -128,10 +128,10 @@ class Taking(short_way.Recording):
             tally=tally,
         )
 
-    def numbers(self, path: str, role: str, leaf: str) -> short_way.Numbers:
+    def numbers(self, path: str, role: str, leaf: str) -> short_way.CallNumbers:
         """The numbers of calls that are taken of one site."""
         key = (path, role, leaf)
-        return self._numbers.get(key) or self._numbers.setdefault(key, short_way.Numbers())
+        return self._numbers.get(key) or self._numbers.setdefault(key, short_way.CallNumbers())
 
     def begin_step(self, step: int) -> None:
         """Counts a step from which something is recorded."""

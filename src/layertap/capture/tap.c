@@ -261,11 +261,10 @@ PyMODINIT_FUNC PyInit__tap(void) {
 #define NAMED(name, type, methods, more, flags)                                                                        \
     make_type(module, "layertap.capture._tap." name, sizeof(type), type##_traverse, type##_clear, type##_dealloc,       \
               type##_members, methods, more, flags)
-#define TYPE(type, methods, more) NAMED(#type, type, methods, more, 0)
-    if (!TYPE(Counts, none_methods, none) || !TYPE(Numbers, Numbers_methods, none) || !TYPE(Slot, none_methods, none) ||
-        !TYPE(Part, Part_methods, none) || !TYPE(Kernel, none_methods, none) || !TYPE(Batch, Batch_methods, none) || !TYPE(Gathering, none_methods, none) ||
-        !TYPE(Recording, Recording_methods, getset) || !TYPE(Tap, Tap_methods, none) ||
-        !TYPE(UnderWay, none_methods, none) || !NAMED("Call", Method, none_methods, called, METHOD_DESCRIPTOR) ||
+    if (!NAMED("TapCounts", Counts, none_methods, none, 0) || !NAMED("CallNumbers", Numbers, Numbers_methods, none, 0) || !NAMED("SlotBase", Slot, none_methods, none, 0) ||
+        !NAMED("PartBase", Part, Part_methods, none, 0) || !NAMED("KernelLaunch", Kernel, none_methods, none, 0) || !NAMED("BatchBase", Batch, Batch_methods, none, 0) || !NAMED("GatheringBase", Gathering, none_methods, none, 0) ||
+        !NAMED("RecordingBase", Recording, Recording_methods, getset, 0) || !NAMED("TapBase", Tap, Tap_methods, none, 0) ||
+        !NAMED("UnderWayBase", UnderWay, none_methods, none, 0) || !NAMED("Call", Method, none_methods, called, METHOD_DESCRIPTOR) ||
         !NAMED("Forward", Method, none_methods, got, 0))
         return NULL;
     return module;

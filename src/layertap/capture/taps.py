@@ -42,7 +42,7 @@ class Tap(Protocol):
         """Sees the call end; returns its output."""
 
 
-class _UnderWay(short_way.UnderWay):
+class _UnderWay(short_way.UnderWayBase):
     """The modules whose calls are under way in a thread; a `forward` within its own module's call is not a new call.
 
     `waiting`: calls whose arguments still pass forward pre-hooks; the taps enter them as `forward` is called.
