@@ -186,7 +186,7 @@ TRIED = {
         {"rows": rows, "chunk": chunk // rows, "stages": stages}
         for rows in (8, 16)
         for stages in (1, 3)
-        for chunk in (64, 256)
+        for chunk in (64, 128)
     ],
     "float64": [{"rows": rows, "chunk": 64 // rows, "per_sm": per_sm} for rows in (4, 8, 16) for per_sm in (1, 2)],
     "float32": [{"rows": rows, "chunk": 64 // rows, "per_sm": per_sm} for rows in (2, 4, 8) for per_sm in (1, 2)],
