@@ -1,7 +1,8 @@
 """The fused kernel on a CUDA device: is it right, how near to the read limit is it, which settings are best.
 
     PYTHONPATH=src python3 benchmarks/gpu_kernel.py          # checks, then the table
-    PYTHONPATH=src python3 benchmarks/gpu_kernel.py --tune   # the table for many settings
+    PYTHONPATH=src python3 benchmarks/gpu_kernel.py --tune   # many settings of kernel.GEOMETRY, within two minutes
+    PYTHONPATH=src python3 benchmarks/gpu_kernel.py --against packed=False
 
 The read limit is half the time of a device-to-device copy of the same bytes, measured in the same run.
 """
@@ -9,12 +10,16 @@ The read limit is half the time of a device-to-device copy of the same bytes, me
 from __future__ import annotations
 
 import argparse
-import itertools
+import ast
+import math
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent import futures
+from dataclasses import dataclass, fields, replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -138,28 +143,187 @@ def check_streams() -> list[str]:
     return wrong
 
 
-def tune() -> None:
-    """Prints the share of the read limit for many settings, best first; the names are the module's own."""
-    print(f"{'dtype':10}{'warps':>6}{'rows':>5}{'chunk':>6}{'stages':>7}{'per SM':>7}{'ms':>9}{'share':>7}")
-    for kind in ("float32", "bfloat16"):
-        x, slab = large(kind), new_slab()
-        limit, found = read_limit(x), []
-        for warps, rows, stages, per_sm in itertools.product((16, 32), (2, 4, 8), (1, 2, 3, 4), (1, 2)):
-            if rows * x.element_size() * stages > 48 or (warps == 32 and per_sm == 2):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One setting for one kind of number."""
+
+    kind: str
+    geometry: kernel.Geometry
+    microseconds: dict[int, float]
+    """By megabytes of the tensor; 0 for the large one."""
+    limit: float
+    """Microseconds of one read of the large one."""
+    wrong: str = ""
+
+    def __str__(self) -> str:
+        times = " ".join(f"{f'{size} MB' if size else 'large'} {us:.1f}" for size, us in self.microseconds.items())
+        share = f"{self.limit / self.microseconds[0]:.3f}" if self.microseconds else "-"
+        return (
+            f"{self.kind:14}{share:>6}  {settings(self.geometry)}  us: {times}{self.wrong and '  WRONG: ' + self.wrong}"
+        )
+
+
+SMALL = (1, 8, 24)
+TRIED = {
+    "bfloat16": [
+        {"rows": rows, "chunk": 64 // rows, "stages": stages} for rows in (4, 8, 16) for stages in (1, 2, 3, 4)
+    ]
+    + [
+        {"rows": 4, "chunk": 16, "warps": 8, "per_sm": per_sm, "stages": stages}
+        for per_sm in (1, 2)
+        for stages in (1, 3)
+    ]
+    + [{"rows": 8, "chunk": chunk, "stages": 3} for chunk in (4, 16)]
+    + [{"packed": False, "rows": 4, "chunk": 16, "stages": 1}],
+    "float16": [{"rows": rows, "chunk": 64 // rows, "stages": stages} for rows in (4, 8) for stages in (1, 3)],
+    "float8_e4m3fn": [
+        {"rows": rows, "chunk": chunk // rows, "stages": stages}
+        for rows in (4, 8, 16)
+        for stages in (1, 3)
+        for chunk in (64, 128)
+    ],
+    "int8": [
+        {"rows": rows, "chunk": chunk // rows, "stages": stages}
+        for rows in (8, 16)
+        for stages in (1, 3)
+        for chunk in (64, 128)
+    ],
+    "float64": [{"rows": rows, "chunk": 64 // rows, "per_sm": per_sm} for rows in (4, 8, 16) for per_sm in (1, 2)],
+    "float32": [{"rows": rows, "chunk": 64 // rows, "per_sm": per_sm} for rows in (2, 4, 8) for per_sm in (1, 2)],
+}
+"""What --tune tries, as changes of kernel.GEOMETRY."""
+SHARED_MEMORY = 200 << 10
+
+
+def settings(geometry: kernel.Geometry) -> str:
+    return ", ".join(f"{field.name}={getattr(geometry, field.name)}" for field in fields(geometry))
+
+
+def candidates() -> list[tuple[str, kernel.Geometry]]:
+    found = []
+    for kind, changes in TRIED.items():
+        row_bytes = 4096 * getattr(torch, kind).itemsize
+        for change in changes:
+            geometry = replace(kernel.GEOMETRY[kind], **change)
+            if geometry.packed and (geometry.stages - 1) * geometry.rows * row_bytes > SHARED_MEMORY:
                 continue
-            kernel._WARPS, kernel._ROWS, kernel._CHUNK = warps, rows, 64 // rows
-            kernel._STAGES, kernel._PER_SM = stages, per_sm
-            kernel._programs.cache_clear()
-            kernel._ready.clear()
-            try:
-                ms = milliseconds(lambda: kernel.launch(x, slab), 30)  # noqa: B023
-            except Exception as error:  # noqa: BLE001  out of shared memory
-                print(warps, rows, stages, per_sm, repr(error)[:90])
-                continue
-            found.append((ms, warps, rows, 64 // rows, stages, per_sm))
-        for ms, warps, rows, chunk, stages, per_sm in sorted(found)[:12]:
-            setting = f"{kind:10}{warps:6}{rows:5}{chunk:6}{stages:7}{per_sm:7}"
-            print(f"{setting}{ms:9.4f}{limit / ms:7.3f}", flush=True)
+            found.append((kind, geometry))
+    return list(dict.fromkeys([*((kind, kernel.GEOMETRY[kind]) for kind in TRIED), *found]))
+
+
+def use(kind: str, geometry: kernel.Geometry) -> None:
+    kernel.GEOMETRY[kind] = geometry
+    kernel._ready.clear()
+
+
+def compile_one(kind: str, geometry: kernel.Geometry) -> None:
+    """In a process of its own, so that sixteen are compiled at once; triton keeps them on disk."""
+    use(kind, geometry)
+    x, slabs = torch.zeros(70_000, device="cuda").to(getattr(torch, kind)), torch.stack([new_slab()])
+    kernel.launch(x, slabs[0])
+    if kind == "bfloat16":
+        kernel.Deferred(x.device).launch(x, slabs, 0)
+
+
+def tune(seconds: float) -> None:
+    """Prints what is right and fast, sorted by dtype and speed; what is wrong comes with the difference."""
+    begin, tried = time.perf_counter(), candidates()
+    with futures.ProcessPoolExecutor(min(14, os.cpu_count() or 1), get_context("spawn")) as pool:
+        compiled = [pool.submit(compile_one, *each) for each in tried]
+        found, checked, kinds = [], {}, {kind for kind, _ in tried}
+        for kind in kinds:
+            checked[kind] = [tensor(kind, 1_000_003, flavour).cuda() for flavour in ("holes", "far")]
+        for kind in TRIED:
+            x = large(kind)
+            limit = read_limit(x) * 1e3
+            for (its, geometry), ready in zip(tried, compiled, strict=True):
+                if its != kind:
+                    continue
+                left = seconds - (time.perf_counter() - begin)
+                try:
+                    if left < 0:
+                        raise futures.TimeoutError
+                    ready.result(timeout=left)
+                    found.append(trial(kind, geometry, x, limit, checked[kind]))
+                except futures.TimeoutError:
+                    found.append(
+                        Trial(kind=kind, geometry=geometry, microseconds={}, limit=limit, wrong="no time left")
+                    )
+                except Exception as error:  # noqa: BLE001  a setting may ask for more than a chip has
+                    wrong = " ".join(repr(error).split())[:90]
+                    found.append(Trial(kind=kind, geometry=geometry, microseconds={}, limit=limit, wrong=wrong))
+            del x
+        pool.shutdown(cancel_futures=True)
+    for one in sorted(found, key=lambda one: (one.kind, bool(one.wrong), one.microseconds.get(0, math.inf))):
+        print(one)
+    for size in SMALL:
+        some = [one for one in found if size in one.microseconds and not one.wrong]
+        for one in sorted(some, key=lambda one: one.microseconds[size])[:3]:
+            print(f"{one.kind}, {size} MB: {one.microseconds[size]:.1f} us each of 32  {settings(one.geometry)}")
+    print(f"{len(found)} settings in {time.perf_counter() - begin:.0f} s")
+
+
+def trial(kind: str, geometry: kernel.Geometry, x: torch.Tensor, limit: float, checked: list[torch.Tensor]) -> Trial:
+    use(kind, geometry)
+    slab = new_slab()
+    wrong = []
+    for small in checked:
+        kernel.launch(small, slab)
+        wrong += differences(small, slab)
+    times = {0: milliseconds(lambda: kernel.launch(x, slab), 20) * 1e3}
+    if kind == "bfloat16":
+        times |= {size: together(x[: size << 19]) for size in SMALL}
+    return Trial(kind=kind, geometry=geometry, microseconds=times, limit=limit, wrong="; ".join(wrong)[:90])
+
+
+def together(x: torch.Tensor) -> float:
+    """Microseconds of the device for each of 32 tensors that are finished together.
+
+    The device sleeps until all is in its queue: the host takes longer over a launch than it does over a small tensor.
+    """
+    deferred = kernel.Deferred(x.device)
+    slabs = torch.empty((deferred.TOGETHER, SLAB_BYTES), dtype=torch.uint8, device="cuda")
+    times = []
+    for _ in range(8):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(SLEEP)
+        begin.record()
+        for index in range(deferred.TOGETHER):
+            deferred.launch(x, slabs, index)
+        deferred.finish()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return float(statistics.median(times)) * 1e3 / deferred.TOGETHER
+
+
+SLEEP = 10_000_000
+"""Cycles, 5 ms or more."""
+
+
+def host(work: Callable[[int], object], times: int = 200) -> float:
+    """Microseconds of the host for one launch: once compiled, into a queue that is empty and stays open."""
+    found = []
+    for _ in range(6):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for index in range(times):
+            work(index)
+        found.append((time.perf_counter() - begin) / times)
+    return min(found[1:]) * 1e6
+
+
+def against(changes: str) -> None:
+    """The table with the settings as they are, and with others: `packed=False`, `rows=4,chunk=16,stages=2`."""
+    change = {name: ast.literal_eval(value) for name, value in (each.split("=") for each in changes.split(","))}
+    for kind in KINDS:
+        now = kernel.GEOMETRY[kind]
+        other = replace(now, **change)
+        for geometry in (now, other, now, other):
+            use(kind, geometry)
+            (row,) = kernel_table((kind,))
+            print(f"{kind:14}{row.ms:9.4f} ms {row.share:6.3f} of the read limit  {settings(geometry)}", flush=True)
+        use(kind, now)
 
 
 def large(kind: str) -> torch.Tensor:
@@ -173,11 +337,16 @@ def new_slab() -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--tune", action="store_true", help="tries other settings, each checked")
+    parser.add_argument("--seconds", type=float, default=110, help="of --tune")
+    parser.add_argument("--against", metavar="SETTINGS", help="the table beside that of other settings, packed=False")
     parser.add_argument("--table", action="store_true", help="the table alone, without the check before it")
     arguments = parser.parse_args()
     if arguments.tune:
-        tune()
+        tune(arguments.seconds)
+        return
+    if arguments.against:
+        against(arguments.against)
         return
     if not arguments.table:
         print("\n".join(check()) or "check: everything right")
@@ -188,31 +357,15 @@ def main() -> None:
     for count in (100, 1 << 20, 1 << 24):
         x = torch.randn(count, device="cuda")
         print(f"float32[{count}]: {milliseconds(lambda x=x: kernel.launch(x, slab)) * 1e3:.1f} us")  # type: ignore[misc]
-    deferred = kernel.Deferred(small.device)
-    slabs = torch.empty((500, SLAB_BYTES), dtype=torch.uint8, device="cuda")
-    for megabytes in (1, 8, 24):
+    for megabytes in SMALL:
         x = torch.randn(megabytes << 19, device="cuda").to(torch.bfloat16)
-
-        def thirty_two(x: torch.Tensor = x) -> None:
-            for index in range(32):
-                deferred.launch(x, slabs, index)
-            deferred.finish()
-
         alone = milliseconds(lambda x=x: kernel.launch(x, slab)) * 1e3  # type: ignore[misc]
-        together = milliseconds(thirty_two, 20) * 1e3 / 32
-        print(
-            f"bfloat16, {megabytes} MB: {alone:.1f} us alone, {together:.1f} us each of 32 that are finished together"
-        )
-    for name, work in (
-        ("launch", lambda index: kernel.launch(small, slab)),
-        ("deferred launch", lambda index: deferred.launch(small, slabs, index)),
-    ):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for index in range(500):
-            work(index)
-        print(f"host: {(time.perf_counter() - begin) * 2e3:.1f} us a {name}")
-        deferred.finish()
+        each = together(x)
+        print(f"bfloat16, {megabytes} MB: {alone:.1f} us alone, {each:.1f} us each of 32 that are finished together")
+    deferred = kernel.Deferred(small.device)
+    slabs = torch.empty((200, SLAB_BYTES), dtype=torch.uint8, device="cuda")
+    print(f"host: {host(lambda index: kernel.launch(small, slab)):.1f} us a launch")
+    print(f"host: {host(lambda index: deferred.launch(small, slabs, index)):.1f} us a deferred launch")
 
 
 if __name__ == "__main__":

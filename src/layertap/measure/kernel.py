@@ -38,8 +38,8 @@ class Geometry:
     """Of a tile: enough loads in flight to cover the memory's latency."""
     chunk: int = 16
     """Tiles between two looks at whether all was finite. Few: a chunk that is read again should still be in the L2
-    cache, and a thread adds in float32 no further than that; rows * chunk may be 256 at most, where bfloat16 stops
-    counting."""
+    cache, and a thread adds in float32 no further than that; rows * chunk may be 128 at most, since bfloat16, in which
+    two zeros a row are counted, stops at 256."""
     stages: int = 1
     """Tiles that packed numbers are fetched ahead, through shared memory."""
     slices: int = 1

@@ -5,7 +5,7 @@ up over many of them goes through the tensor cores. With g = lane of the warp //
 product of 16 rows and 8 columns, columns 2t and 2t + 1 of rows g and g + 8; of the left factor its registers belong to
 these rows, of the right one to column g. So a permutation times the data adds up each lane by itself, and where the
 left factor is made of the same data, the diagonal has sums over a row's four threads. A tensor core cuts off what does
-not fit in 24 bits, so its sums begin at zero in each tile.
+not fit in 24 bits, so its sums of 16-bit numbers begin at zero in each tile.
 """
 
 from __future__ import annotations
@@ -222,9 +222,11 @@ def float_chunk(  # type: ignore[no-untyped-def]
     i0, i1, i2, i3 = _permutation(one.to(tl.uint32)[:, None], stop)
     words = x.to(tl.pointer_type(tl.uint64 if SHORT else tl.uint32)) + 2 * group[:, None] + tl.arange(0, 2)[None, :]
 
-    squares, others = nothing, nothing
-    sums = tl.zeros([GROUPS], tl.float32)
-    sizes = sums
+    sum1 = tl.zeros([GROUPS], tl.float32)
+    sum_abs = sum1
+    squares, t_squares, t_extra = nothing, nothing, nothing
+    t_sums, t_more, t_sizes, t_others = nothing, nothing, nothing, nothing
+    t0, t1, t2, t3 = nothing, nothing, nothing, nothing
     lane0, lane1, lane2, lane3 = nothing, nothing, nothing, nothing
     prints = tl.zeros([GROUPS, 2], tl.uint64)
     zeros = tl.zeros([GROUPS, 2], tl.uint32)
@@ -234,8 +236,6 @@ def float_chunk(  # type: ignore[no-untyped-def]
     for tile in tl.range(first, stop, step, num_stages=STAGES):
         if done == 32:
             hashes, done = _row_hashes(tile, step, ROWS, GROUPS), 0
-        t_sums, t_more, t_sizes, t_others = nothing, nothing, nothing, nothing
-        t0, t1, t2, t3 = nothing, nothing, nothing, nothing
         for row in tl.static_range(ROWS):
             row_hash = fetch(hashes, done + row)
             start = (tl.cast(tile, tl.int64) * ROWS + row) * (_L // 4)
@@ -250,10 +250,10 @@ def float_chunk(  # type: ignore[no-untyped-def]
             if SHORT:
                 squares = _squared(y_, shift, _squared(x_, shift, squares, KIND), KIND)
             else:
-                squares, others = tl.inline_asm_elementwise(
+                t_squares, t_extra = tl.inline_asm_elementwise(
                     _SQUARES_F16,
                     "=f,=f,=f,=f,r,r,r,r,f,f,f,f",
-                    [x_, y_, squares, others],
+                    [x_, y_, t_squares, t_extra],
                     dtype=(tl.float32, tl.float32),
                     is_pure=True,
                     pack=2,
@@ -263,18 +263,23 @@ def float_chunk(  # type: ignore[no-untyped-def]
             high = two("max." + TWO + " $0, $1, $2;", two("max." + TWO + " $0, $1, $2;", high, x_), y_)
             zeros = two(ZEROS, two(ZEROS, zeros, x_), y_)
         done += ROWS
-        sums += tl.sum(t_sums + t_more, axis=1)
-        sizes += tl.sum(t_sizes + t_others, axis=1)
-        lane0 += t0
-        lane1 += t1
-        lane2 += t2
-        lane3 += t3
+        if SHORT:  # numbers of 8 bits have so few digits that nothing is cut off
+            sum1 += tl.sum(t_sums + t_more, axis=1)
+            sum_abs += tl.sum(t_sizes + t_others, axis=1)
+            t_sums, t_more, t_sizes, t_others = nothing, nothing, nothing, nothing
+            lane0 += t0
+            lane1 += t1
+            lane2 += t2
+            lane3 += t3
+            t0, t1, t2, t3 = nothing, nothing, nothing, nothing
     if not SHORT:
-        squares = tl.where((2 * t)[:, None] + tl.arange(0, 2)[None, :] == g[:, None], squares + others, 0.0)
+        squares = tl.where((2 * t)[:, None] + tl.arange(0, 2)[None, :] == g[:, None], t_squares + t_extra, 0.0)
+        sum1, sum_abs = tl.sum(t_sums + t_more, axis=1), tl.sum(t_sizes + t_others, axis=1)
+        lane0, lane1, lane2, lane3 = t0, t1, t2, t3
     return (
-        sums,
+        sum1,
         tl.sum(squares, axis=1),
-        sizes,
+        sum_abs,
         tl.min(tl.minimum(_float(low, False, KIND), _float(low, True, KIND)), axis=1),
         tl.max(tl.maximum(_float(high, False, KIND), _float(high, True, KIND)), axis=1),
         tl.sum(_float(zeros, False, KIND) + _float(zeros, True, KIND), axis=1).to(tl.int32),
