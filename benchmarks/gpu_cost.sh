@@ -9,7 +9,7 @@ set -uo pipefail
 out=${1:-$(mktemp -d)}
 steps=" ${*:2} "
 export PYTHONPATH=src PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false
-for source in onepass pair signs; do
+for source in onepass pair signs parts; do
     "${CC:-cc}" -std=gnu11 -O3 -ffp-contract=off -shared -fPIC -w -lm \
         -o "src/layertap/measure/_$source.so" "src/layertap/measure/$source.c" 2>"$out/$source.txt" ||
         echo "no C compiler: $source is done by torch, so small tensors take longer"
