@@ -3,8 +3,8 @@
 MESSAGES = {
     "layouts.candidate": "candidate",
     "layouts.first_call": (
-        "at {steps} steps of the {side} the first call is left out: it is not part of the batch (torch's pipelining looks "
-        "at shapes)"
+        "at {steps} steps of the {side} the first call is left out: it is not part of the batch (torch's pipelining "
+        "looks at shapes)"
     ),
     "layouts.merged": "the {ranks} ranks of the {side} were read as one: slices put together, summands added",
     "layouts.microbatches": (
