@@ -15,8 +15,8 @@ from layertap.fault.error_forms import (
     _shift,
     error_form,
     faint_form,
+    integer_form,
     near,
-    whole_numbers,
 )
 
 SLOW = torch.linspace(1, 2, 400).sin()[:, None].expand(400, 8).double()
@@ -46,8 +46,8 @@ def test_few_values_are_no_sign_where_the_reference_has_as_few():
 
 
 def test_whole_numbers_that_are_equal_are_not_off():
-    assert whole_numbers(torch.arange(5), torch.arange(5)) is None
-    assert whole_numbers(torch.arange(5), torch.arange(5) + 1) == ("shift", ("every number is +1 off",))
+    assert integer_form(torch.arange(5), torch.arange(5)) is None
+    assert integer_form(torch.arange(5), torch.arange(5) + 1) == ("shift", ("every number is +1 off",))
 
 
 @pytest.fixture

@@ -90,18 +90,18 @@ def test_no_link_is_followed_and_no_name_can_be_guessed(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / ".a.tmp").symlink_to(victim)
     (tmp_path / "x" / "a").symlink_to(victim)
-    rooms = set()
+    scratch_folders = set()
     for _ in range(3):
         with Staging(tmp_path / "x", "layers") as out:
             with out.file("a") as file:
                 file.write(b"new")
-            rooms.add(out._room)
-            assert out._room.stat().st_mode & 0o077 == 0
+            scratch_folders.add(out._scratch)
+            assert out._scratch.stat().st_mode & 0o077 == 0
             out.commit()
     assert victim.read_text() == "precious"
     assert (tmp_path / "x" / "a").read_text() == "new"
     assert not (tmp_path / "x" / "a").is_symlink()
-    assert len(rooms) == 3
+    assert len(scratch_folders) == 3
 
 
 def test_what_else_a_folder_holds_stays(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_file_that_comes_into_a_folder_of_others_leaves_their_folder_alone(tmp
     with Staging(tmp_path / "x", "npz", whole=False) as out:
         with out.file("d") as file:
             file.write(b"two")
-        assert out._room.parent == tmp_path / "x"
+        assert out._scratch.parent == tmp_path / "x"
         out.commit()
     assert there(tmp_path / "x") == {**CONTENTS, "d": "two", "mine": "mine"}
     assert (tmp_path / "x").stat().st_ino == inode

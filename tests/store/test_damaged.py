@@ -28,7 +28,7 @@ ARRAYS = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(writer_module, "HEADER_ROOM", (500, 500))
+    monkeypatch.setattr(writer_module, "HEADER_BYTES", (500, 500))
     writer = RunWriter(tmp_path / "run", info={})
     for order, (name, array) in enumerate(ARRAYS.items()):
         level = "[:3]" if name == "cut" else "tensor"

@@ -56,7 +56,7 @@ def write(folder: Path) -> None:
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(writer_module, "HEADER_ROOM", (500, 500))
+    monkeypatch.setattr(writer_module, "HEADER_BYTES", (500, 500))
     write(tmp_path / "run")
     return tmp_path / "run"
 
@@ -140,6 +140,6 @@ def test_a_run_of_format_1_is_still_read() -> None:
 
 
 if __name__ == "__main__":
-    writer_module.HEADER_ROOM = (500, 500)
+    writer_module.HEADER_BYTES = (500, 500)
     shutil.rmtree(GOLDEN, ignore_errors=True)
     write(GOLDEN)

@@ -83,7 +83,7 @@ def test_shards_grow_older_in_a_long_run(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_full_header_starts_a_new_shard_with_more_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "HEADER_ROOM", (300, 5000))
+    monkeypatch.setattr(writer_module, "HEADER_BYTES", (300, 5000))
     writer = RunWriter(tmp_path, info={})
     written = ["a" * 10] * 60 + ["long" * 3000]
     for step, name in enumerate(written):

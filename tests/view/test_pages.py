@@ -176,5 +176,5 @@ def test_which_file_is_no_result_is_in_the_message(tmp_path):
     from layertap.view.results import read_result
 
     (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(BadArgument, match=r"x\.json.*none of sweep, audit"):
+    with pytest.raises(BadArgument, match=r"x\.json.*not one of sweep, audit"):
         read_result(tmp_path / "x.json")

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -46,19 +47,23 @@ def options(
     pass
 
 
-app.command("record", cls=Command, help=tr("cli.help_record"))(record.record)
-app.command("show", cls=Command, help=tr("cli.help_show"))(show.show)
-app.command("diff", cls=Command, help=tr("cli.help_diff"))(diff.diff)
-app.command("fault", cls=Command, help=tr("cli.help_fault"))(fault.fault)
-app.command("audit", cls=Command, help=tr("cli.help_audit"))(audit.audit)
-app.command("doctor", cls=Command, help=tr("cli.help_doctor"))(doctor.doctor)
-app.command("prune", cls=Command, help=tr("cli.help_prune"))(prune.prune)
-app.command("sweep", cls=Command, help=tr("cli.help_sweep"))(sweep.sweep)
-app.command("watch", cls=Command, help=tr("cli.help_watch"))(watch.watch)
-app.command("export", cls=Command, help=tr("cli.help_export"))(export.export)
-app.command("report", cls=Command, help=tr("cli.help_report"))(report.report)
-app.command("view", cls=Command, help=tr("cli.help_view"))(view.view)
-app.command("demo", cls=Command, help=tr("cli.help_demo"))(demo.demo)
+VERBS: dict[str, Callable[..., None]] = {
+    "record": record.record,
+    "show": show.show,
+    "diff": diff.diff,
+    "fault": fault.fault,
+    "audit": audit.audit,
+    "doctor": doctor.doctor,
+    "prune": prune.prune,
+    "sweep": sweep.sweep,
+    "watch": watch.watch,
+    "export": export.export,
+    "report": report.report,
+    "view": view.view,
+    "demo": demo.demo,
+}
+for name, verb in VERBS.items():
+    app.command(name, cls=Command, help=tr(f"cli.help_{name}"))(verb)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from layertap.compare.result import Pair
 from layertap.judge.measured import Measured
 from layertap.measure.definition import BUCKETS
 from layertap.site import Site
-from layertap.store.index import as_arrow, encoded, whole_numbers
+from layertap.store.index import as_arrow, encoded, integers_of
 
 _COLUMNS = ("kind", "l2", "nan", "pos_inf", "neg_inf", "placements")
 _AT_ONCE = 256
@@ -62,7 +62,7 @@ def _block(pairs: Pairs, measure: Measure) -> Estimates:
     if tables:
         names, codes = encoded(tables[0].column("kind"))
         kinds = names, codes.tolist()
-        counts = [[whole_numbers(table.column(name)) for name in ("nan", "pos_inf", "neg_inf")] for table in tables]
+        counts = [[integers_of(table.column(name)) for name in ("nan", "pos_inf", "neg_inf")] for table in tables]
         ours, theirs = (sum(count[1:], count[0]) for count in counts)
         lengths = _floats(tables[0].column("l2"))
         usable &= (ours == theirs) & (lengths > 0) & ~(same & (counts[0][0] > 0))

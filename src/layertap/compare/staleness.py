@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from layertap.compare.claims import title
 from layertap.result import Note
 from layertap.store import Run
-from layertap.store.index import encoded, fingerprints, whole_numbers
+from layertap.store.index import encoded, fingerprints, integers_of
 
 
 def stale(side: str, run: Run) -> list[str]:
@@ -58,16 +58,16 @@ def _columns(table: Any, sites: dict[str, int]) -> dict[str, Any]:
     texts, site = encoded(table.column("site"))
     inner = np.array([text.startswith(":input") for text in texts], np.bool_)
     codes = np.array([sites.setdefault(text, len(sites)) for text in texts], np.int32)
-    constant = whole_numbers(pc.equal(table.column("min"), table.column("max")).cast(pa.int64())) == 1
+    constant = integers_of(pc.equal(table.column("min"), table.column("max")).cast(pa.int64())) == 1
     keep = ~params[role] if len(role) else np.empty(0, np.bool_)
     found = {
-        "step": whole_numbers(table.column("step")),
-        "rank": whole_numbers(table.column("rank")).astype(np.int32),
+        "step": integers_of(table.column("step")),
+        "rank": integers_of(table.column("rank")).astype(np.int32),
         "mark": fingerprints(table.column("fingerprint")),
         "site": codes[site] if len(site) else np.empty(0, np.int32),
-        "output": (whole_numbers(table.column("asked")) != 0) & (~inner[site] if len(site) else keep),
-        "nan": whole_numbers(table.column("nan")) != 0,
-        "constant": (whole_numbers(table.column("count")) > 1) & constant,
+        "output": (integers_of(table.column("asked")) != 0) & (~inner[site] if len(site) else keep),
+        "nan": integers_of(table.column("nan")) != 0,
+        "constant": (integers_of(table.column("count")) > 1) & constant,
     }
     return {name: column[keep] for name, column in found.items()}
 

@@ -114,15 +114,15 @@ class RayEngine(Engine):
         job = _MapJob(secrets.token_hex(8), _version(), language(), os.getcwd())
         processors = max(1, min(processors, int(max(node["Resources"].get("CPU", 1) for node in ray.nodes()))))
         task = ray.remote(num_cpus=processors, max_retries=self.retries)(_do)
-        room = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)) // processors)
+        most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)) // processors)
         if self.workers is not None and (self.address is not None or not self._ours):
-            room = self.workers  # of a Ray that others have started, no more than these are asked for
-        room = min(room, at_once or room)
+            most = self.workers  # of a Ray that others have started, no more than these are asked for
+        most = min(most, at_once or most)
         try:
             for item in items:
                 name = called(item)
                 waiting.append((name, task.remote(job, given, work, _pickled(item, name))))
-                if len(waiting) >= room:
+                if len(waiting) >= most:
                     yield self._result(*waiting.popleft())
             while waiting:
                 yield self._result(*waiting.popleft())

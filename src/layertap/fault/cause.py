@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from layertap.fault.drill import Departure
-from layertap.fault.error_forms import certain_form, error_form, faint_form, whole_numbers
+from layertap.fault.error_forms import certain_form, error_form, faint_form, integer_form
 from layertap.fault.module_differences import Explanation, config_apart, mode_apart, weights_apart
 from layertap.fault.operators import by_operator
 from layertap.fault.reference_trace import ReferenceTrace, call_of, end_of
@@ -146,7 +146,7 @@ def _cause(clues: Clues, theirs: nn.Module | None, ours: nn.Module | None) -> Ex
     if explanation is None and ours is not None and theirs is not None:
         explanation = config_apart(theirs, ours)
     if not found.is_floating_point():
-        return explanation or whole_numbers(right, found)
+        return explanation or integer_form(right, found)
     departure = clues.departure
     if explanation is None and departure is not None:
         explanation = by_operator(departure, sure=True)

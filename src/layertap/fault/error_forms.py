@@ -109,7 +109,7 @@ def faint_form(right: torch.Tensor, found: torch.Tensor, floor: float) -> Explan
     return _untouched(c - r, r, floor) or _coarse(r, c, ((c - r).norm() / r.norm()).item(), slope)
 
 
-def whole_numbers(right: torch.Tensor, found: torch.Tensor) -> Explanation | None:
+def integer_form(right: torch.Tensor, found: torch.Tensor) -> Explanation | None:
     """Whole numbers: positions, ids, masks."""
     if found.dtype == torch.bool:
         return "mask", (Note("cause.places_differ", sum=int((found != right).sum()), numel=found.numel()),)

@@ -60,7 +60,7 @@ def find_fault(
     cut = None if world is None or stated is None else StatedParts(stated, world, pairing.name)
     if stated is not None and stated.rules and world is None:
         raise BadArgument(tr("dims.mesh_world", mesh=stated.mesh, count=len(stated.mesh.ranks), world=1))
-    room = None if budget is None else parse_bytes(budget)
+    limit = None if budget is None else parse_bytes(budget)
 
     def search(kind: type[FaultSearch]) -> Finding:
         with (
@@ -68,7 +68,7 @@ def find_fault(
             _left_alone(
                 ModelRunner(reference, inputs), ModelRunner(candidate, _given(inputs, candidate, cut))
             ) as runners,
-            _cache(room) as cache,
+            _cache(limit) as cache,
         ):
             one = kind(*runners, pairing, cache, progress or _silent, world, cut)
             found = one.finding()
@@ -105,8 +105,8 @@ def _left_alone(ours: ModelRunner, theirs: ModelRunner) -> Iterator[tuple[ModelR
 
 
 @contextmanager
-def _cache(room: int | None) -> Iterator[TensorCache]:
-    cache = TensorCache(room)
+def _cache(limit: int | None) -> Iterator[TensorCache]:
+    cache = TensorCache(limit)
     try:
         yield cache
     finally:

@@ -71,7 +71,7 @@ class Staging:
     notes: list[str] = field(default_factory=list)
     whole: bool = True
     """Whether the folder is the export's own; otherwise its files come into a folder that holds others'."""
-    _room: Path = field(init=False)
+    _scratch: Path = field(init=False)
 
     def __enter__(self) -> Staging:
         with self._trouble(self.folder):
@@ -80,17 +80,17 @@ class Staging:
             folder = self.folder.resolve()
             beside = self.whole and os.stat(folder.parent).st_dev == os.stat(folder).st_dev
             beside = beside and os.access(folder.parent, os.W_OK)
-            self._room = Path(tempfile.mkdtemp(prefix=".layertap-export-", dir=folder.parent if beside else folder))
+            self._scratch = Path(tempfile.mkdtemp(prefix=".layertap-export-", dir=folder.parent if beside else folder))
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._room, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     @contextmanager
     def file(self, name: str) -> Iterator[IO[bytes]]:
         """A file to write; it gets its name when all are committed."""
         self.files.append(name)
-        with self._trouble(self.folder / name), open(self._room / name, "xb") as file:
+        with self._trouble(self.folder / name), open(self._scratch / name, "xb") as file:
             yield file
             file.flush()
             sync(file.fileno())
@@ -118,7 +118,7 @@ class Staging:
                 for name in sorted({*stale, *self.files}):
                     (self.folder / name).unlink(missing_ok=True)
                 for name in self.files:
-                    os.replace(self._room / name, self.folder / name)
+                    os.replace(self._scratch / name, self.folder / name)
             sync_folder(self.folder)
 
     def _exchange(self, ours: Collection[str]) -> bool:
@@ -129,16 +129,16 @@ class Staging:
             return False
         try:
             for path in others:
-                os.link(path, self._room / path.name, follow_symlinks=False)
-            shutil.copystat(folder, self._room)
-            sync_folder(self._room)
-            swap(self._room, folder)
+                os.link(path, self._scratch / path.name, follow_symlinks=False)
+            shutil.copystat(folder, self._scratch)
+            sync_folder(self._scratch)
+            swap(self._scratch, folder)
         except OSError:  # a file system or a system that cannot, or a folder that others may not rename
             for path in others:
-                (self._room / path.name).unlink(missing_ok=True)
+                (self._scratch / path.name).unlink(missing_ok=True)
             return False
         # What came into the old folder meanwhile belongs to somebody else.
-        for path in self._room.iterdir():
+        for path in self._scratch.iterdir():
             if path.name not in ours and not (folder / path.name).exists():
                 os.rename(path, folder / path.name)
         return True

@@ -96,10 +96,10 @@ def read_config(config: str | os.PathLike[str] | Mapping[str, Any], options: Map
     return arguments
 
 
-def whole_numbers(name: str, given: Any) -> list[int]:
+def integer_list(name: str, given: Any) -> list[int]:
     """A list of epochs or batches.
 
-    >>> whole_numbers("epochs_to_record", 5)
+    >>> integer_list("epochs_to_record", 5)
     Traceback (most recent call last):
     layertap.errors.BadArgument: epochs_to_record=5: expected a list of whole numbers, for instance [5]
     """

@@ -26,7 +26,7 @@ from layertap.messages import tr
 from layertap.monitor.attention import with_weights
 from layertap.monitor.entries import BatchOutput, EpochEntries, OutputReader, collected, lists_of
 from layertap.monitor.files import Saver
-from layertap.monitor.layers import MonitoredLayer, read_config, read_layers, whole_numbers
+from layertap.monitor.layers import MonitoredLayer, integer_list, read_config, read_layers
 from layertap.monitor.never_raise import MonitorLog, never_raise, nothing, why_nothing
 from layertap.monitor.recorder import MonitorOptions, MonitorRecorder
 from layertap.site import Receipt, Statistics
@@ -85,8 +85,8 @@ class Monitor:
             raise BadArgument(tr("monitor.exists", exists=exists))
         if type(every) is not int or every < 1:
             raise BadArgument(tr("monitor.every", every=every))
-        epochs_to_record = whole_numbers("epochs_to_record", epochs_to_record)
-        batch_indices = None if batch_indices is None else whole_numbers("batch_indices", batch_indices)
+        epochs_to_record = integer_list("epochs_to_record", epochs_to_record)
+        batch_indices = None if batch_indices is None else integer_list("batch_indices", batch_indices)
         self.model = model
         self.layers = read_layers(model, layers_to_monitor, epochs_to_record, batch_indices)
         """What is monitored, one item for each alias."""
@@ -105,7 +105,7 @@ class Monitor:
         self._pid = os.getpid()
         self._came = False
         self._reached = False
-        self._teller = MonitorLog()
+        self._log = MonitorLog()
         self._listeners: list[RecordListener] = []
         if tensorboard is not None:
             from layertap.monitor.tensorboard import TensorBoard
@@ -156,7 +156,7 @@ class Monitor:
                 self._held.clear("single", "epoch_full")
                 self._move()
         if self._closed and epoch in self.epochs_to_record:
-            self._teller.tell(tr("monitor.hooks_removed", epoch=epoch))
+            self._log.report(tr("monitor.hooks_removed", epoch=epoch))
 
     @never_raise(nothing)
     def set_batch_idx(self, batch_idx: int, samples: Any = None, batch: Any = None) -> None:
@@ -229,7 +229,7 @@ class Monitor:
     @property
     def receipt(self) -> Receipt:
         """What really came from each layer, and where nothing came, why."""
-        return self._recorder.receipt if self._recorder.started else self._recorder.silence(self._why_nothing())
+        return self._recorder.receipt if self._recorder.started else self._recorder.empty_receipt(self._why_nothing())
 
     @property
     def usage(self) -> dict[str, int]:
@@ -282,7 +282,7 @@ class Monitor:
             if self._folder_lock is not None:
                 self._folder_lock.release()
         if not self._recorder.started:
-            self._teller.tell(tr("monitor.nothing", why=self._why_nothing()))
+            self._log.report(tr("monitor.nothing", why=self._why_nothing()))
 
     def __enter__(self) -> Monitor:
         return self
@@ -342,14 +342,14 @@ class Monitor:
             if items := [item for item in self._by_path.get(path, ()) if self._wants(item)]:
                 self._hold(items, path, moment, outlined)
                 if self._condition is not None:
-                    self._teller.tell(tr("monitor.compiled_condition", layer=path))
+                    self._log.report(tr("monitor.compiled_condition", layer=path))
 
     def _data(self, record_type: str, layers: Iterable[str] | None, phase: str | None) -> dict[str, Any]:
         self._take_graph_calls()
         chosen = [(item, self._held.in_phase(item, phase)) for item in self._held.chosen(record_type, layers)]
         reader = self._reader(entry for _, entries in chosen for entry in entries)
         found = {item.alias: collected(item, entries, reader) for item, entries in chosen}
-        self._teller.tell_missing(reader)
+        self._log.report_missing(reader)
         return {alias: data for alias, data in found.items() if data is not None}
 
     def _reader(self, entries: Iterable[BatchOutput], since: str | None = None) -> OutputReader:
@@ -363,7 +363,7 @@ class Monitor:
         jobs = [(item, self._held.of(item)) for item in self._held.chosen(record_type, layers)]
         # By the time that another thread writes them, the loop may hold the next epoch.
         reader = functools.partial(self._reader, since=self._since)
-        return self._saver.save(jobs, reader, self._teller.tell_missing, unsaved=unsaved)
+        return self._saver.save(jobs, reader, self._log.report_missing, unsaved=unsaved)
 
     def _end_epoch(self) -> None:
         self._save_unsaved("single")
@@ -391,4 +391,4 @@ class Monitor:
             sites = {site.path: site for site in self.receipt.sites}
             why = sites[item.path].why or tr("monitor.not_called")
         code = "monitor.nothing_in_epoch"
-        self._teller.tell(tr(code, layer=item.layer, epoch=self.current_epoch, why=why))
+        self._log.report(tr(code, layer=item.layer, epoch=self.current_epoch, why=why))

@@ -55,12 +55,12 @@ class MonitorLog:
     def __init__(self) -> None:
         self._reported: set[str] = set()
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         if text not in self._reported:
             self._reported.add(text)
             log.warning("layertap: %s", text)
 
-    def tell_missing(self, reader: OutputReader) -> None:
+    def report_missing(self, reader: OutputReader) -> None:
         """Outputs that were asked for and are not there, layer by layer."""
         missing: dict[str, list[BatchOutput]] = {}
         for entry in {id(entry): entry for entry in reader.missing}.values():  # a layer may have two aliases
@@ -68,4 +68,4 @@ class MonitorLog:
         for layer, entries in missing.items():
             message = "monitor.not_kept"
             epoch, batch = entries[0].key
-            self.tell(tr(message, layer=layer or "model", count=len(entries), epoch=epoch, batch=batch))
+            self.report(tr(message, layer=layer or "model", count=len(entries), epoch=epoch, batch=batch))

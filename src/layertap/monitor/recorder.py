@@ -76,7 +76,7 @@ class MonitorRecorder(Recorder):
     def started(self) -> bool:
         return self._state != "new"
 
-    def silence(self, why: str) -> Receipt:
+    def empty_receipt(self, why: str) -> Receipt:
         """The receipt of a recording that never began."""
         sites = (SiteReceipt(path=choice.path, role="output", kind=choice.kind, why=why) for choice in self.selection)
         return Receipt(sites=tuple(sites), steps=0, records=0, bytes=0, seconds=0.0, overhead=0.0)

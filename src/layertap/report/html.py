@@ -74,8 +74,10 @@ def body(document: Document, *, rows: int | None = None, tools: bool = True) -> 
     return "\n".join(parts)
 
 
-def block_html(block: Block, room: int = LIMIT, *, rows: int | None = None, tools: bool = True, name: str = "L") -> str:
-    """One block; `room` is how many bytes it may take."""
+def block_html(
+    block: Block, most_bytes: int = LIMIT, *, rows: int | None = None, tools: bool = True, name: str = "L"
+) -> str:
+    """One block; `most_bytes` is how many bytes it may take."""
     if isinstance(block, Heading):
         return f"<h2>{escape(block.text)}</h2>"
     if isinstance(block, Paragraph):
@@ -85,7 +87,7 @@ def block_html(block: Block, room: int = LIMIT, *, rows: int | None = None, tool
     if isinstance(block, Chart):
         caption = f"<figcaption>{escape(block.caption)}</figcaption>" if block.caption else ""
         return f"<figure>{svg(block.spec)}{caption}</figure>" if block.page or not tools else ""
-    most = max(room // ROW, 20) if rows is None else rows
+    most = max(most_bytes // ROW, 20) if rows is None else rows
     if isinstance(block, SiteTable):
         return _site_table(block, most, tools=tools, name=name)
     return _table(block, most)

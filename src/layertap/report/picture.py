@@ -96,14 +96,14 @@ def _inside(drawing: str) -> str:
     return drawing.partition("fill='#ffffff'/>")[2].removesuffix("</svg>")
 
 
-def _wrapped(said: str, room: float) -> list[str]:
+def _wrapped(said: str, width: float) -> list[str]:
     """Lines of at most so many characters' width; Chinese breaks anywhere."""
     said = printable(said).replace("\n", " ")
     if cell_len(said) == len(said):
-        return textwrap.wrap(said, int(room)) or [""]
+        return textwrap.wrap(said, int(width)) or [""]
     lines, line = [], ""
     for character in said:
-        if cell_len(line + character) > room:
+        if cell_len(line + character) > width:
             lines.append(line)
             line = ""
         line += character

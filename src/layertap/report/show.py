@@ -18,7 +18,7 @@ from layertap.report.table import Column, Lines
 from layertap.report.values import number, sparkline
 from layertap.site import Record
 from layertap.store import Run, SiteRecords
-from layertap.store.index import whole_numbers
+from layertap.store.index import integers_of
 
 RED = "bold red"
 _NUMBER = re.compile(r"\d+")
@@ -67,7 +67,7 @@ def telling_step(run: Run, rank: int | None = None, *, long: int = LONG) -> int 
     if run.count <= long:
         return None
     columns = run.table(["step", "rank", "asked", "nan", "pos_inf", "neg_inf"])
-    found = {name: whole_numbers(columns.column(name)) for name in columns.column_names}
+    found = {name: integers_of(columns.column(name)) for name in columns.column_names}
     here = slice(None) if rank is None else found["rank"] == rank
     steps = found["step"][here]
     if len(steps) == 0 or steps.min() == steps.max():

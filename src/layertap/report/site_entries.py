@@ -20,21 +20,26 @@ def report_entries(report: Report, rows: Iterable[Row] | None = None) -> list[Si
     first = report.first
     mark = None if first is None else (first.step, first.order, str(first.site))
     entries = [
-        SiteEntry(
-            site=str(row.site),
-            path=row.site.path,
-            kind=row.kind if row.site == row.candidate_site else f"{row.kind} ~ {row.candidate_site}".strip(),
-            state=row.verdict,
-            error=row.error,
-            floor=row.floor,
-            ratio=row.ratio,
-            estimated=row.estimated,
-            title=f"{pair_name(row)}: {row.why}",
-            first=(row.step, row.order, str(row.site)) == mark,
-        )
+        row_entry(row, first=(row.step, row.order, str(row.site)) == mark)
         for row in (report.rows if rows is None else rows)
     ]
     return placed(entries, report.unmatched)
+
+
+def row_entry(row: Row, *, first: bool) -> SiteEntry:
+    """A row of a comparison; where the candidate's site has another name, that is beside the class."""
+    return SiteEntry(
+        site=str(row.site),
+        path=row.site.path,
+        kind=row.kind if row.site == row.candidate_site else f"{row.kind} ~ {row.candidate_site}".strip(),
+        state=row.verdict,
+        error=row.error,
+        floor=row.floor,
+        ratio=row.ratio,
+        estimated=row.estimated,
+        title=f"{pair_name(row)}: {row.why}",
+        first=first,
+    )
 
 
 def finding_entries(finding: Finding) -> list[SiteEntry]:

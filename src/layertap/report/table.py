@@ -50,10 +50,10 @@ class Lines:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         titles = [tr(_TITLES[title]) if title in _TITLES else title for title in (c.title for c in self.columns)]
         widths = [max(map(cell_len, cells)) for cells in zip(titles, *(cells for cells, _ in self.rows), strict=True)]
-        room = options.max_width
-        shown = self._fitting(widths, room)
+        screen_width = options.max_width
+        shown = self._fitting(widths, screen_width)
         others = sum(len(GAP) + widths[place] for place in shown[1:])
-        widths[0] = min(widths[0], max(room - others, NAME))
+        widths[0] = min(widths[0], max(screen_width - others, NAME))
         for cells, style in [(titles, "bold"), *self.rows]:
             drawn = console.get_style(style) if style else Style.null()
             for line in self._lines([cells[place] for place in shown], [widths[place] for place in shown], shown):
@@ -65,17 +65,17 @@ class Lines:
             if named:
                 yield Text(tr(template, titles=named), style="dim")
 
-    def _fitting(self, widths: Sequence[int], room: int) -> list[int]:
+    def _fitting(self, widths: Sequence[int], screen_width: int) -> list[int]:
         """The columns that the screen has room for; empty ones give way before any other."""
         empty = [self._is_empty(place) for place in range(len(widths))]
         shown = list(range(len(widths)))
-        name = min(widths[0], max(NAME, room // 2))
+        name = min(widths[0], max(NAME, screen_width // 2))
         going = sorted(
             (place for place in shown if self.columns[place].spare or (empty[place] and place)),
             key=lambda place: (not empty[place], -self.columns[place].spare),
         )
         for place in going:
-            if name + sum(len(GAP) + widths[other] for other in shown[1:]) <= room:
+            if name + sum(len(GAP) + widths[other] for other in shown[1:]) <= screen_width:
                 break
             shown.remove(place)
         return shown

@@ -116,8 +116,10 @@ def _with_tensors(folder: Path, table: Any, path: Path, *, durable: bool) -> Any
         nbytes += size
     if not moves:
         return table
-    room = 512 + sum(len(text) for _, _, text in moves)
-    out = TensorFileWriter(temporary_name(path), room=room, metadata={"layertap_format": str(FORMAT)}, durable=durable)
+    header_bytes = 512 + sum(len(text) for _, _, text in moves)
+    out = TensorFileWriter(
+        temporary_name(path), header_bytes=header_bytes, metadata={"layertap_format": str(FORMAT)}, durable=durable
+    )
     try:
         for source, entry, text in moves:
             out.append(text, memoryview(read_bytes(source, str(source), entry.begin, entry.end).data))

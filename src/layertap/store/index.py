@@ -153,8 +153,8 @@ def _part(
     table = shard.read(_COLUMNS, encoded=("site", *_TEXTS))
     part: dict[str, npt.NDArray[Any]] = {}
     for name in _NUMBERS:
-        part[name] = _narrow(whole_numbers(table.column(name)))
-    part["asked"] = _narrow(whole_numbers(table.column("asked")) != 0)
+        part[name] = _narrow(integers_of(table.column(name)))
+    part["asked"] = _narrow(integers_of(table.column("asked")) != 0)
     for name, known in codes.items():
         texts, local = encoded(table.column(name))
         for text in texts:
@@ -228,7 +228,7 @@ def encoded(column: Any) -> tuple[list[str], npt.NDArray[np.int64]]:
     array = column.unify_dictionaries().combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # no rows at all
         return [], np.empty(0, np.int64)
-    return array.dictionary.to_pylist(), whole_numbers(pa.chunked_array([array.indices]))
+    return array.dictionary.to_pylist(), integers_of(pa.chunked_array([array.indices]))
 
 
 def as_arrow(rows: Rows) -> Any:
@@ -250,7 +250,7 @@ def _numbers(column: Any, kind: type) -> npt.NDArray[Any]:
     return np.frombuffer(array.buffers()[1], kind, len(array), np.dtype(kind).itemsize * array.offset)
 
 
-def whole_numbers(column: Any) -> npt.NDArray[np.int64]:
+def integers_of(column: Any) -> npt.NDArray[np.int64]:
     """An arrow column of whole numbers or booleans; `NONE` where there is no value."""
     # By way of the buffers: pyarrow's own to_numpy and fill_null(int) import pandas, which takes longer than the rest.
     none = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(NONE.to_bytes(8, "little", signed=True))])[0]

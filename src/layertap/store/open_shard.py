@@ -25,7 +25,7 @@ _METADATA = {"layertap_format": str(FORMAT)}
 class OpenShard:
     """Tensors go to its file at once; records wait in memory until `write`."""
 
-    def __init__(self, folder: Path, stem: str, *, room: int, durable: bool) -> None:
+    def __init__(self, folder: Path, stem: str, *, header_bytes: int, durable: bool) -> None:
         self.stem = stem
         self.records = 0
         """Rows that wait."""
@@ -33,7 +33,7 @@ class OpenShard:
         """When the first of them came."""
         self.parquet = folder / "records" / f"{stem}.parquet"
         self.tensors = folder / "tensors" / f"{stem}.safetensors"
-        self._room, self._durable = room, durable
+        self._header_bytes, self._durable = header_bytes, durable
         self._waiting: list[list[tuple[Record, int]] | Any] = []
         self._keys: set[str] = set()
         self._tensor_file: TensorFileWriter | None = None
@@ -87,9 +87,9 @@ class OpenShard:
             begin += size
         if self._tensor_file is None:
             # An entry longer than the usual room (a very long path) makes its own.
-            room = max(self._room, 512 + len(entries[0]))
+            header_bytes = max(self._header_bytes, 512 + len(entries[0]))
             self._tensor_file = TensorFileWriter(
-                temporary_name(self.tensors), room=room, metadata=_METADATA, durable=self._durable
+                temporary_name(self.tensors), header_bytes=header_bytes, metadata=_METADATA, durable=self._durable
             )
         fitting = self._tensor_file.fitting(entries)
         if fitting:

@@ -50,14 +50,14 @@ class TensorFileWriter(LockedFile):
     taken back by truncating, because no buffer still holds a part of it.
     """
 
-    def __init__(self, path: Path, *, room: int, metadata: dict[str, str], durable: bool = True) -> None:
+    def __init__(self, path: Path, *, header_bytes: int, metadata: dict[str, str], durable: bool = True) -> None:
         self._durable = durable
         self.nbytes = 0
         self._broken = False
         self._header = json.dumps({"__metadata__": metadata}, separators=(",", ":"))[:-1].encode()
         self._entries: list[bytes] = []
         self._used = len(self._header) + 1
-        self._start = _aligned(8 + max(room, self._used))
+        self._start = _aligned(8 + max(header_bytes, self._used))
         super().__init__(path)
         try:
             _write_all(self._fd, memoryview(bytes(self._start)))  # so that the header finds room on a disk that is full
@@ -103,9 +103,9 @@ class TensorFileWriter(LockedFile):
             raise OSError(tr("store.part_left", name=self.path.name))
         if self._fd >= 0:
             header = self._header + b"".join(self._entries) + b"}"
-            room = self._start - 8
+            length = self._start - 8
             os.lseek(self._fd, 0, os.SEEK_SET)
-            _write_all(self._fd, memoryview(room.to_bytes(8, "little") + header.ljust(room)))
+            _write_all(self._fd, memoryview(length.to_bytes(8, "little") + header.ljust(length)))
             if self._durable:
                 sync(self._fd)
             self._close()
@@ -174,13 +174,13 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
             if size and mapped and (pages := map_bytes(file.fileno(), begin, end)) is not None:
                 return pages
             raw = np.empty(size, np.uint8)
-            room = memoryview(raw.data)
+            unread = memoryview(raw.data)
             file.seek(begin)
-            while room:
-                count = file.readinto(room)
+            while unread:
+                count = file.readinto(unread)
                 if not count:
-                    raise _damaged(name, tr("store.cut_reading", count=len(room), end=end))
-                room = room[count:]
+                    raise _damaged(name, tr("store.cut_reading", count=len(unread), end=end))
+                unread = unread[count:]
     except (OSError, ValueError) as error:
         raise _damaged(name, tr("store.cannot_read_why", error=error)) from None
     return raw

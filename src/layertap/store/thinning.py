@@ -70,8 +70,10 @@ def _keep_tensors(path: Path, keys: set[str]) -> None:
         path.unlink()
         return
     found = [(key, entry) for key, entry in read_header(path, path.name).items() if key in keys]
-    room = 512 + sum(len(TensorFileWriter.entry(key, e.dtype, e.shape, e.begin, e.end)) + 32 for key, e in found)
-    writer = TensorFileWriter(temporary_name(path), room=room, metadata=_metadata(path))
+    header_bytes = 512 + sum(
+        len(TensorFileWriter.entry(key, e.dtype, e.shape, e.begin, e.end)) + 32 for key, e in found
+    )
+    writer = TensorFileWriter(temporary_name(path), header_bytes=header_bytes, metadata=_metadata(path))
     try:
         for key, entry in sorted(found, key=lambda item: item[1].begin):
             view: Any = read_bytes(path, path.name, entry.begin, entry.end)

@@ -37,7 +37,7 @@ MAX_PROBLEMS = 100
 """So many problems are listed one by one in run.json; all are counted in `lost`."""
 DURABILITIES = ("fsync", "none")
 """`fsync`: what is committed survives a power cut. `none`: only the death of the process."""
-HEADER_ROOM = ((64 << 10) - 8, (4 << 20) - 8)
+HEADER_BYTES = ((64 << 10) - 8, (4 << 20) - 8)
 """Room reserved for a tensor file's header: at first, and at most, growing when a shard ends because it was full.
 With the 8 bytes before it a whole number of pages, so that the tensors begin on one."""
 
@@ -88,7 +88,7 @@ class RunWriter:
         self._durable = durability == "fsync"
         self._started = time.monotonic()
         self._number = 0
-        self._room = HEADER_ROOM[0]
+        self._header_bytes = HEADER_BYTES[0]
         self._committed: dict[str, Committed] = {}
         self._merge_at = 2 * MERGED
         self._closed = False
@@ -278,7 +278,7 @@ class RunWriter:
 
     def make_room(self) -> None:
         """Commits, since the header of the shard's tensor file is full, and gives the next one more room."""
-        self._room = min(4 * self._room, HEADER_ROOM[1])
+        self._header_bytes = min(4 * self._header_bytes, HEADER_BYTES[1])
         if self._open.records:
             self.commit()
         else:
@@ -310,7 +310,7 @@ class RunWriter:
         return f"{self.rank}-{self.session}-{self._number:06d}"
 
     def _new_shard(self) -> OpenShard:
-        return OpenShard(self.path, self._stem(), room=self._room, durable=self._durable)
+        return OpenShard(self.path, self._stem(), header_bytes=self._header_bytes, durable=self._durable)
 
     def _next_shard(self, abandon: bool = False) -> None:
         if abandon:

@@ -155,9 +155,12 @@ def _write_own(
             entry = header[key]
             entries.append(TensorFileWriter.entry(key, entry.dtype, entry.shape, begin, entry.end - entry.begin))
             begin += entry.end - entry.begin
-        room = 512 + sum(map(len, entries))
+        header_bytes = 512 + sum(map(len, entries))
         out = TensorFileWriter(
-            source.with_name(f".{source.name}.tmp"), room=room, metadata={"layertap_format": str(FORMAT)}, durable=False
+            source.with_name(f".{source.name}.tmp"),
+            header_bytes=header_bytes,
+            metadata={"layertap_format": str(FORMAT)},
+            durable=False,
         )
         try:
             for key, text in zip(keys, entries, strict=True):

@@ -14,7 +14,7 @@ import numpy as np
 from layertap.compare.columns import column
 from layertap.judge.calibration import LIMIT_OF_RUNS
 from layertap.messages import tr
-from layertap.report.site_entries import placed
+from layertap.report.site_entries import placed, row_entry
 from layertap.report.site_table import SiteEntry
 from layertap.report.values import number
 from layertap.site import Record
@@ -99,8 +99,7 @@ class ComparedSites:
 
     def _entry(self, row: int) -> SiteEntry:
         one = self.report.rows[row]
-        other = "" if one.site == one.candidate_site else f" ~ {one.candidate_site}"
-        entry = self._whole(row, one, other)
+        entry = row_entry(one, first=row == self._mark)
         if self._token is None:
             return entry
         error = self._token.get(row)
@@ -111,20 +110,6 @@ class ComparedSites:
         departs = one.verdict in ("fault", "inconclusive") and not ratio <= LIMIT_OF_RUNS
         state = one.verdict if departs else "identical" if error == 0 else "noise"
         return replace(entry, state=state, error=error, ratio=ratio, estimated=False)
-
-    def _whole(self, row: int, one: Row, other: str) -> SiteEntry:
-        return SiteEntry(
-            site=str(one.site),
-            path=one.site.path,
-            kind=f"{one.kind}{other}",
-            state=one.verdict,
-            error=one.error,
-            floor=one.floor,
-            ratio=one.ratio,
-            estimated=one.estimated,
-            title=f"{one.site}{other}: {one.why}",
-            first=row == self._mark,
-        )
 
 
 def _in_order(
@@ -189,9 +174,9 @@ def _telling(run: Run, steps: Sequence[int]) -> int | None:
     if len(steps) == 1 or run.count > 2_000_000:
         return steps[-1]
     table = run.table(["step", "asked", "nan", "pos_inf", "neg_inf"])
-    from layertap.store.index import whole_numbers
+    from layertap.store.index import integers_of
 
-    found = {name: whole_numbers(table.column(name)) for name in table.column_names}
+    found = {name: integers_of(table.column(name)) for name in table.column_names}
     bad = (found["asked"] != 0) & (found["nan"] + found["pos_inf"] + found["neg_inf"] > 0)
     return int(found["step"][bad].min()) if bad.any() else steps[-1]
 

@@ -134,9 +134,9 @@ def _die(number: int) -> None:
 
 def _handler(number: int) -> int:
     """The address of the C handler of a signal, 0 where it has none: Python's own table reports only of Python's."""
-    room = (ctypes.c_void_p * 64)()  # struct sigaction is smaller everywhere, and begins with the handler
-    ctypes.CDLL(None).sigaction(number, None, ctypes.byref(room))
-    return room[0] or 0
+    handlers = (ctypes.c_void_p * 64)()  # struct sigaction is smaller everywhere, and begins with the handler
+    ctypes.CDLL(None).sigaction(number, None, ctypes.byref(handlers))
+    return handlers[0] or 0
 
 
 def _after_fork() -> None:

@@ -215,7 +215,7 @@ class Scout:
     def close(self) -> None:
         from layertap.watching import clock, exit_signal
 
-        if os.getpid() != self._pid:  # a child that was forked, and leaves by the front door
+        if os.getpid() != self._pid:  # a child that was forked, and ends in its own way
             return
         clock.forget(self)
         exit_signal.no_longer(self._ends_suddenly)

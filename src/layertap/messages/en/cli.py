@@ -69,7 +69,8 @@ MESSAGES = {
     "cli.help_report": "Write a report that opens anywhere; of two runs the exit code is the verdict's.",
     "cli.help_show": "Show what a run contains, or what of a compiled file can be recorded.",
     "cli.help_sweep": (
-        "Run one input through many modes and compare: identical or noise (0), fault (1), a mode failed (3)."
+        "Run one input through many modes and compare: identical or noise (0), fault (1), a mode failed or "
+        "its settings changed nothing (3)."
     ),
     "cli.help_view": (
         "Look at runs in the browser, or into a model while it runs a prompt. Nothing leaves this machine."
