@@ -62,7 +62,7 @@ def long_parameter_lists(tree, name, owner=""):
             given = node.args
             every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
             counted = [one for one in every if one is not None and one.arg not in ("self", "cls")]
-            compiled = any(ast.unparse(one).split(".")[-1] == "jit" for one in node.decorator_list)
+            compiled = any(ast.unparse(one).endswith("jit") for one in node.decorator_list)
             if len(counted) > MOST_PARAMETERS and not compiled:
                 yield f"{name}:{owner}{node.name}"
         inside = f"{owner}{node.name}." if isinstance(node, ast.ClassDef) else owner

@@ -19,7 +19,7 @@ def library_of(source):
 
 
 def older(library, source):
-    read = [source, *(one for one in source.parent.glob(SHARED))]
+    read = [source, *source.parent.glob(SHARED), *source.parent.glob(f"{source.stem}_*.h")]
     return [one.name for one in read if one.stat().st_mtime > library.stat().st_mtime]
 
 
