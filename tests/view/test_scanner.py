@@ -77,7 +77,7 @@ def test_z_scores_are_taken_within_a_layer(scanner):
         ({"prompt": "hello"}, "tokenizer"),
         ({"ids": [64]}, "below 64"),
         ({"ids": [-1]}, "below 64"),
-        ({"skipped": ["model.norm"]}, "no branch"),
+        ({"skipped": ["model.norm"]}, "not a branch"),
     ],
 )
 def test_what_cannot_be_run_is_told(scanner, asked, told):
