@@ -10,7 +10,7 @@ contents         what has been recorded of shared objects; own_share: the gradie
 keep, schedule   how much is kept, and when
 sink             to the writer_thread: gathering (the open batch), pending_record, room, headroom (bytes), buffers, tee
 cuda             from a device without synchronising
-receipt_builder  what came from each site, and why nothing did; info: what a run says about its making
+receipt_builder  what came from each site (site_counts) and why nothing did; info: what a run says about its making
 graph_taps       taps that a compiler sees; graph_ops: with operations of our own
 baking           `bake`: taps as outputs of a model's graph; compiled: recording what torch.compile was applied to
 exit_signal      a script that Ctrl-C ended still ends by Ctrl-C

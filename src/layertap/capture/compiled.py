@@ -219,36 +219,39 @@ class Region:
                 context._isolate_recompiles_id = before
 
     def _hand_over(self, values: Values, ready: dict[int, Any]) -> None:
+        recorder = self._recorder
         self._outside |= values.outside
         moments: dict[str, list[CallMoment]] = {}
         for path, count in values.calls.items():
             tap = self._taps[path]
             moments[path] = [tap.begin(direct=False) for _ in range(count)]
-            for role in tap.tallies.keys() & set(_GRAPH_ROLES):
-                tap.tallies[role].fired += count
+            for role in tap.counts_by_role.keys() & set(_GRAPH_ROLES):
+                tap.counts_by_role[role].fired += count
         for path, tap in self._taps.items():
-            if "param" in tap.tallies:
+            if "param" in tap.counts_by_role:
                 tap.take_parameters(moments[path][0] if path in moments else tap.begin(direct=False))
         for (path, role, _, _), reason in values.skipped.items():
-            self._taps[path].tallies[role].skip(reason_text(reason))
+            self._taps[path].counts_by_role[role].skip(reason_text(reason))
         slabs = []
         for (path, role, leaf, call), taken in values.taken().items():
             tap, moment = self._taps[path], moments[path][call]
+            counts = tap.counts_by_role[role]
             if hasattr(taken.value, "placements"):
-                tap.put(role, Leaf(leaf, taken.value), moment, tap.tallies[role])
+                tap.put(role, Leaf(leaf, taken.value), moment, counts)
                 continue
             try:
-                draft = self._recorder.draft(tap, role, leaf, moment, tap.tallies[role], _SeenInGraph.of(taken))
+                plan = recorder.record_plan(tap, role, leaf, _SeenInGraph.of(taken))
+                record = recorder.pending_record(tap, plan, moment)
                 if taken.measured:
-                    slabs.append((draft, taken.value))
+                    slabs.append((record, taken.value))
                     continue
                 event = ready.get(taken.value.data_ptr())
-                level = self._recorder.keeper.level(tap.path, role, leaf)
                 ours = self._way == "ops" and (event is not None or not taken.value.is_cuda)
-                self._recorder.sink.put(draft, taken.value, level, ours=ours, ready=event)
+                level = recorder.level(plan, taken.value)
+                recorder.sink.put(record, taken.value, level, ours=ours, ready=event)
             except Exception as error:  # noqa: BLE001
-                self._recorder.skipped(tap.path, tap.tallies[role], error)
-        self._recorder.sink.put_slabs(slabs)
+                recorder.skipped(tap.path, counts, error)
+        recorder.sink.put_slabs(slabs)
 
     def _ran_outside(self) -> str:
         paths = [self._taps[path].path for path in self._outside]
@@ -274,7 +277,7 @@ class Region:
 
 
 class _SeenInGraph:
-    """What a draft says of a tensor that is still, or only ever was, inside a graph."""
+    """What a plan says of a tensor that is still, or only ever was, inside a graph."""
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         self.shape, self.dtype, self.device = shape, dtype, device

@@ -18,12 +18,13 @@ from layertap.capture import short_way
 from layertap.measure import native
 from layertap.measure.slab import SLAB_BYTES
 from layertap.store.columns import HEAD, LOST, ROW_BYTES, Late, RecordBatch
-from layertap.store.plans import Moment, Plans, RecordPlan
+from layertap.store.plans import Moment, Plans
 
 if TYPE_CHECKING:
     from layertap.capture.cuda import CudaLane, DevicePart
-    from layertap.capture.pending_record import Draft, Tally
+    from layertap.capture.pending_record import PendingRecord
     from layertap.capture.room import Room
+    from layertap.capture.site_counts import SiteCounts
     from layertap.capture.slots import Slot
 
     Admitted = tuple[Slot | None, int]
@@ -99,7 +100,7 @@ class Gathering(short_way.GatheringBase):
     """The batch that is being filled."""
 
     def __init__(
-        self, cuda: CudaLane, room: Room, admit: Callable[[Slot, Tally], Admitted], send: Callable[[Batch], None]
+        self, cuda: CudaLane, room: Room, admit: Callable[[Slot, SiteCounts], Admitted], send: Callable[[Batch], None]
     ) -> None:
         super().__init__()
         self.open: Batch | None = None
@@ -116,11 +117,11 @@ class Gathering(short_way.GatheringBase):
 
     # What tap.c calls.
 
-    def make_room(self, slot: Slot, tally: Tally) -> Slot | None:
+    def make_room(self, slot: Slot, counts: SiteCounts) -> Slot | None:
         """Opens a batch with room for the slot's tensor; the slot that it goes by now, None if it is left out."""
         batch, credit = self.open, 0
         if batch is None or batch.count >= batch.capacity or (slot.kept and batch.credit < slot.nbytes):
-            admitted, credit = self._admit(slot, tally)
+            admitted, credit = self._admit(slot, counts)
             if admitted is None:
                 return None
             slot = admitted
@@ -143,16 +144,16 @@ class Gathering(short_way.GatheringBase):
             closed = self._close(batch)
         self._send(closed)
 
-    def take_large(self, recording: Any, slot: Slot, tensor: torch.Tensor, moment: Any, tally: Tally) -> None:
+    def take_large(self, recording: Any, slot: Slot, tensor: torch.Tensor, moment: Any, counts: SiteCounts) -> None:
         """Fills a row from a tensor that is measured by a kernel or by several threads, or is on another device."""
         if slot.on_device and slot.index != torch._C._cuda_getDevice():
             with torch.cuda.device(slot.index):
-                short_way.take(recording, slot, tensor, moment, tally)
+                short_way.take(recording, slot, tensor, moment, counts)
             return
         slab = None if slot.on_device else np.empty(SLAB_BYTES, np.uint8)
         if slab is not None:
             native.measure_into(tensor, int(slab.ctypes.data))
-        if self._admit(slot, tally)[0] is None:
+        if self._admit(slot, counts)[0] is None:
             return
         call = slot.numbers.take(moment[1], moment[4], moment[0])
         with self._lock:
@@ -167,7 +168,7 @@ class Gathering(short_way.GatheringBase):
             else:
                 buffer[at + HEAD.size : at + ROW_BYTES] = slab.data
             HEAD.pack_into(buffer, at, *head, -1, -1)
-            tally.tensors += 1
+            counts.tensors += 1
             slot.learn_kernel()
             closed = self._filled(batch)
         if closed is not None:
@@ -175,9 +176,7 @@ class Gathering(short_way.GatheringBase):
 
     # The long way.
 
-    def add(
-        self, draft: Draft, plan: RecordPlan, late: Late | None, nbytes: int, measured: torch.Tensor | None, most: int
-    ) -> None:
+    def add(self, record: PendingRecord, late: Late | None, measured: torch.Tensor | None, most: int) -> None:
         """Fills a row of what was taken already; `measured` is still to be measured.
 
         The batch is handed over if large tensors of so many bytes (`most`) wait in it.
@@ -188,12 +187,12 @@ class Gathering(short_way.GatheringBase):
         with self._lock:
             batch, row = self._claim()
             records, at = batch.records, row * ROW_BYTES
-            moment = batch.moment_of((0, draft.step, draft.epoch, draft.batch, draft.phase))
-            HEAD.pack_into(records.buffer, at, self.plans.number(plan), draft.site.call, draft.order, moment, -1, -1)
+            plan, moment = self.plans.number(record.plan), batch.moment_of(record.moment)
+            HEAD.pack_into(records.buffer, at, plan, record.moment.call, record.order, moment, -1, -1)
             records.buffer[at + HEAD.size : at + ROW_BYTES] = slab.data
             if late is not None:
                 records.late[row] = late
-                batch.pending += nbytes
+                batch.pending += record.plan.nbytes
             closed = self._filled(batch, most)
         if closed is not None:
             self._send(closed)

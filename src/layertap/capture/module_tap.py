@@ -11,9 +11,9 @@ from torch import nn
 from layertap.capture import short_way
 from layertap.capture.leaves import Leaf, call_leaves, given_directly, leaves
 from layertap.capture.own_share import OwnShare
-from layertap.capture.pending_record import Tally
 from layertap.capture.quick import QuickWay
 from layertap.capture.sharding import marks
+from layertap.capture.site_counts import SiteCounts
 from layertap.capture.taps import Args, Kwargs, known_to_calls
 from layertap.result import Note
 from layertap.site import UNCHANGED
@@ -72,7 +72,8 @@ class ModuleTap(short_way.TapBase):
         self.module = module
         self.path = path
         self.kind = type(module).__name__
-        self.tallies = {role: Tally() for role in roles}
+        self.counts_by_role = {role: SiteCounts() for role in roles}
+        """The roles that are recorded, and what has come in each."""
         self.total = self.forwards = 0
         self.differentiable = 0
         """Tensors seen through which a gradient could come."""
@@ -86,18 +87,18 @@ class ModuleTap(short_way.TapBase):
         self.step = -1
         self._recomputed: tuple[int, dict[str, int]] = (-1, {})
         """The step, and the calls that were computed again in it."""
-        self._unasked = Tally()
+        self._unasked = SiteCounts()
         self._quick = QuickWay(recorder, self)
         # Asked at every call, so looked up once.
-        self.counts = self.tallies.get("output")
-        self._inputs = not path or "input" in self.tallies
-        self._params = "param" in self.tallies
-        self._grad_input, self._grad_output = "grad_input" in self.tallies, "grad_output" in self.tallies
+        self.counts = self.counts_by_role.get("output")
+        self._inputs = not path or "input" in self.counts_by_role
+        self._params = "param" in self.counts_by_role
+        self._grad_input, self._grad_output = "grad_input" in self.counts_by_role, "grad_output" in self.counts_by_role
         self.early = self._inputs or self._params or self._grad_input
         """Whether anything is done before the module's own work."""
         self.plain = self.counts is not None and not self._grad_output and not self._grad_input
         """Whether nothing is done after it but to take the output."""
-        self.idle = not self.tallies and bool(path)
+        self.idle = not self.counts_by_role and bool(path)
         """Whether it takes nothing, and is there to count calls for the receipt."""
 
     def begin_call(self, args: Args, kwargs: Kwargs, direct: bool) -> tuple[Args, Kwargs, Call | None]:
@@ -124,16 +125,16 @@ class ModuleTap(short_way.TapBase):
             return output
         call = Call((), {}, token) if isinstance(token, CallMoment) else token
         with recorder.inside(self.path):
-            moment, tally = call.moment, self.counts
-            if tally is not None and not moment.recomputed:
+            moment, counts = call.moment, self.counts
+            if counts is not None and not moment.recomputed:
                 seen = recorder.seen(self, call, output)
                 if seen is not UNWANTED:
                     self._take("output", leaves(seen), moment)
-                    if tally.fired == 1:
+                    if counts.fired == 1:
                         recorder.parts.unknown(self.path, self.module, leaves(seen))
             if call.share is not None or self._grad_output:
                 self._watch_outputs(call, output)
-            if not self.path and self._inputs and "input" not in self.tallies:
+            if not self.path and self._inputs and "input" not in self.counts_by_role:
                 self._keep_own_state(call, output)
         return output
 
@@ -147,7 +148,7 @@ class ModuleTap(short_way.TapBase):
         if token.share is not None:
             tensors = (leaf.tensor for leaf in leaves(output) if leaf.tensor is not None)
             for reason in token.share.listen(tensors):
-                self.tallies["grad_input"].skip(reason)
+                self.counts_by_role["grad_input"].skip(reason)
         if self._grad_output:
             for leaf in leaves(output):
                 if leaf.tensor is not None and leaf.tensor.requires_grad:
@@ -164,7 +165,7 @@ class ModuleTap(short_way.TapBase):
 
     def watch_parameter_gradients(self) -> Iterator[Any]:
         """Hooks that see each gradient as it is accumulated (also under FSDP2, where tensor hooks never fire)."""
-        if "param_grad" not in self.tallies:
+        if "param_grad" not in self.counts_by_role:
             return
         for name, parameter in self._parameters():
             if parameter.requires_grad and parameter.is_leaf:
@@ -197,33 +198,33 @@ class ModuleTap(short_way.TapBase):
             if not backward:
                 self.forwards += 1
         if recomputed or direct:
-            for tally in self.tallies.values():
-                tally.recomputed += recomputed
-                tally.direct += direct
+            for counts in self.counts_by_role.values():
+                counts.recomputed += recomputed
+                counts.direct += direct
         return CallMoment(call, step, recorder.epoch, recorder.batch, phase, recomputed)
 
     def _take_input(self, args: Args, kwargs: Kwargs, moment: CallMoment) -> None:
-        asked = "input" in self.tallies
+        asked = "input" in self.counts_by_role
         if not asked and self.path:
             return
-        tally = self.tallies["input"] if asked else self._unasked
-        tally.fired += 1
+        counts = self.counts_of("input", asked)
+        counts.fired += 1
         if not asked and not self._recorder.keep_inputs:
             args, kwargs = self._without_own_state(args, kwargs, moment)
         own = given_directly(args, kwargs)
         for leaf in call_leaves(args, kwargs):
             if leaf.tensor is None or id(leaf.tensor) in own:
-                self.put("input", leaf, moment, tally)
+                self.put("input", leaf, moment, counts)
                 continue
             # A cache is handed to every layer, with all layers in it: each of its tensors is taken once, and again
             # when it has been written into.
             level = self._recorder.keeper.level(self.path, "input", leaf.path).name if asked else ""
             if self._recorder.contents.known(leaf.tensor, level):
-                tally.skip(Note(KNOWN))
+                counts.skip(Note(KNOWN))
                 continue
-            before = tally.tensors
-            self.put("input", leaf, moment, tally)
-            if tally.tensors > before:
+            before = counts.tensors
+            self.put("input", leaf, moment, counts)
+            if counts.tensors > before:
                 self._recorder.contents.add(leaf.tensor, level)
 
     def _without_own_state(self, args: Args, kwargs: Kwargs, moment: CallMoment) -> tuple[Args, Kwargs]:
@@ -249,22 +250,26 @@ class ModuleTap(short_way.TapBase):
 
     def take_parameters(self, moment: CallMoment) -> None:
         """Takes the parameters, if they are asked for, once a step."""
-        if "param" in self.tallies and moment.call == 0:
+        if "param" in self.counts_by_role and moment.call == 0:
             self._take("param", (Leaf(name, parameter) for name, parameter in self._parameters()), moment)
 
     def _take(self, role: str, found: Iterator[Leaf], moment: CallMoment) -> None:
-        tally = self.tallies[role]
-        tally.fired += 1
+        counts = self.counts_by_role[role]
+        counts.fired += 1
         for leaf in found:
-            self.put(role, leaf, moment, tally)
+            self.put(role, leaf, moment, counts)
 
-    def put(self, role: str, leaf: Leaf, moment: CallMoment, tally: Tally) -> None:
+    def counts_of(self, role: str, asked: bool) -> SiteCounts:
+        """Where a tensor is counted; the model's own inputs that were not requested are not in the receipt."""
+        return self.counts_by_role[role] if asked else self._unasked
+
+    def put(self, role: str, leaf: Leaf, moment: CallMoment, counts: SiteCounts) -> None:
         """Takes one leaf of a call, if it is wanted."""
-        asked = tally is not self._unasked
-        if leaf.tensor is not None and self._quick.take(role, leaf.path, leaf.tensor, moment, tally, asked):
+        asked = counts is not self._unasked
+        if leaf.tensor is not None and self._quick.take(role, leaf.path, leaf.tensor, moment, counts, asked):
             return
         if leaf.tensor is None or not asked or self._recorder.selection.wants(self.path, role, leaf.path):
-            self._recorder.take(self, role, leaf, moment, tally, asked)
+            self._recorder.take(self, role, leaf, moment, asked=asked)
 
     def _watch_inputs(self, args: Args, kwargs: Kwargs, moment: CallMoment) -> OwnShare:
         share = OwnShare(

@@ -14,7 +14,8 @@ import torch
 from layertap.capture import short_way
 from layertap.capture.gathering import MIDDLE, SMALL
 from layertap.capture.keep import STATS, TENSOR, Level
-from layertap.capture.pending_record import Draft, Tally, dtype_name, plan_of
+from layertap.capture.pending_record import with_kept
+from layertap.capture.site_counts import SiteCounts
 from layertap.capture.slots import Slot
 from layertap.measure import kernel, supported
 from layertap.site import Site
@@ -35,7 +36,9 @@ class QuickWay:
         self._latest: dict[tuple[str, str, bool], Slot] = {}
         """By role, leaf and whether it was asked for: mostly the next tensor is like the last one."""
 
-    def take(self, role: str, leaf: str, tensor: torch.Tensor, moment: CallMoment, tally: Tally, asked: bool) -> bool:
+    def take(
+        self, role: str, leaf: str, tensor: torch.Tensor, moment: CallMoment, counts: SiteCounts, asked: bool
+    ) -> bool:
         """Takes a tensor; False, and nothing done, where it must go the long way."""
         kind = type(tensor)
         if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.layout is not torch.strided:
@@ -43,20 +46,20 @@ class QuickWay:
         recorder = self._recorder
         try:
             slot = self._latest.get((role, leaf, asked))
-            if slot is None or not short_way.take(recorder, slot, tensor, moment, tally):
-                slot = self._slot(role, leaf, tensor, tally, asked)
+            if slot is None or not short_way.take(recorder, slot, tensor, moment, counts):
+                slot = self._slot(role, leaf, tensor, asked)
                 if slot is None or slot is _UNWANTED:
                     return slot is not None
-                if not short_way.take(recorder, slot, tensor, moment, tally):
+                if not short_way.take(recorder, slot, tensor, moment, counts):
                     return False
         except Exception as error:  # noqa: BLE001 - as on the long way
-            recorder.skipped(self._tap.path, tally, error)
+            recorder.skipped(self._tap.path, counts, error)
             return True
         if not asked:
-            recorder.met(self._tap, tensor, moment, tally)
+            recorder.met(self._tap, tensor, moment)
         return True
 
-    def _slot(self, role: str, leaf: str, tensor: torch.Tensor, tally: Tally, asked: bool) -> Any:
+    def _slot(self, role: str, leaf: str, tensor: torch.Tensor, asked: bool) -> Any:
         """What is known of such tensors; None where they must go the long way."""
         key = (role, leaf, tensor.dtype, tensor.shape, tensor.device, asked)
         found = self._slots.get(key, _UNKNOWN)
@@ -65,9 +68,9 @@ class QuickWay:
                 self._slots.clear()
             like = self._latest.get((role, leaf, asked))
             if like is not None and like.dtype is tensor.dtype and like.device == tensor.device:
-                found = self._resized(like, tensor, asked)
+                found = self._resized(like, tensor)
             if found is _UNKNOWN:
-                found = self._new(role, leaf, tensor, tally, asked)
+                found = self._new(role, leaf, tensor, asked)
             self._slots[key] = found
         if isinstance(found, Slot):
             self._latest[role, leaf, asked] = found
@@ -75,22 +78,23 @@ class QuickWay:
                 self._tap.slot = found
         return found
 
-    def _resized(self, like: Slot, tensor: torch.Tensor, asked: bool) -> Any:
+    def _resized(self, like: Slot, tensor: torch.Tensor) -> Any:
         """What is known of a tensor from one of another shape: a cache has a new shape at every step."""
-        plan, recorder, shape = like.plan, self._recorder, tensor.shape
+        plan, shape = like.plan, tensor.shape
         count = shape.numel()
-        level = recorder.level(plan.path, plan.role, plan.leaf, tensor, asked)
+        level = self._recorder.level(plan, tensor)
         if level.name != plan.kept or not _goes(tensor, count * tensor.element_size(), level):
             return _UNKNOWN
         changed = plan.resized(tuple(shape), count, count * tensor.element_size())
         return Slot(changed, shape, like.dtype, like.device, like.numbers)
 
-    def _new(self, role: str, leaf: str, tensor: torch.Tensor, tally: Tally, asked: bool) -> Any:
+    def _new(self, role: str, leaf: str, tensor: torch.Tensor, asked: bool) -> Any:
         recorder, tap = self._recorder, self._tap
         if asked and not recorder.selection.wants(tap.path, role, leaf):
             return _UNWANTED
         device, nbytes = tensor.device, tensor.numel() * tensor.element_size()
-        level = recorder.level(tap.path, role, leaf, tensor, asked)
+        plan = recorder.record_plan(tap, role, leaf, tensor, asked=asked)
+        level = recorder.level(plan, tensor)
         if (
             tap.region is not None
             or (
@@ -104,25 +108,8 @@ class QuickWay:
             or not _goes(tensor, nbytes, level)
         ):
             return None
-        draft = Draft(
-            site=Site(path=tap.path, role=role, leaf=leaf),
-            kind=tap.kind,
-            order=0,
-            step=0,
-            epoch=None,
-            batch=None,
-            phase="",
-            rank=recorder.rank,
-            shape=tuple(tensor.shape),
-            dtype=dtype_name(tensor.dtype),
-            device=str(device),
-            sharding=recorder.sharding(tap.path, role, leaf, tuple(tensor.shape)),
-            asked=asked,
-            tally=tally,
-        )
-        recorder.parts.add(draft)
-        plan = plan_of(draft, level, tensor if level.keeps else None)
-        return Slot(plan, tensor.shape, tensor.dtype, device, recorder.numbers(tap.path, role, leaf))
+        numbers = recorder.numbers(tap.path, role, leaf)
+        return Slot(with_kept(plan, level, tensor), tensor.shape, tensor.dtype, device, numbers)
 
 
 def _goes(tensor: torch.Tensor, nbytes: int, level: Level) -> bool:

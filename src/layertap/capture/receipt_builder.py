@@ -9,10 +9,10 @@ from torch import nn
 
 from layertap.artefact import artefact_of
 from layertap.capture.module_tap import ModuleTap
-from layertap.capture.pending_record import Source
+from layertap.capture.site_counts import Source
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.site import Receipt, Site, SiteReceipt
+from layertap.site import Receipt, Site
 
 NAMED = 6
 """Sites that a text names; the others are counted."""
@@ -40,34 +40,10 @@ def receipt_of(
     changed = _changed(taps, modules)
     sites = []
     for tap in taps:
-        for role, tally in tap.tallies.items():
-            why = "" if tally.tensors else never_due or _why(tap, role, by_path, changed, error)
-            sites.append(
-                SiteReceipt(
-                    path=tap.path,
-                    role=role,
-                    kind=tap.kind,
-                    fired=tally.fired,
-                    tensors=tally.tensors,
-                    direct=tally.direct,
-                    skipped=dict(tally.skipped),
-                    recomputed=tally.recomputed,
-                    dropped=tally.dropped,
-                    why=why,
-                )
-            )
-    sites += [
-        SiteReceipt(
-            path=source.path,
-            role=role,
-            kind=source.kind,
-            fired=source.tally.fired,
-            tensors=source.tally.tensors,
-            skipped=dict(source.tally.skipped),
-            dropped=source.tally.dropped,
-        )
-        for role, source in sources
-    ]
+        for role, counts in tap.counts_by_role.items():
+            why = "" if counts.tensors else never_due or _why(tap, role, by_path, changed, error)
+            sites.append(counts.receipt(path=tap.path, role=role, kind=tap.kind, why=why))
+    sites += [source.counts.receipt(path=source.path, role=role, kind=source.kind) for role, source in sources]
     return Receipt(
         sites=tuple(sites),
         steps=steps,
@@ -119,19 +95,19 @@ def _note_of(changed: Mapping[str, str]) -> list[str]:
 
 
 def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap], changed: Mapping[str, str], error: str) -> str:
-    tally = tap.tallies[role]
-    if error and not tally.fired:
+    counts = tap.counts_by_role[role]
+    if error and not counts.fired:
         return Note("why.stopped", error=error)
-    if tally.dropped:
-        return Note("why.dropped", dropped=tally.dropped)
+    if counts.dropped:
+        return Note("why.dropped", dropped=counts.dropped)
     if tap.refused and not tap.total:
         return tap.refused
     if tap.region is not None and not isinstance(tap.module, _CONTAINERS):
         told = tap.region.why(role, tap.total)
         if told:
             return told
-    if tally.skipped:
-        listed = ", ".join(f"{why} × {n}" for why, n in tally.skipped.items())
+    if counts.skipped:
+        listed = ", ".join(f"{why} × {n}" for why, n in counts.skipped.items())
         return Note("why.no_tensor", listed=listed)
     if role in ("param", "param_grad") and not any(True for _ in tap.module.parameters()):
         return Note("why.no_parameters")
@@ -139,7 +115,7 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap], changed: Mapp
         return Note("why.no_gradients")
     if not tap.total:
         return changed.get(tap.path) or _why_not_called(tap, by_path)
-    if tap.ended and role == "output" and not tally.fired:
+    if tap.ended and role == "output" and not counts.fired:
         return Note("why.raised", ended=tap.ended)
     if role.startswith("grad") and not tap.differentiable:
         return Note("why.nothing_required")

@@ -28,11 +28,11 @@ from layertap.capture.info import checking_of, computes_of, rank, run_info
 from layertap.capture.keep import Keeper
 from layertap.capture.leaves import Leaf
 from layertap.capture.module_tap import CallMoment, ModuleTap
-from layertap.capture.pending_record import Source
 from layertap.capture.receipt_builder import receipt_of, why_nothing
 from layertap.capture.schedule import parse_schedule
 from layertap.capture.sharding import stated_on
 from layertap.capture.sink import POLICIES, Sink
+from layertap.capture.site_counts import Source
 from layertap.capture.writer_thread import Writer
 from layertap.errors import BadArgument, NothingCaptured
 from layertap.files import parse_bytes
@@ -308,9 +308,9 @@ class Recorder(Arming):
             return
         with self.inside(path):
             source = self._sources.setdefault((path, role, kind), Source(path, kind))
-            source.tally.fired += 1
+            source.counts.fired += 1
             moment = CallMoment(call, self.step_number, self.epoch, self.batch, self.phase, False)
-            self.take(source, role, Leaf(leaf, tensor), moment, source.tally, True)
+            self.take(source, role, Leaf(leaf, tensor), moment)
 
     def inside(self, path: str) -> Inside:
         """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from layertap.store.stated import Mapped, StatedLayouts, stated_layouts
 
 if TYPE_CHECKING:
     from layertap.capture.leaves import Leaf
-    from layertap.capture.pending_record import Draft
+    from layertap.store.plans import RecordPlan
 
 NAMED = 4
 
@@ -136,9 +135,9 @@ def same_part(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, tor
     return locals_[0], locals_[1]
 
 
-def place_of(draft: Draft) -> PartPlace | None:
+def place_of(plan: RecordPlan) -> PartPlace | None:
     """Which elements of the whole a tensor is; None where it is the whole itself, or a summand, or it is not known."""
-    return None if draft.sharding is None else _place(draft.sharding, draft.shape)
+    return None if plan.sharding is None else _place(plan.sharding, plan.shape)
 
 
 @lru_cache(maxsize=4096)
@@ -159,10 +158,10 @@ class Parts:
         self._sites: dict[tuple[Sharding, tuple[int, ...]], dict[str, None]] = {}
         self._unknown: dict[str, None] = {}
 
-    def add(self, draft: Draft) -> None:
+    def add(self, plan: RecordPlan) -> None:
         """Notes a tensor, if it is not a whole one."""
-        if draft.sharding is not None and not draft.sharding.is_whole(draft.shape):
-            self._sites.setdefault((draft.sharding, draft.shape), {})[str(replace(draft.site, call=0))] = None
+        if plan.sharding is not None and not plan.sharding.is_whole(plan.shape):
+            self._sites.setdefault((plan.sharding, plan.shape), {})[plan.site] = None
 
     def unknown(self, path: str, module: nn.Module, output: Iterable[Leaf]) -> None:
         """Notes a module that computes with parts of its parameters and returns plain tensors, which say nothing."""

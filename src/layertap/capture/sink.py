@@ -19,10 +19,11 @@ import torch
 from layertap.capture.buffers import Buffers
 from layertap.capture.cuda import Arrive, CudaLane
 from layertap.capture.gathering import AGE, Batch, Gathering
-from layertap.capture.keep import STATS, TENSOR, Level
-from layertap.capture.pending_record import Draft, Tally, plan_of
+from layertap.capture.keep import Level
+from layertap.capture.pending_record import PendingRecord, with_kept, without_kept
 from layertap.capture.room import Room
 from layertap.capture.sharding import place_of
+from layertap.capture.site_counts import SiteCounts
 from layertap.capture.slots import Slot
 from layertap.capture.writer_thread import Writer, WriterThread
 from layertap.measure import measure, native, part, real_view
@@ -95,7 +96,7 @@ class Sink:
 
     # What the taps call.
 
-    def admit(self, slot: Slot, tally: Tally) -> tuple[Slot | None, int]:
+    def admit(self, slot: Slot, counts: SiteCounts) -> tuple[Slot | None, int]:
         """Asks for room: the slot that a tensor goes by, None if it is left out, and the bytes that are reserved."""
         reserved = 0
         if slot.kept:
@@ -103,17 +104,17 @@ class Sink:
             if not reserved and self._room.reserve(slot.nbytes):
                 reserved = slot.nbytes
             if not reserved:
-                tally.dropped += 1
+                counts.dropped += 1
                 if self._policy == "drop":
                     return None, 0
                 slot = slot.without_tensor()
-        if self.gathering.taken - self._thread.done >= BACKLOG and not self._backlog(tally, reserved):
+        if self.gathering.taken - self._thread.done >= BACKLOG and not self._backlog(counts, reserved):
             return None, 0
         return slot, reserved
 
     def put(
         self,
-        draft: Draft,
+        record: PendingRecord,
         tensor: torch.Tensor,
         level: Level,
         *,
@@ -126,29 +127,29 @@ class Sink:
         """
         kept = level.reduce(tensor) if level.reduce else tensor
         if not isinstance(kept, torch.Tensor):
-            raise TypeError(tr("keep.returned", site=draft.site, name=level.name, name2=type(kept).__name__))
-        nbytes = kept.numel() * kept.element_size() if level.keeps else 0
-        if nbytes and not self._reserve(nbytes):
-            draft.tally.dropped += 1
+            raise TypeError(tr("keep.returned", site=record.site, name=level.name, name2=type(kept).__name__))
+        plan = with_kept(record.plan, level, kept)
+        if plan.nbytes and not self._room.reserve(plan.nbytes):
+            record.counts.dropped += 1
             if self._policy == "drop":
                 return
-            level, nbytes = STATS, 0
-        if self.gathering.taken - self._thread.done >= BACKLOG and not self._backlog(draft.tally, nbytes):
+            plan = record.plan
+        if self.gathering.taken - self._thread.done >= BACKLOG and not self._backlog(record.counts, plan.nbytes):
             return
         try:
-            self._take(draft, tensor, kept, level, nbytes, ours, ready)
+            self._take(record._replace(plan=plan), tensor, None if plan is record.plan else kept, ours, ready)
         except BaseException:
-            self._room.release(nbytes)
+            self._room.release(plan.nbytes)
             raise
-        draft.tally.tensors += 1
+        record.counts.tensors += 1
 
-    def put_slabs(self, measured: Sequence[tuple[Draft, torch.Tensor]]) -> None:
+    def put_slabs(self, measured: Sequence[tuple[PendingRecord, torch.Tensor]]) -> None:
         """Takes what a graph has measured itself (measure/slab.py)."""
         on_device = self._cuda.of_slabs([slab for _, slab in measured if slab.is_cuda])
-        for draft, slab in measured:
-            draft.tally.tensors += 1
+        for record, slab in measured:
+            record.counts.tensors += 1
             read = next(on_device) if slab.is_cuda else slab.numpy
-            self._add(draft, STATS, None, Late(_without_bytes(read, plan_of(draft).count), _nothing), 0)
+            self._add(record, Late(_without_bytes(read, record.plan.count), _nothing))
 
     def pause(self) -> None:
         """The end of a forward pass or a step."""
@@ -180,38 +181,35 @@ class Sink:
 
     def _take(
         self,
-        draft: Draft,
+        record: PendingRecord,
         tensor: torch.Tensor,
-        kept: torch.Tensor,
-        level: Level,
-        nbytes: int,
+        kept: torch.Tensor | None,
         ours: bool,
         ready: torch.cuda.Event | None,
     ) -> None:
-        place = place_of(draft)
+        place, nbytes = place_of(record.plan), record.plan.nbytes
         if tensor.is_cuda:
-            arrive = self._cuda.take(tensor, kept if level.keeps else None, ours=ours, ready=ready)
+            arrive = self._cuda.take(tensor, kept, ours=ours, ready=ready)
             if place is not None:
-                arrive = self._placed(arrive, tensor, place, whole=level is TENSOR)
-            self._add(draft, level, kept, self._late(arrive, nbytes), nbytes)
+                arrive = self._placed(arrive, tensor, place, whole=kept is tensor)
+            self._add(record, self._late(arrive, nbytes))
             return
-        copy = self._copy(kept) if level.keeps else None
-        if copy is None and level.keeps:
-            draft.tally.dropped += 1
+        copy = None if kept is None else self._copy(kept)
+        if kept is not None and copy is None:
+            record.counts.dropped += 1
             self._room.release(nbytes)
-            level, nbytes = STATS, 0
-        if level is TENSOR and copy is not None:
+            record, nbytes = record._replace(plan=without_kept(record.plan)), 0
+        if kept is tensor and copy is not None:
             whole = copy
-            self._add(draft, level, copy, self._late(lambda: (measure(whole, place=place), whole), nbytes), nbytes)
+            self._add(record, self._late(lambda: (measure(whole, place=place), whole), nbytes))
             return
         if native.available() and place is None:
             real = real_view(tensor)
             real = real if real.is_contiguous() else real.contiguous()
-            late = None if copy is None else self._late(lambda: (None, copy), nbytes)
-            self._add(draft, level, copy, late, nbytes, real)
+            self._add(record, None if copy is None else self._late(lambda: (None, copy), nbytes), real)
         else:
             measured = measure(tensor, place=place)
-            self._add(draft, level, copy, self._late(lambda: (measured, copy), nbytes), nbytes)
+            self._add(record, self._late(lambda: (measured, copy), nbytes))
 
     def _placed(self, arrive: Arrive, tensor: torch.Tensor, place: PartPlace, *, whole: bool) -> Arrive:
         """With what a part on a device adds to its whole: of the bytes that arrive, or by a kernel that runs now."""
@@ -227,16 +225,8 @@ class Sink:
 
         return with_sums
 
-    def _add(
-        self,
-        draft: Draft,
-        level: Level,
-        kept: torch.Tensor | None,
-        late: Late | None,
-        nbytes: int,
-        measured: torch.Tensor | None = None,
-    ) -> None:
-        self.gathering.add(draft, plan_of(draft, level, kept), late, nbytes, measured, PENDING)
+    def _add(self, record: PendingRecord, late: Late | None, measured: torch.Tensor | None = None) -> None:
+        self.gathering.add(record, late, measured, PENDING)
 
     def _late(self, arrive: Callable[[], tuple[Measurement | None, torch.Tensor | None]], nbytes: int) -> Late:
         lent: list[torch.Tensor] = []
@@ -266,14 +256,11 @@ class Sink:
             self._room.give_way(str(error).splitlines()[0])
             return None
 
-    def _reserve(self, nbytes: int) -> bool:
-        return self._room.reserve(nbytes)
-
-    def _backlog(self, tally: Tally, nbytes: int) -> bool:
+    def _backlog(self, counts: SiteCounts, nbytes: int) -> bool:
         """Waits for the writer if the policy says so; False if the record is left out."""
         if not self._waits:
             self._room.release(nbytes)
-            tally.dropped += 1
+            counts.dropped += 1
             return False
         self._hand_over()
         with self._room.changed:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from layertap.capture import short_way
 from layertap.capture.gathering import LARGE, MIDDLE, SMALL
+from layertap.capture.pending_record import without_kept
 from layertap.measure import kernel, native
 from layertap.store.plans import Plans, RecordPlan
 
@@ -58,6 +57,5 @@ class Slot(short_way.SlotBase):
     def without_tensor(self) -> Slot:
         """The same for a tensor that is not kept after all."""
         if self._other is None:
-            plan = replace(self.plan, kept="stats", kept_shape=(), kept_dtype="", nbytes=0)
-            self._other = Slot(plan, self.shape, self.dtype, self.device, self.numbers)
+            self._other = Slot(without_kept(self.plan), self.shape, self.dtype, self.device, self.numbers)
         return self._other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,13 +12,15 @@ from layertap.capture import short_way
 from layertap.capture.keep import STATS, TENSOR, Keeper, Level
 from layertap.capture.leaves import Leaf, parts, plain_value, reason_text
 from layertap.capture.module_tap import Call, CallMoment, ModuleTap
-from layertap.capture.pending_record import Draft, Source, Tally, dtype_name
+from layertap.capture.pending_record import PendingRecord, dtype_name
 from layertap.capture.sharding import Parts, marked
+from layertap.capture.site_counts import SiteCounts, Source
 from layertap.errors import BadArgument
 from layertap.measure import supported
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.site import Sharding, Site
+from layertap.store.plans import RecordPlan
 
 if TYPE_CHECKING:
     from layertap.capture.sink import Sink
@@ -66,67 +69,59 @@ class Taking(short_way.RecordingBase):
         """What is recorded of a call's output: as it is here; a recorder of another kind may add to it or refuse it."""
         return output
 
-    def put(
-        self,
-        tap: ModuleTap | Source,
-        role: str,
-        leaf: str,
-        tensor: torch.Tensor,
-        moment: CallMoment,
-        tally: Tally,
-        sharding: Sharding | None,
-        asked: bool,
-    ) -> None:
+    def put(self, tap: ModuleTap | Source, plan: RecordPlan, tensor: torch.Tensor, moment: CallMoment) -> None:
         """Takes one tensor of one call."""
-        draft = self.draft(tap, role, leaf, moment, tally, tensor, sharding, asked)
+        record = self.pending_record(tap, plan, moment)
         self.raise_failure()
-        self.sink.put(draft, tensor, self.level(tap.path, role, leaf, tensor, asked))
-        self.parts.add(draft)
-        if not asked:
-            self.met(tap, tensor, moment, tally)
+        self.sink.put(record, tensor, self.level(plan, tensor))
+        self.parts.add(plan)
+        if not plan.asked:
+            self.met(tap, tensor, moment)
 
-    def level(self, path: str, role: str, leaf: str, tensor: torch.Tensor, asked: bool) -> Level:
+    def level(self, plan: RecordPlan, tensor: torch.Tensor) -> Level:
         """What is kept of a tensor."""
-        if asked:
-            return self.keeper.level(path, role, leaf)
+        if plan.asked:
+            return self.keeper.level(plan.path, plan.role, plan.leaf)
         exact = not (tensor.is_floating_point() or tensor.is_complex())
         small = exact and tensor.numel() * tensor.element_size() <= self.small_inputs
         return TENSOR if self.keep_inputs or small else STATS
 
-    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment, tally: Tally) -> None:
+    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment) -> None:
         """Sees a tensor that the model was given and that was not requested; a recorder of another kind may use it."""
 
-    def draft(
+    def record_plan(
         self,
         tap: ModuleTap | Source,
         role: str,
         leaf: str,
-        moment: CallMoment,
-        tally: Tally,
         tensor: Any,
         sharding: Sharding | None = None,
+        *,
         asked: bool = True,
-    ) -> Draft:
-        """All that is known of a tensor (or of what has the shape, dtype and device of one) before it is measured."""
-        if moment.step > self.last_step:
-            self.begin_step(moment.step)
-        number = self.numbers(tap.path, role, leaf).take(moment.step, moment.phase, moment.call)
-        return Draft(
-            site=Site(path=tap.path, role=role, leaf=leaf, call=number),
+    ) -> RecordPlan:
+        """What the records of such tensors (or of what has the shape, dtype and device of one) have in common."""
+        shape = tuple(tensor.shape)
+        return RecordPlan(
+            path=tap.path,
+            role=role,
+            leaf=leaf,
             kind=tap.kind,
-            order=self.next_order(),
-            step=moment.step,
-            epoch=moment.epoch,
-            batch=moment.batch,
-            phase=moment.phase,
             rank=self.rank,
-            shape=tuple(tensor.shape),
+            shape=shape,
             dtype=dtype_name(tensor.dtype),
             device=str(tensor.device),
             sharding=sharding,
             asked=asked,
-            tally=tally,
+            count=math.prod(shape) * (2 if tensor.dtype.is_complex else 1),
         )
+
+    def pending_record(self, tap: ModuleTap | Source, plan: RecordPlan, moment: CallMoment) -> PendingRecord:
+        """A record of a call; it takes the next place in the order, and a number of a call that is free."""
+        if moment.step > self.last_step:
+            self.begin_step(moment.step)
+        number = self.numbers(plan.path, plan.role, plan.leaf).take(moment.step, moment.phase, moment.call)
+        numbered = moment if number == moment.call else moment._replace(call=number)
+        return PendingRecord(plan, self.next_order(), numbered, tap.counts_of(plan.role, plan.asked))
 
     def numbers(self, path: str, role: str, leaf: str) -> short_way.CallNumbers:
         """The numbers of calls that are taken of one site."""
@@ -147,12 +142,11 @@ class Taking(short_way.RecordingBase):
             self._raised = True
             raise self.sink.failure
 
-    def take(
-        self, tap: ModuleTap | Source, role: str, leaf: Leaf, moment: CallMoment, tally: Tally, asked: bool
-    ) -> None:
+    def take(self, tap: ModuleTap | Source, role: str, leaf: Leaf, moment: CallMoment, *, asked: bool = True) -> None:
         """Takes one leaf of a call in its parts; one that cannot be taken is counted, and recording goes on."""
+        counts = tap.counts_of(role, asked)
         if leaf.tensor is None:
-            tally.skip(reason_text(leaf.reason))
+            counts.skip(reason_text(leaf.reason))
             return
         try:
             with plain_value(leaf.tensor) as tensor:
@@ -160,13 +154,14 @@ class Taking(short_way.RecordingBase):
                 for below, part, sharding in parts(tensor.detach()):
                     reason = supported(part)
                     if reason:
-                        tally.skip(reason)
+                        counts.skip(reason)
                         continue
                     name = f"{leaf.path}.{below}" if leaf.path and below else leaf.path or below
                     sharding = sharding or known or self.sharding(tap.path, role, name, tuple(part.shape))
-                    self.put(tap, role, name, part.resolve_conj().resolve_neg(), moment, tally, sharding, asked)
+                    plan = self.record_plan(tap, role, name, part, sharding, asked=asked)
+                    self.put(tap, plan, part.resolve_conj().resolve_neg(), moment)
         except Exception as error:  # noqa: BLE001
-            self.skipped(tap.path, tally, error)
+            self.skipped(tap.path, counts, error)
 
     def sharding(self, path: str, role: str, leaf: str, shape: tuple[int, ...]) -> Sharding | None:
         """What the mapping says of a plain tensor; where it does not fit, the receipt tells and nothing is said."""
@@ -184,11 +179,11 @@ class Taking(short_way.RecordingBase):
         """Says something once, in the log and in the receipt."""
         raise NotImplementedError
 
-    def skipped(self, path: str, tally: Tally, error: Exception) -> None:
+    def skipped(self, path: str, counts: SiteCounts, error: Exception) -> None:
         """Counts a tensor that could not be taken; with `strict` the error is raised."""
         if self.strict or error is self.sink.failure:
             raise error
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:REASON]}"
-        if reason not in tally.skipped:
+        if reason not in counts.skipped:
             log.warning(tr("record.log_tensor"), path or Note("capture.the_model"), reason)
-        tally.skip(reason)
+        counts.skip(reason)

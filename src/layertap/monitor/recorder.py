@@ -12,8 +12,9 @@ from torch import nn
 
 from layertap.capture.leaves import LeafSlot, fill, leaves, parts
 from layertap.capture.module_tap import Call, CallMoment, ModuleTap
-from layertap.capture.pending_record import Draft, Source, Tally
+from layertap.capture.pending_record import PendingRecord
 from layertap.capture.recorder import Recorder
+from layertap.capture.site_counts import Source
 from layertap.errors import RunError
 from layertap.measure import supported
 from layertap.measure.rows import row_fingerprints
@@ -21,6 +22,7 @@ from layertap.messages import tr
 from layertap.monitor.samples import FINGERPRINTS, INDICES
 from layertap.site import Receipt, SiteReceipt
 from layertap.store import Run, RunWriter
+from layertap.store.plans import RecordPlan
 from layertap.store.recorded import recorded_steps
 
 log = logging.getLogger("layertap")
@@ -129,37 +131,38 @@ class MonitorRecorder(Recorder):
                 moment = CallMoment(0, self.step_number, self.epoch, self.batch, self.phase, False)
                 for part in parts(first.detach()):
                     if part.tensor.dim() and not supported(part.tensor):
-                        self._identify(Source("", type(self.model).__name__), part.tensor, moment, Tally())
+                        self._identify(Source("", type(self.model).__name__), part.tensor, moment)
 
     def graph_calls(self) -> list[tuple[str, CallMoment, Any]]:
         """The calls inside compiled graphs since this was asked last, each with the outline of its output."""
         calls, self._graph_calls = self._graph_calls, {}
         return [(path, moment, _outline_of(names)) for (path, *_), (moment, names) in calls.items()]
 
-    def draft(
-        self, tap: ModuleTap | Source, role: str, leaf: str, moment: CallMoment, *given: Any, **more: Any
-    ) -> Draft:
-        if role == "output" and isinstance(tap, ModuleTap) and tap.region is not None:
+    def pending_record(self, tap: ModuleTap | Source, plan: RecordPlan, moment: CallMoment) -> PendingRecord:
+        if plan.role == "output" and isinstance(tap, ModuleTap) and tap.region is not None:
             # No Python sees this output as a whole: a graph returned the tensors of it.
             call = (tap.path, moment.step, moment.phase, moment.call)
-            self._graph_calls.setdefault(call, (moment, []))[1].append(leaf)
-        return super().draft(tap, role, leaf, moment, *given, **more)
+            self._graph_calls.setdefault(call, (moment, []))[1].append(plan.leaf)
+        return super().pending_record(tap, plan, moment)
 
     def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
         return self._accept(tap, call, output)
 
-    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment, tally: Tally) -> None:
+    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment) -> None:
         if tensor.dim():
-            self._identify(tap, tensor, moment, tally)
+            self._identify(tap, tensor, moment)
 
-    def _identify(self, source: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment, tally: Tally) -> None:
+    def _identify(self, source: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment) -> None:
         call = (moment.step, moment.phase, moment.call)
         if self._identified == call:
             return  # the first tensor that the model is given represents its samples
         self._identified = call
-        self.put(source, "input", FINGERPRINTS, row_fingerprints(tensor.detach()), moment, tally, None, False)
+        self._put_input(source, FINGERPRINTS, row_fingerprints(tensor.detach()), moment)
         if self.samples is not None:
-            super().put(source, "input", INDICES, self.samples, moment, tally, None, False)
+            self._put_input(source, INDICES, self.samples, moment)
+
+    def _put_input(self, source: ModuleTap | Source, leaf: str, tensor: torch.Tensor, moment: CallMoment) -> None:
+        self.put(source, self.record_plan(source, "input", leaf, tensor, asked=False), tensor, moment)
 
 
 def _outline_of(names: list[str]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,11 +10,13 @@ from torch import nn
 
 from layertap.capture import Recorder, Schedule
 from layertap.capture.leaves import leaves, parts
-from layertap.capture.module_tap import CallMoment
-from layertap.capture.pending_record import Draft, Source
+from layertap.capture.module_tap import CallMoment, ModuleTap
+from layertap.capture.pending_record import PendingRecord
+from layertap.capture.site_counts import Source
 from layertap.measure import supported
 from layertap.site import Receipt, Record
 from layertap.store import RunWriter
+from layertap.store.plans import RecordPlan
 from layertap.watching.config import WatchConfig
 from layertap.watching.disk import DiskBudget
 
@@ -100,19 +101,20 @@ class WatchRecorder(Recorder):
         with self.inside(BATCH):
             source = self._sources.setdefault(("", "input", BATCH), Source("", BATCH))
             moment = CallMoment(call, self.step_number, self.epoch, self.batch, self.phase, False)
-            source.tally.fired += 1
+            source.counts.fired += 1
             for leaf in leaves(batch):
                 for below, part, sharding in parts(leaf.tensor.detach()) if leaf.tensor is not None else ():
                     name = ".".join(filter(None, (BATCH, leaf.path, below)))
                     reason = supported(part)
                     if reason:
-                        source.tally.skip(reason)
-                    else:
-                        self.put(source, "input", name, part, moment, source.tally, sharding, False)
+                        source.counts.skip(reason)
+                        continue
+                    plan = self.record_plan(source, "input", name, part, sharding, asked=False)
+                    self.put(source, plan, part, moment)
 
-    def draft(self, *given: Any, **more: Any) -> Draft:
-        draft = super().draft(*given, **more)
-        return draft if self._place is None else replace(draft, order=self._place)
+    def pending_record(self, tap: ModuleTap | Source, plan: RecordPlan, moment: CallMoment) -> PendingRecord:
+        record = super().pending_record(tap, plan, moment)
+        return record if self._place is None else record._replace(order=self._place)
 
     # Where it is written.
 
