@@ -23,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 import layertap as lt
 from layertap.measure import launching
 from layertap.measure.pair import deferred
+from layertap.measure.pair.blocks import PairRow
 
 LAYERS, WIDTH, HIDDEN, HEADS, VOCABULARY = 22, 2048, 5632, 16, 32_000
 BATCH, LENGTH = 4, 1024
@@ -106,19 +107,19 @@ def steps(search: Callable[..., object]) -> str:
 def kernels(search: Callable[..., object]) -> str:
     """What is launched in all, and of that by the pair kernels."""
     begun, compiled = [0], [0]
-    begin, launch = deferred.many.begin_pair, launching.Prepared.__call__
+    begin, launch = deferred.launch_pair, launching.Series.__call__
 
-    def begin_pair(*pair: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def begin_pair(*pair: torch.Tensor) -> PairRow:
         begun[0] += 1
         return begin(*pair)
 
-    def call(self: launching.Prepared, *given: int) -> None:
-        compiled[0] += 1
+    def call(self: launching.Series, *given: int) -> None:
+        compiled[0] += len(self)
         launch(self, *given)
 
     with (
-        mock.patch.object(deferred.many, "begin_pair", begin_pair),
-        mock.patch.object(launching.Prepared, "__call__", call),
+        mock.patch.object(deferred, "launch_pair", begin_pair),
+        mock.patch.object(launching.Series, "__call__", call),
         profile(activities=[ProfilerActivity.CUDA]) as seen,
     ):
         search()

@@ -20,8 +20,7 @@ import torch
 from gpu_kernel import milliseconds, read_limit
 
 from layertap.measure.pair import kernel as pair_kernel
-from layertap.measure.pair.fold import PAIR_SLAB_BYTES
-from layertap.measure.pair.many import begin_pair, read_pairs
+from layertap.measure.pair.many import read_pairs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "measure"))
 from test_pair_kernel import FLAVOURS, differences, pair  # type: ignore[import-not-found]
@@ -53,12 +52,11 @@ def pair_table(kinds: tuple[str, ...] = ("float32", "bfloat16", "float16"), widt
     for kind in kinds:
         for size in SIZES:
             a, b = large(kind, size, width)
-            slab = new_slab()
             rows.append(
                 Row(
                     dtype=kind,
                     bytes=a.nbytes,
-                    ms=queued(lambda a=a, b=b, slab=slab: pair_kernel.launch_pair(a, b, slab)),  # type: ignore[misc]
+                    ms=queued(lambda a=a, b=b: pair_kernel.launch_pair(a, b)),  # type: ignore[misc]
                     limit_ms=2 * read_limit(a),
                     formulas_ms=milliseconds(lambda a=a, b=b: formulas(a, b), 3),  # type: ignore[misc]
                 )
@@ -105,17 +103,17 @@ def check_pair(kinds: tuple[tuple[str, str], ...] = KINDS) -> list[str]:
                 if flavour in ("tiny", "huge") and one == "float16":
                     continue
                 a, b = (side.cuda() for side in pair(one, two, shape, flavour))
-                slabs = [new_slab(), new_slab()]
-                for slab in slabs:
-                    pair_kernel.launch_pair(a, b, slab)
-                found = read_pairs(slabs[:1], [shape])[0]
+                first = pair_kernel.launch_pair(a, b)
+                first.block.slabs.view(torch.uint8).fill_(0xAA)  # what the next leave out would be seen
+                kept = [pair_kernel.launch_pair(a, b) for _ in range(2)]
+                found = read_pairs(kept[:1])[0]
                 where = f"{one}, {two} {shape} {flavour}"
                 wrong += [f"{where}: {text}" for text in differences(found, a, b)]
-                if not torch.equal(*slabs):
+                if not torch.equal(*(row.slab.view(torch.int64) for row in kept)):
                     wrong.append(f"{where}: two launches differ")
     for (kind, two), flavour in itertools.product(kinds, ("plain", "dead", "holes")):
         a, b = (side.cuda() for side in pair(kind, two, (4096, 4096), flavour))
-        found = read_pairs([begin_pair(a, b)[0]], [tuple(a.shape)])[0]
+        found = read_pairs([pair_kernel.launch_pair(a, b)])[0]
         wrong += [f"{kind}, 4096 rows, {flavour}: {text}" for text in differences(found, a, b)]
         if flavour == "dead" and not (found[5] == 1365 and found[4] > 0.98):
             wrong.append(f"{kind}: the dead row was not found: {found[4:6]}")
@@ -128,7 +126,7 @@ def tune() -> None:
     kept = {name: getattr(pair_kernel, name) for name in names}
     print(f"{'dtype':10}{'blocks':>7}{'warps':>6}{'stages':>7}{'per SM':>7}{'ms':>9}{'share':>7}")
     for kind, words in (("bfloat16", True), ("float32", False)):
-        (a, b), slab = large(kind, SIZES[1], WIDTH), new_slab()
+        a, b = large(kind, SIZES[1], WIDTH)
         limit, found = 2 * read_limit(a), []
         for (blocks, most), warps, stages in itertools.product(((2, 12), (4, 8), (8, 8)), (1, 2, 4), (1, 2, 3, 4)):
             if words and blocks == 8:
@@ -136,7 +134,7 @@ def tune() -> None:
             for name, value in zip(names, (blocks, warps, stages, most // warps), strict=True):
                 setattr(pair_kernel, name, {words: value})
             pair_kernel._plan.cache_clear()
-            ms = queued(lambda: pair_kernel.launch_pair(a, b, slab), 15)  # noqa: B023
+            ms = queued(lambda: pair_kernel.launch_pair(a, b), 15)  # noqa: B023
             found.append((ms, blocks, warps, stages, most // warps))
         for ms, blocks, warps, stages, per_sm in sorted(found)[:12]:
             print(f"{kind:10}{blocks:7}{warps:6}{stages:7}{per_sm:7}{ms:9.4f}{limit / ms:7.3f}", flush=True)
@@ -150,10 +148,6 @@ def large(kind: str, size: int, width: int) -> tuple[torch.Tensor, torch.Tensor]
     return a, (a.float() + 0.01 * torch.randn(a.shape, device="cuda")).to(dtype)
 
 
-def new_slab() -> torch.Tensor:
-    return torch.full((PAIR_SLAB_BYTES,), 0xAA, dtype=torch.uint8, device="cuda")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tune", action="store_true")
@@ -163,10 +157,10 @@ def main() -> None:
     for row in pair_table():
         print(f"{row.dtype:10}{row.bytes:12}{row.ms:9.4f} ms {row.share:6.3f} of the read limit, formulas", end=" ")
         print(f"{row.formulas_ms:8.3f} ms", flush=True)
-    (a, b), slab = large("bfloat16", 1 << 20, WIDTH), new_slab()
+    a, b = large("bfloat16", 1 << 20, WIDTH)
+    kept = [pair_kernel.launch_pair(a, b)]  # or their block would be allocated again and again
     begin = time.perf_counter()
-    for _ in range(500):
-        pair_kernel.launch_pair(a, b, slab)
+    kept += (pair_kernel.launch_pair(a, b) for _ in range(500))
     print(f"host: {(time.perf_counter() - begin) * 2e3:.1f} us a launch")
     if arguments.tune:
         tune()

@@ -14,7 +14,6 @@ import torch
 from layertap.measure import kernel
 from layertap.measure.launching import SPARE
 from layertap.measure.pair import kernel as pair_kernel
-from layertap.measure.pair import many
 from layertap.measure.part import kernel as part_kernel
 from layertap.measure.part.place import PartPlace, boxes_of
 from layertap.measure.slab import SLAB_BYTES
@@ -137,6 +136,8 @@ def test_the_kernel_of_a_part_compiles(monkeypatch, capability, dtype, cut, leve
 def test_the_pair_kernels_compile(monkeypatch, capability, one, two, shape):
     pair_kernel._plan.cache_clear()
     kernels = put_in(monkeypatch, pair_kernel, capability, "compare_pair", "mend_pair", "fold_lines")
-    many.begin_pair(torch.zeros(shape, dtype=getattr(torch, one)), torch.zeros(shape, dtype=getattr(torch, two)))
+    pair_kernel.launch_pair(
+        torch.zeros(shape, dtype=getattr(torch, one)), torch.zeros(shape, dtype=getattr(torch, two))
+    )
     pair_kernel._plan.cache_clear()
     assert [len(one.parameters) for one in kernels] == [1, 1, int(len(shape) > 1)]

@@ -101,14 +101,14 @@ def differences(numbers: tuple[float, ...], reference: torch.Tensor, candidate: 
 
 def main() -> None:
     from layertap.measure.pair import kernel as pair_kernel
-    from layertap.measure.pair.many import begin_pair, read_pairs
+    from layertap.measure.pair.many import read_pairs
 
     pair_kernel._CHUNK = 1  # so that small tensors have several chunks a program, some to be read again
     found: dict[str, list[str]] = {}
     for number, (one, two, shape) in enumerate(CASES):
         for flavour in FLAVOURS if number in (0, 3) else FLAVOURS[1:2]:
             a, b = pair(one, two, shape, flavour)
-            found[f"{one}, {two} {shape} {flavour}"] = differences(read_pairs([begin_pair(a, b)[0]], [shape])[0], a, b)
+            found[f"{one}, {two} {shape} {flavour}"] = differences(read_pairs([pair_kernel.launch_pair(a, b)])[0], a, b)
     print(json.dumps(found))
 
 

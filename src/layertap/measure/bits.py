@@ -13,7 +13,7 @@ except ImportError:  # no GPU build of torch: `kernel.available` says no, and no
 FOUND = triton is not None
 
 # One compiled kernel serves all sizes: triton would make others where such a number is 1, or a multiple of 16.
-_SIZES = ["count", "full", "width", "rows", "tiles", "segments", "row_folds", "slots", "stride", "programs"]
+_SIZES = ["count", "full", "width", "rows", "tiles", "segments", "row_folds", "slots", "stride", "programs", "step"]
 
 
 def jit(function: Any) -> Any:

@@ -5,7 +5,8 @@ difference  what that gives: `Difference`
 signs_native of tensors in memory, by signs.c
 deferred    pairs of tensors of any device, measured now and read later; `compare_tensors` is one pair at once
 massive     the error without the rows or columns that hold nearly all of the energy, for many pairs at once
-many        pairs on a CUDA device by our own kernel (`kernel` launches `fused`, with `words`, `exact` and `fold`)
+many        pairs on a CUDA device by our own kernel, read together
+kernel      that kernel's launches (`fused`, with `words`, `exact` and `fold`); `blocks` have the numbers
 """
 
 from layertap.measure.pair.arrays import Array, compare

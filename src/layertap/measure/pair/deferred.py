@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 from layertap.measure.dense import closed, closing, dense
 from layertap.measure.pair import many, signs_native
+from layertap.measure.pair.blocks import PairRow
 from layertap.measure.pair.difference import Concentration, Difference
-from layertap.measure.pair.massive import MASSIVE, SEVERAL, Later, judged, later, on_grid, without_massive
+from layertap.measure.pair.kernel import launch_pair
+from layertap.measure.pair.massive import MASSIVE, SEVERAL, judged, on_grid, without_massive
 
 BLOCK = 1 << 22
 """Elements at a time, in float64."""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingPair:
+class PendingPair(NamedTuple):
     """A measurement that is under way: its numbers lie on the tensors' device."""
 
-    numbers: torch.Tensor
-    count: int
-    shape: tuple[int, ...] | None = None
-    """Of a pair that the kernel measured: what is there is its slab."""
+    numbers: torch.Tensor | PairRow
+    """A row where the kernel measures."""
+    numel: int
     truth: bool = False
     calm: torch.Tensor | None = None
-    """The error apart from what is massive, and whether the values lie on a grid."""
-    later: Later | None = None
-    """The same, before it is judged."""
+    """The error apart from what is massive, and whether the values lie on a grid; a row has it too."""
 
 
 def compare_tensors(reference: torch.Tensor, candidate: torch.Tensor) -> Difference | None:
@@ -82,9 +81,7 @@ def by_kernel(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair:
     """Starts a measurement by the pair kernel, which fits."""
     if _may_close(candidate):
         reference, candidate = _closed_at_infinity(reference), _closed_at_infinity(candidate)
-    slab, lines = many.begin_pair(reference, candidate)
-    assert lines is not None, "what fits has rows and columns"
-    return PendingPair(slab, reference.numel(), tuple(reference.shape), later=later(lines, candidate))
+    return PendingPair(launch_pair(reference, candidate), reference.numel())
 
 
 def _may_close(tensor: torch.Tensor) -> bool:
@@ -129,23 +126,27 @@ def alike(count: int) -> Difference:
 def settle(begun: Sequence[PendingPair]) -> list[Difference]:
     """Reads the numbers of many measurements, one transfer for each device."""
     found: list[Difference | None] = [None] * len(begun)
-    kernel = [i for i, one in enumerate(begun) if one.shape is not None]
-    slabs, shapes = [begun[i].numbers for i in kernel], [begun[i].shape or () for i in kernel]
-    waiting = judged([kept for i in kernel if (kept := begun[i].later) is not None])
-    for i, numbers in zip(kernel, many.read_pairs(slabs, shapes), strict=True):
-        calm, grid = next(waiting)
-        found[i] = _read([*numbers], begun[i].count, calm=calm, grid=grid)
-    for device in {one.numbers.device for one in begun if one.shape is None}:
-        here = [i for i, one in enumerate(begun) if one.shape is None and one.numbers.device == device]
-        read = torch.cat([begun[i].numbers for i in here]).tolist()
-        for i in here:
-            size = begun[i].numbers.numel()
-            found[i] = _read(read[:size], begun[i].count, truth=begun[i].truth)
-            read = read[size:]
-    for device in {one.calm.device for one in begun if one.calm is not None}:
-        ready = [(i, one.calm) for i, one in enumerate(begun) if one.calm is not None and one.calm.device == device]
-        for (i, _), (value, grid) in zip(ready, torch.stack([value for _, value in ready]).tolist(), strict=True):
-            found[i] = replace(found[i] or Difference(), calm=value, grid=bool(grid))
+    rows: dict[int, PairRow] = {}
+    plain: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+    beside: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+    for i, one in enumerate(begun):
+        if isinstance(one.numbers, PairRow):
+            rows[i] = one.numbers
+        else:
+            plain.setdefault(one.numbers.device, []).append((i, one.numbers))
+        if one.calm is not None:
+            beside.setdefault(one.calm.device, []).append((i, one.calm))
+    waiting = [*rows.values()]
+    for i, (calm, grid), numbers in zip(rows, judged(waiting), many.read_pairs(waiting), strict=True):
+        found[i] = _read(numbers, begun[i].numel, calm=calm, grid=grid)
+    for here in plain.values():
+        read = torch.cat([numbers for _, numbers in here]).tolist()
+        for i, own in here:
+            found[i] = _read(read[: len(own)], begun[i].numel, truth=begun[i].truth)
+            read = read[len(own) :]
+    for ready in beside.values():
+        for (i, _), (calm, grid) in zip(ready, torch.stack([calm for _, calm in ready]).tolist(), strict=True):
+            found[i] = replace(found[i] or Difference(), calm=calm, grid=bool(grid))
     return [one for one in found if one is not None]
 
 
@@ -192,7 +193,7 @@ def _worst_line(sums: torch.Tensor) -> torch.Tensor:
 
 
 def _read(
-    numbers: list[float], count: int, *, calm: float = 0.0, grid: bool = False, truth: bool = False
+    numbers: Sequence[float], count: int, *, calm: float = 0.0, grid: bool = False, truth: bool = False
 ) -> Difference:
     if len(numbers) == 1:
         return Difference(mismatched=numbers[0] / count, count=count, equal=numbers[0] == 0, truth=truth)

@@ -1,11 +1,12 @@
 """Which row and which column of a pair stand out: a small kernel over the norms that the pair kernel left.
 
-It also leaves the norms of whole rows and columns, of the error and of the reference (massive.py).
+It also leaves what massive.py judges: the norms of whole rows and columns, of the error and of the reference, and some
+of the candidate's values.
 """
 
 from __future__ import annotations
 
-from layertap.measure.bits import FOUND, jit
+from layertap.measure.bits import FOUND, jit, value_of
 from layertap.measure.pair.fused import FIELDS, MOST
 
 if FOUND:
@@ -18,19 +19,32 @@ LINE = 128
 BEST = len(FIELDS) * MOST
 """Where the slab's f64 go on after the fields: relative error, squared error and index of FOLDS rows and columns."""
 PAIR_SLAB_BYTES = 8 * (BEST + 2 * 3 * FOLDS)
+SAMPLE = 1024
+"""Values that are looked at where a whole tensor is not: numbers that were not rounded so show it at once."""
+
+
+def sample_step(count: int) -> int:
+    """How far the sample's values lie apart in a tensor of so many; odd: a power of two would stay in one column."""
+    return max(1, (count // SAMPLE - 1) | 1)
+
 
 if FOUND:
     _N, _FOLDS, _BEST = tl.constexpr(MOST), tl.constexpr(FOLDS), tl.constexpr(BEST)
-    _LINE = tl.constexpr(LINE)
+    _LINE, _SAMPLE = tl.constexpr(LINE), tl.constexpr(SAMPLE)
     _REFERENCE = tl.constexpr(FIELDS.index("reference"))
 
 
 @jit
 def fold_lines(  # type: ignore[no-untyped-def]
-    slab, row_norms, column_norms, lines, rows, segments, row_folds, width, slots, stride, full, programs
-):
-    """Looks at rows by the first `row_folds` programs, at columns by the rest."""
-    pid = tl.program_id(0)
+    pb, slab, row_norms, column_norms, sample, lines, rows, segments, row_folds, width, slots, stride, full, programs,
+    count, step, KIND_B: tl.constexpr,
+):  # fmt: skip
+    """Looks at rows by the first `row_folds` programs, at columns by the rest; each takes its part of the sample."""
+    pid, number = tl.program_id(0), tl.arange(0, _LINE)
+    for start in range(pid * _LINE, _SAMPLE, tl.num_programs(0) * _LINE):
+        place = tl.cast(start + number, tl.int64) * step
+        value = value_of(tl.load(pb + place, mask=place < count, other=0), KIND_B)
+        tl.store(sample + start + number, value)  # zeros, which lie on every grid, where there are too few
     if pid < row_folds:
         _fold(slab, row_norms, lines, rows, segments, tl.cast(full, tl.int64) * 2, 1, programs, pid, row_folds, 0)
     else:

@@ -1,6 +1,6 @@
 """What rounding is judged by, of a pair of CUDA tensors, in one read of both and without synchronising.
 
-    launch_pair(reference, candidate, slab)            # enqueues; `many.read_pairs` reads the slab
+    launch_pair(reference, candidate)            # enqueues; `many.read_pairs` reads the row of numbers
 
 Three kernels: fused.py reads the data, takes all values to be finite and of ordinary size, and adds up in float32,
 tile by tile, up to 2048 numbers; exact.py reads the chunks in which that did not hold again, in float64;
@@ -12,7 +12,10 @@ Rows are separate from 64 columns on, columns up to 262144, as many as a vocabul
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -21,9 +24,10 @@ import torch
 from layertap.errors import BadArgument
 from layertap.measure.bits import FOUND
 from layertap.measure.kernel import stream_of
-from layertap.measure.launching import Prepared
+from layertap.measure.launching import Prepared, Series, SeriesStep
+from layertap.measure.pair.blocks import PairBlock, PairRow
 from layertap.measure.pair.exact import mend_pair
-from layertap.measure.pair.fold import FOLDS, LINE, PAIR_SLAB_BYTES, fold_lines
+from layertap.measure.pair.fold import FOLDS, LINE, PAIR_SLAB_BYTES, SAMPLE, fold_lines, sample_step
 from layertap.measure.pair.fused import MOST, compare_pair
 from layertap.messages import tr
 
@@ -51,73 +55,70 @@ def supported_pair(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
     )
 
 
-def launch_pair(reference: torch.Tensor, candidate: torch.Tensor, slab: torch.Tensor) -> torch.Tensor | None:
-    """Enqueues on the current stream what measures a pair into `slab`: PAIR_SLAB_BYTES of uint8 on the same device.
-
-    Where rows or columns are separate, it returns where their norms will be: of the error and of the reference, of each
-    row, then of each column.
-    """
+def launch_pair(reference: torch.Tensor, candidate: torch.Tensor) -> PairRow:
+    """Enqueues on the current stream what measures a pair; its numbers will be in the row that comes back."""
     device = reference.device
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):  # triton launches on the current device
-            return launch_pair(reference, candidate, slab)
+            return launch_pair(reference, candidate)
     if reference.shape != candidate.shape or not (reference.is_contiguous() and candidate.is_contiguous()):
         sides = " and ".join(
             tr("measure.with_strides", shape=tuple(side.shape), stride=side.stride()) for side in (reference, candidate)
         )
         raise BadArgument(tr("measure.two_tensors", sides=sides))
-    if slab.numel() != PAIR_SLAB_BYTES or slab.data_ptr() % 16:
-        raise BadArgument(tr("measure.pair_slab", PAIR_SLAB_BYTES=PAIR_SLAB_BYTES, numel=slab.numel()))
-    if not reference.numel():
-        slab.zero_()
-        return None
-    place_a, place_b = reference.data_ptr() % 16, candidate.data_ptr() % 16
-    plan = _plan(reference.shape, reference.dtype, candidate.dtype, place_a, place_b, device)
-    scratch = torch.empty(plan.norms + plan.flags, dtype=torch.float32, device=device)
-    lines = torch.empty(plan.lines, dtype=torch.float32, device=device) if plan.row_folds else None
-    parts = (_addresses if plan.all_ready else _tensors)(plan, reference, candidate, slab, scratch)
+    place_a, place_b = reference.data_ptr(), candidate.data_ptr()
+    plan = _plan(reference.shape, reference.dtype, candidate.dtype, place_a % 16, place_b % 16, device)
     stream = stream_of(device)
-    _run(compare_pair, plan, plan.programs, stream, (*parts, *plan.sizes))
-    _run(mend_pair, plan, plan.programs, stream, (*parts, *plan.sizes))
-    if lines is not None:
-        place = lines.data_ptr() if plan.all_ready else lines
-        _run(fold_lines, plan, plan.row_folds + plan.column_folds, stream, (*parts[2:5], place, *plan.folds))
-    return lines
+    with _one_at_a_time:  # a plan has one place for its kernels' arguments
+        block = plan.open_block(device, stream)
+        row = PairRow(block, block.taken)
+        block.taken += 1
+        if plan.series is not None:
+            plan.series(stream, *_addresses(plan, place_a, place_b, row))
+        elif plan.count:
+            _launch_slowly(plan, reference, candidate, row)
+        else:
+            row.slab.zero_()
+    return row
 
 
-def _tensors(plan: _PairPlan, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The pair, the slab, the norms of rows and of columns, and the flags, as triton takes them."""
-    reference, candidate, slab, scratch = given
-    norms, flags = scratch[2 * plan.row_norms :], scratch[plan.norms :].view(torch.int32)
-    return _words(reference), _words(candidate), slab.view(torch.float64), scratch, norms, flags
+_one_at_a_time = threading.Lock()
 
 
-def _addresses(plan: _PairPlan, *given: torch.Tensor) -> tuple[int, ...]:
-    """The same for kernels that are ready: to make a view of a tensor takes as long as to launch."""
-    reference, candidate, slab, scratch = (tensor.data_ptr() for tensor in given)
+def _addresses(plan: _PairPlan, reference: int, candidate: int, row: PairRow) -> tuple[int, ...]:
+    """The pair, the slab, the norms of rows and of columns, the flags, the sample and the norms of whole lines."""
+    block, number = row
+    slabs, lines, scratch, wide = block.places
+    lines += wide * number
     size = torch.float32.itemsize
-    return reference, candidate, slab, scratch, scratch + 2 * size * plan.row_norms, scratch + size * plan.norms
+    columns, flags = scratch + 2 * size * plan.row_norms, scratch + size * plan.norms
+    return reference, candidate, slabs + PAIR_SLAB_BYTES * number, scratch, columns, flags, lines, lines + size * SAMPLE
+
+
+def _tensors(plan: _PairPlan, reference: torch.Tensor, candidate: torch.Tensor, row: PairRow) -> list[torch.Tensor]:
+    """The same as triton takes them: to make a view of a tensor takes as long as to launch."""
+    scratch, lines = row.block.scratch, row.lines
+    norms, flags = scratch[2 * plan.row_norms :], scratch[plan.norms :].view(torch.int32)
+    return [_words(reference), _words(candidate), row.slab, scratch, norms, flags, lines, lines[SAMPLE:]]
 
 
 def _words(side: torch.Tensor) -> torch.Tensor:
     return side.detach().view(_RAW[side.element_size()])
 
 
-def _run(kernel: Any, plan: _PairPlan, programs: int, stream: int, arguments: tuple[Any, ...]) -> None:
-    """Launches; knowing which compiled kernel fits saves the 100 us in which triton would find out."""
-    ready = plan.ready.get(kernel)
-    if ready is not None:
-        ready(programs, stream, *(x.data_ptr() if isinstance(x, torch.Tensor) else x for x in arguments))
-        return
-    constants, options = plan.compares if kernel is compare_pair else plan.mends, plan.options
-    if kernel is fold_lines:
-        constants, options = {}, {"num_warps": 8}
-    compiled = kernel[(programs,)](*arguments, **constants, **options)
-    if compiled is not None:  # triton's interpreter compiles nothing
-        plan.ready[kernel] = Prepared(compiled, list(constants.values()), len(arguments))
+def _launch_slowly(plan: _PairPlan, reference: torch.Tensor, candidate: torch.Tensor, row: PairRow) -> None:
+    """By triton, which compiles what it has not met: it takes 100 us to find out which compiled kernel fits."""
+    tensors = _tensors(plan, reference, candidate, row)
+    steps = []
+    for kernel, programs, given, sizes, constants, options in plan.launches():
+        compiled = kernel[(programs,)](*(tensors[place] for place in given), *sizes, **constants, **options)
+        if compiled is not None:  # triton's interpreter compiles nothing
+            prepared = Prepared(compiled, list(constants.values()), len(given) + len(sizes))
+            steps.append(SeriesStep(prepared, programs, given, sizes))
+    plan.series = Series(len(tensors), steps) if steps else None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class _PairPlan:
     """How pairs of a shape are cut up: into rows × segments of `span` columns, and those into tiles."""
 
@@ -141,23 +142,29 @@ class _PairPlan:
     row_folds: int
     column_folds: int
     """Programs that look for the worst row and column."""
-    ready: dict[Any, Prepared] = field(default_factory=dict)
-    """The kernels that were compiled for it."""
+    series: Series | None = None
+    """Its kernels, once they are compiled."""
+    block: weakref.ref[PairBlock] | None = None
+    """Where the next pair's numbers go, as long as somebody waits for those of the last."""
 
-    @property
-    def all_ready(self) -> bool:
-        """Whether each kernel that a pair takes is compiled."""
-        return len(self.ready) == (3 if self.row_folds else 2)
+    def open_block(self, device: torch.device, stream: int) -> PairBlock:
+        """A block with a row to take, on the stream."""
+        block = None if self.block is None else self.block()
+        if block is None or block.full or block.stream != stream:
+            lines = self.rows if self.row_folds else 0, self.width if self.column_folds else 0
+            folds = self.row_folds, self.column_folds
+            block = PairBlock(lines, folds, self.norms + self.flags, device, stream)
+            self.block = weakref.ref(block)
+        return block
 
-    @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """The sizes that compare_pair and mend_pair take."""
-        return self.count, self.width, self.rows, self.tiles, self.segments
-
-    @cached_property
-    def lines(self) -> tuple[int, int]:
-        """The shape of the norms of rows and columns."""
-        return self.rows + (self.width if self.column_folds else 0), 2
+    def launches(self) -> Iterator[tuple[Any, int, tuple[int, ...], tuple[int, ...], dict[str, Any], dict[str, Any]]]:
+        """Of each kernel the programs, which of `_tensors` it takes, its sizes, its constants and triton's options."""
+        sizes = self.count, self.width, self.rows, self.tiles, self.segments
+        yield compare_pair, self.programs, (0, 1, 2, 3, 4, 5), sizes, self.compares, self.options
+        yield mend_pair, self.programs, (0, 1, 2, 3, 4, 5), sizes, self.mends, self.options
+        if self.row_folds:
+            kind, folds = {"KIND_B": self.kinds[1]}, self.row_folds + self.column_folds
+            yield fold_lines, folds, (1, 2, 3, 4, 6, 7), self.folds, kind, {"num_warps": 8}
 
     @cached_property
     def row_norms(self) -> int:
@@ -201,7 +208,7 @@ class _PairPlan:
         """The sizes that fold_lines takes."""
         slots, full = self.programs // self.segments, self.tiles * 4 * _WARPS[self.words]
         sizes = (self.rows, self.segments, self.row_folds, self.width)
-        return (*sizes, slots, self.segments * self.span, full, self.programs)
+        return (*sizes, slots, self.segments * self.span, full, self.programs, self.count, sample_step(self.count))
 
 
 @lru_cache(maxsize=4096)
@@ -223,7 +230,7 @@ def _plan(
     tiles, segments = -(-rows // (4 * _WARPS[words])), -(-width // span)
     most = _programs(device, _PER_SM[words])
     slots = max(1, min(tiles, most // segments))
-    programs = slots * segments if columned else min(tiles * segments, most)
+    programs = slots * segments if columned else max(1, min(tiles * segments, most))
     aligned = words or (place == 0 and row % 4 == 0)
     row_folds, column_folds = folds_of(shape)
     return _PairPlan(

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import torch
 
-from layertap.measure.pair.fold import BEST, FOLDS, PAIR_SLAB_BYTES
+from layertap.measure.pair.blocks import Filled, PairRow, read_together
+from layertap.measure.pair.fold import BEST, FOLDS
 from layertap.measure.pair.fused import FIELDS, MOST
-from layertap.measure.pair.kernel import folds_of, launch_pair, supported_pair
+from layertap.measure.pair.kernel import folds_of, supported_pair
 
 Numbers = tuple[float, ...]
 """Squared error, squared reference, error · reference, sum of errors; the worst row's relative error and index, and the
@@ -22,26 +23,22 @@ BATCH = 512
 
 def fits(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
     """Whether the kernel measures these two well enough: it sums in float32, so 16 bits must be in it."""
-    coarse = min(reference.element_size(), candidate.element_size()) == 2
-    return coarse and supported_pair(reference, candidate) and all(folds_of(reference.shape))
+    coarse = min(reference.dtype.itemsize, candidate.dtype.itemsize) == 2
+    return coarse and all(folds_of(reference.shape)) and supported_pair(reference, candidate)
 
 
-def begin_pair(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Enqueues the measurement: a slab for `read_pairs`, and the norms of rows and columns, if there are any."""
-    slab = torch.empty(PAIR_SLAB_BYTES, dtype=torch.uint8, device=reference.device)
-    return slab, launch_pair(reference, candidate, slab)
-
-
-def read_pairs(slabs: Sequence[torch.Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Numbers]:
+def read_pairs(rows: Sequence[PairRow]) -> list[Numbers]:
     """What was measured: added up where it is, then fetched, which waits for the device."""
-    found: list[Numbers] = []
-    for start in range(0, len(slabs), BATCH):
-        some = torch.stack(list(slabs[start : start + BATCH])).view(torch.float64)
-        found += map(tuple, _sums(some, shapes[start : start + BATCH]).tolist())
-    return found
+    return read_together(rows, lambda block: block.slabs.device, BATCH, _read)
 
 
-def _sums(numbers: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> torch.Tensor:
+def _read(filled: list[Filled]) -> list[Numbers]:
+    slabs = torch.cat([block.slabs[:count] for block, count in filled])
+    folds = [block.folds for block, count in filled for _ in range(count)]
+    return [tuple(numbers) for numbers in _sums(slabs, folds).tolist()]
+
+
+def _sums(numbers: torch.Tensor, folds: list[tuple[int, int]]) -> torch.Tensor:
     table = numbers[:, :BEST].view(len(numbers), len(FIELDS), MOST)
     programs = torch.arange(MOST, device=numbers.device)
     used = programs < table[:, -1:, :1]
@@ -53,14 +50,13 @@ def _sums(numbers: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> torch.Ten
     nonfinite = fields["nan_mismatch"].sum(1), fields["inf_mismatch"].sum(1)
     off = (error > 0) | (nonfinite[0] + nonfinite[1] > 0)
     product = (square_b - size - error) / 2  # b² = (a + d)² = a² + 2ad + d²
-    lines = _worst(numbers[:, BEST:].view(len(numbers), 2, 3, FOLDS), shapes)
+    lines = _worst(numbers[:, BEST:].view(len(numbers), 2, 3, FOLDS), folds)
     return torch.stack([error, size, product * off, apart * off, *lines, *nonfinite], dim=1)
 
 
-def _worst(best: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+def _worst(best: torch.Tensor, folds: list[tuple[int, int]]) -> list[torch.Tensor]:
     """The relative error and the index of the worst row, then of the worst column."""
-    folds = torch.tensor([folds_of(shape) for shape in shapes], device=best.device)
-    there = torch.arange(FOLDS, device=best.device) < folds[:, :, None]
+    there = torch.arange(FOLDS, device=best.device) < torch.tensor(folds, device=best.device)[:, :, None]
     relative, errors, index = best.unbind(2)
     top = torch.where(there, relative, -1.0).amax(2, keepdim=True)
     # Among equals (a reference of zeros makes all of them infinite) the one with the largest error.

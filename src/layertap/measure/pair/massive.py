@@ -7,63 +7,31 @@ are judged together when they are read: each operation of torch is one launch fo
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
+
+from layertap.measure.pair.blocks import Filled, PairRow, read_together
+from layertap.measure.pair.fold import SAMPLE
 
 MASSIVE = 1e3
 """A row or column with this many times the energy of the typical one hides what happens in the others."""
 SEVERAL = 64
 """So many values have four bits each by chance never."""
-SAMPLE = 1024
-"""Values that are looked at where a whole tensor is not: numbers that were not rounded so show it at once."""
 BATCH = 128
 """Pairs that are judged together."""
 
 
-class Later(NamedTuple):
-    """What is kept of a pair until it is judged."""
-
-    lines: torch.Tensor
-    """The norms of the error and of the reference: of each row, then of each column."""
-    rows: int
-    sample: torch.Tensor
-    """SAMPLE of the candidate's values."""
-
-
-def later(lines: torch.Tensor, candidate: torch.Tensor) -> Later:
-    """Keeps what is judged when the pair is read."""
-    return Later(lines, math.prod(candidate.shape[:-1]), sampled(candidate))
-
-
-def sampled(values: torch.Tensor) -> torch.Tensor:
-    """Values from all over a contiguous tensor; zeros, which lie on every grid, where it has too few."""
-    values, count = values.detach(), values.numel()
-    if count < SAMPLE:
-        return torch.nn.functional.pad(values.reshape(-1), (0, SAMPLE - count))
-    step = (count // SAMPLE - 1) | 1  # odd: a power of two would stay in one column
-    return values.as_strided((SAMPLE,), (step,)).clone()
-
-
-def judged(kept: Sequence[Later]) -> Iterator[tuple[float, bool]]:
+def judged(rows: Sequence[PairRow]) -> list[tuple[float, bool]]:
     """Of each pair the error without massive lines, and whether the candidate's values lie on a grid."""
-    found: dict[int, tuple[float, bool]] = {}
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for place, one in enumerate(kept):
-        key = (one.lines.shape, one.rows, one.sample.dtype, one.lines.device)
-        groups.setdefault(key, []).append(place)
-    for places in groups.values():
-        for start in range(0, len(places), BATCH):
-            some = places[start : start + BATCH]
-            lines = torch.stack([kept[place].lines for place in some]).double().square()
-            rows = kept[some[0]].rows
-            errors = without_massive(lines[:, :rows], lines[:, rows:])
-            grids = on_grid(torch.stack([kept[place].sample for place in some]))
-            pairs = torch.stack([errors, grids.double()], 1).tolist()
-            found |= {place: (error, bool(grid)) for place, (error, grid) in zip(some, pairs, strict=True)}
-    return iter([found[place] for place in range(len(kept))])
+    return read_together(rows, lambda block: (block.line_counts, block.lines.device), BATCH, _judged)
+
+
+def _judged(filled: list[Filled]) -> list[tuple[float, bool]]:
+    (rows, columns), kept = filled[0].block.line_counts, torch.cat([block.lines[:count] for block, count in filled])
+    lines = kept[:, SAMPLE:][:, : 2 * (rows + columns)].unflatten(1, (-1, 2)).double().square()
+    errors, grids = without_massive(lines[:, :rows], lines[:, rows:]), on_grid(kept[:, :SAMPLE])
+    return [(error, bool(grid)) for error, grid in torch.stack([errors, grids.double()], 1).tolist()]
 
 
 def without_massive(*sides: torch.Tensor) -> torch.Tensor:

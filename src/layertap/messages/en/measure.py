@@ -13,7 +13,6 @@ MESSAGES = {
     "measure.out_of_memory": "no memory for the comparison of two tensors",
     "measure.pair_bytes": "the {side} is {dtype} {shape}: expected {expected} raw bytes, got {got}",
     "measure.pair_dtype": "the {side}'s dtype {dtype} cannot be compared; supported: {MANTISSA}",
-    "measure.pair_slab": "expected {PAIR_SLAB_BYTES} aligned bytes, got {numel}",
     "measure.partly_freed": "part of its memory has been freed",
     "measure.place": "a tensor of shape {shape} is not the part of shape {part} that its place in the whole says",
     "measure.quantized": "a quantized tensor ({dtype}); dequantize it first",

@@ -13,7 +13,6 @@ MESSAGES = {
     "measure.out_of_memory": "没有足够的内存来比较两个张量",
     "measure.pair_bytes": "{side}是 {dtype} {shape}：应有 {expected} 个原始字节，得到 {got} 个",
     "measure.pair_dtype": "{side}的类型 {dtype} 无法比较；支持：{MANTISSA}",
-    "measure.pair_slab": "应为 {PAIR_SLAB_BYTES} 个对齐的字节，得到 {numel} 个",
     "measure.partly_freed": "其部分内存已被释放",
     "measure.place": "形状为 {shape} 的张量不是它在整体中的位置所说的形状为 {part} 的部分",
     "measure.quantized": "量化张量（{dtype}）；请先反量化",
