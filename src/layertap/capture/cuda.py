@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -112,8 +112,7 @@ class DevicePart(short_way.PartBase):
             into = torch.from_numpy(batch.arena[begin:end])
             self._courier.fetch(self.arena[begin:end], self.ready, into)
         whole = np.frombuffer(batch.records.buffer, np.uint8).reshape(-1, ROW_BYTES)
-        for start, slabs in zip(range(0, len(self.rows), SLABS), self.slabs, strict=True):
-            rows = self.rows[start : start + SLABS]
+        for rows, slabs in by_slabs(self.rows, self.slabs):
             whole[rows, HEAD.size :] = self._courier.fetch(slabs[: len(rows)], self.ready).numpy()
 
 
@@ -280,3 +279,13 @@ def _empty(filled: tuple[slice, torch.Tensor, torch.cuda.Event], host: torch.Ten
 
 def _clone(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def by_slabs(rows: list[int], slabs: Sequence[Any]) -> Iterator[tuple[list[int], Any]]:
+    """The rows whose results are in each tensor of slabs; the last one may have none yet.
+
+    >>> [(len(rows), slabs) for rows, slabs in by_slabs(list(range(SLABS + 1)), ["first", "second", "third"])]
+    [(256, 'first'), (1, 'second')]
+    """
+    for number, start in enumerate(range(0, len(rows), SLABS)):
+        yield rows[start : start + SLABS], slabs[number]
