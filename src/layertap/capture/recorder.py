@@ -7,12 +7,12 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,10 +28,11 @@ from layertap.capture.info import checking_of, computes_of, rank, run_info
 from layertap.capture.keep import Keeper
 from layertap.capture.leaves import Leaf
 from layertap.capture.module_tap import CallMoment, ModuleTap
-from layertap.capture.receipt_builder import receipt_of, why_nothing
+from layertap.capture.options import RecordOptions
+from layertap.capture.receipt_builder import note_of, site_receipts, what_changed, why_nothing
 from layertap.capture.schedule import parse_schedule
 from layertap.capture.sharding import stated_on
-from layertap.capture.sink import POLICIES, Sink
+from layertap.capture.sink import Sink
 from layertap.capture.site_counts import Source
 from layertap.capture.writer_thread import Writer
 from layertap.errors import BadArgument, NothingCaptured
@@ -39,10 +40,9 @@ from layertap.files import parse_bytes
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.select import Selection, select
-from layertap.site import ROLES, Receipt
+from layertap.site import Receipt
 from layertap.store import MemoryWriter, Run, RunWriter
 from layertap.store.storage import is_url
-from layertap.store.writer import DURABILITIES
 
 log = logging.getLogger("layertap")
 
@@ -52,54 +52,30 @@ _NOT_YET = "record.nothing_yet"
 class Recorder(Arming):
     """A recording of one model. Made by `record`."""
 
-    def __init__(
-        self,
-        model: Any,
-        path: str | os.PathLike[str] | None,
-        *,
-        sites: Any,
-        exclude: Any,
-        what: str | tuple[str, ...],
-        keep: Any,
-        schedule: Any,
-        budget: int | str,
-        policy: str,
-        strict: bool,
-        exists: Literal["error", "append", "replace"],
-        meta: Mapping[str, Any] | None,
-        durability: Literal["fsync", "none"] = "fsync",
-        mapping: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-    ) -> None:
+    def __init__(self, model: Any, path: str | os.PathLike[str] | None, options: RecordOptions) -> None:
         if not isinstance(model, nn.Module):
             raise BadArgument(tr("record.module", name=type(model).__name__))
-        roles = (what,) if isinstance(what, str) else tuple(what)
-        if not roles or not set(roles) <= set(ROLES):
-            raise BadArgument(tr("record.what", what=what, ROLES=", ".join(ROLES)))
-        if policy not in POLICIES:
-            raise BadArgument(tr("record.policy", policy=policy, POLICIES=", ".join(POLICIES)))
-        if durability not in DURABILITIES:
-            raise BadArgument(tr("record.durability", durability=durability, DURABILITIES=", ".join(DURABILITIES)))
-        super().__init__(rank(), stated_on(mapping))
+        super().__init__(rank(), stated_on(options.mapping))
         self._model: nn.Module | None = model
         self._model_ref = weakref.ref(model)
         self._url = str(path) if is_url(path) else ""
         self.path = None if path is None or self._url else Path(path)
         named = Uncompiled(model)
-        self.selection: Selection = select(named, sites, exclude=exclude, what=roles)
+        self.selection: Selection = select(named, options.sites, exclude=options.exclude, what=options.roles)
         """The plan: which sites are recorded. Print it."""
         self._phases: frozenset[str] | None = None
         self.between: Callable[[Writer], Writer] = lambda writer: writer
         """What is between the sink and the run's writer; set it before `start`."""
         self.notes: list[str] = []
         """What the receipt reports besides."""
-        self.schedule = parse_schedule(schedule)
-        self.keeper = Keeper(named, keep)
-        self._budget, self._policy, self._exists = parse_bytes(budget), policy, exists
-        self._durability: Literal["fsync", "none"] = durability
-        self.strict = strict
-        arguments = {"sites": sites, "exclude": exclude, "what": list(roles), "keep": keep}
-        arguments |= {"schedule": str(self.schedule), "budget": budget, "policy": policy}
-        self._info = run_info(model, kind=self.selection.model, arguments=arguments, meta=meta or {})
+        self.schedule = parse_schedule(options.schedule)
+        self.keeper = Keeper(named, options.keep)
+        # Not the options themselves: a predicate among them may hold the model, which a closed recording lets go of.
+        self._budget, self._policy = parse_bytes(options.budget), options.policy
+        self._exists, self._durability = options.exists, options.durability
+        self.strict = options.strict
+        arguments = options.arguments(str(self.schedule))
+        self._info = run_info(model, kind=self.selection.model, arguments=arguments, meta=options.meta or {})
         chosen = {choice.path: choice.roles for choice in self.selection}
         self._taps = {
             module: ModuleTap(self, module, name, chosen.get(name, ())) for name, module in named.named_modules()
@@ -124,7 +100,8 @@ class Recorder(Arming):
             region.check()
         self._writer = self.open_writer()
         between = self.between(self._writer)
-        self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None and not self._url)
+        retains = self.path is None and not self._url
+        self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=retains)
         self.begin_in_process()
         self.gathering = self.sink.gathering
         self.flags = None if hasattr(type(model), "training") else vars(model)
@@ -331,19 +308,27 @@ class Recorder(Arming):
         return not self.strict
 
     def _make_receipt(self) -> Receipt:
-        return receipt_of(
-            list(self._taps.values()),
-            dict(Uncompiled(self.model).named_modules(remove_duplicate=False)),
+        error = self._error or self.sink.error
+        module_taps = list(self._taps.values())
+        changed = what_changed(module_taps, dict(Uncompiled(self.model).named_modules(remove_duplicate=False)))
+        never_due = "" if self._ever_due else Note("why.never_due", schedule=self.schedule)
+        return Receipt(
+            sites=(
+                *site_receipts(module_taps, changed, never_due=never_due, error=error),
+                *(
+                    source.counts.receipt(path=path, role=role, kind=kind)
+                    for (path, role, kind), source in self._sources.items()
+                ),
+            ),
             steps=getattr(self.sink.writer, "steps", self._steps),
-            never_due="" if self._ever_due else Note("why.never_due", schedule=self.schedule),
             records=self._writer.records,
-            nbytes=self._writer.bytes,
+            bytes=self._writer.bytes,
             seconds=time.perf_counter() - self._began - (checking_of(self.model) - self._checked_before),
             overhead=self.overhead,
             lost=self.sink.taken - self._writer.records - getattr(self.sink.writer, "let_go", 0),
-            error=self._error or self.sink.error,
-            sources=[(role, source) for (_, role, _), source in self._sources.items()],
+            error=error,
             notes=(
+                *note_of(changed),
                 *(state.notes if (state := artefact_of(self.model)) is not None else ()),
                 *self.parts.notes(self.rank),
                 *self.notes,
