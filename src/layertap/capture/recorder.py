@@ -82,7 +82,7 @@ class Recorder(Arming):
         }
         self._root = self._taps.get(model)
         self._sources: dict[tuple[str, str, str], Source] = {}
-        self._doors, self._regions = split_compiled(self, model, self._taps)
+        self._eager_taps, self._regions = split_compiled(self, model, self._taps)
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
         self.contents = Contents()
         """What has been recorded of shared objects in this step."""
@@ -130,7 +130,7 @@ class Recorder(Arming):
 
     def step(self) -> None:
         """Ends a step: calls are counted anew, and the schedule decides about the next one."""
-        if self._state != "open" or not self._ours:
+        if self._state != "open" or not self.of_this_process():
             return
         self.raise_failure()
         self.sink.pause()
@@ -149,31 +149,33 @@ class Recorder(Arming):
 
     def after(self, action: Callable[[], None]) -> None:
         """Has the writer's thread do something once all that was recorded so far has arrived there."""
-        if self._state == "open" and self._ours:
+        if self._state == "open" and self.of_this_process():
             self.sink.after(action)
 
     def flush(self) -> None:
         """Waits until everything recorded so far is written, and can be read."""
-        if self._state == "open" and self._ours:  # in a forked child no thread writes, and nothing would arrive
+        if (
+            self._state == "open" and self.of_this_process()
+        ):  # in a forked child no thread writes, and nothing would arrive
             self.sink.flush()
             self.raise_failure()
 
     def close(self) -> None:
         """Ends recording, writes what is left, and makes the receipt. Calling it again does nothing."""
-        if self._state != "open" or not self._ours:
+        if self._state != "open" or not self.of_this_process():
             return
         self._disarm()
         if self._regions:
-            taps.detach(self._doors)
+            taps.detach(self._eager_taps)
         for region in self._regions:
             region.close()
         self._state = "closed"
         atexit.unregister(self.close)
         self.sink.close()
-        with self._spared():
+        with self._errors_logged():
             self._writer.settle()
         self._receipt = self._make_receipt()
-        with self._spared():
+        with self._errors_logged():
             computes = computes_of(self.model)  # known only when it has run
             self._writer.close(self._receipt, **({"computes_in": computes} if computes else {}))
         if self._error and not self._receipt.error:
@@ -182,7 +184,7 @@ class Recorder(Arming):
         self.raise_failure()
 
     @contextmanager
-    def _spared(self) -> Iterator[None]:
+    def _errors_logged(self) -> Iterator[None]:
         """Around what is written at the end: that a disk is full or a folder gone must not end the user's program."""
         try:
             yield
@@ -199,7 +201,7 @@ class Recorder(Arming):
         self._taps.clear()
         self.contents.clear()
         self.own_state.clear()
-        self._doors, self._regions, self._model, self.flags = {}, [], None, None
+        self._eager_taps, self._regions, self._model, self.flags = {}, [], None, None
 
     def __enter__(self) -> Recorder:
         return self.start()
@@ -265,11 +267,6 @@ class Recorder(Arming):
         return self.attached and self.of_this_process() and (self.phases is None or self.phase in self.phases)
 
     @property
-    def _ours(self) -> bool:
-        """Whether this is the process that records, and not a child that was forked from it."""
-        return self.of_this_process()
-
-    @property
     def touched(self) -> bool:
         """Whether anything of the present step has been recorded."""
         return self.last_step == self.step_number
@@ -293,14 +290,14 @@ class Recorder(Arming):
         """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""
         return Inside(self, path)
 
-    def tell(self, note: str) -> None:
+    def warn_once(self, note: str) -> None:
         """Says something once, in the log and in the receipt."""
         if note not in self.notes:
             self.notes.append(note)
             log.warning("layertap: %s", note)
 
     def stop_on(self, error: Exception, path: str) -> bool:
-        """Ends recording after an error of layertap's own; returns whether the user is spared it."""
+        """Ends recording after an error of layertap's own; returns whether it is kept from the user's code."""
         if not self._error:
             self._error = f"{path or Note('capture.the_model')}: {type(error).__name__}: {error}"
             log.error(tr("record.log_stopped"), self._error)

@@ -115,7 +115,7 @@ class MonitorRecorder(Recorder):
     def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
         return self._accept(tap, call, output)
 
-    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment) -> None:
+    def on_model_input(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment) -> None:
         if tensor.dim():
             self._identify(tap, tensor, moment)
 
