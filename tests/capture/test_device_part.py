@@ -1,4 +1,4 @@
-"""Rows that C and Python measure on a device by turns are in the right slabs, each completed once (without a device)."""
+"""Rows that C and Python measure on a device by turns are in the right slabs, each completed once."""
 
 from contextlib import nullcontext
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import layertap as lt
-from layertap.capture.module_tap import KNOWN
+from layertap.capture.module_tap import ALREADY_RECORDED
 from layertap.messages import tr
 from models import gpt2
 
@@ -67,7 +67,9 @@ def test_a_cache_is_recorded_once_and_what_changed_again():
         assert len(of_cache) == LAYERS + (LAYERS - 1) + 2 * LAYERS, kind
         direct = [record for record in rec.run.records() if record.asked and record.site.leaf in ("0", "1")]
         assert len(direct) == 3 * LAYERS * 2, "what a call is given itself is always there"
-        assert sum(site.skipped[tr(KNOWN)] for site in rec.receipt.sites) == 3 * LAYERS * LAYERS - len(of_cache)
+        assert sum(site.skipped[tr(ALREADY_RECORDED)] for site in rec.receipt.sites) == 3 * LAYERS * LAYERS - len(
+            of_cache
+        )
 
 
 def test_what_is_recorded_is_what_the_layer_was_given():

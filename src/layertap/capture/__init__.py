@@ -1,6 +1,6 @@
 """Tensors out of a running model.
 
-recording        `record`: a context manager; planning: what it would take                     <- read first
+recording        `record`: a context manager (options); planning: what it would take           <- read first
 recorder         a recording from its start to its receipt (arming: when taps stand; taking: one tensor)
 short_way        tap.c: calls and tensors of known signature, without Python (plain_types: where it was not compiled)
 taps             how the calls of a module are seen (classes: the class that a tapped module gets; guard: our own work)

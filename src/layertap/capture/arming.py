@@ -26,7 +26,7 @@ class Arming(Taking):
     batch: int | None
     """Set these as the training loop goes on; each record carries them."""
     _taps: dict[nn.Module, ModuleTap]
-    _doors: Mapping[nn.Module, Any]
+    _eager_taps: Mapping[nn.Module, Any]
     _regions: list[Any]
 
     def __init__(self, rank: int, stated: StatedLayouts | None = None) -> None:
@@ -43,7 +43,7 @@ class Arming(Taking):
         """Takes the calls of `wrapper`, which runs the model as one compiled graph, for the model's own."""
         armed = self.attached
         self._disarm()
-        self._doors, self._regions = split_compiled(cast("Recorder", self), wrapper, self._taps)
+        self._eager_taps, self._regions = split_compiled(cast("Recorder", self), wrapper, self._taps)
         if self._state == "open":
             self._open_regions()
         if armed:
@@ -91,14 +91,14 @@ class Arming(Taking):
             self._attach()  # for good: Dynamo guards the classes, so coming and going would recompile
 
     def _attach(self) -> None:
-        for module, why in taps.attach(self._doors).items():
+        for module, why in taps.attach(self._eager_taps).items():
             self._taps[module].refused = why
 
     def _disarm(self) -> None:
         if self.attached:
             self.attached = False
             if not self._regions:
-                taps.detach(self._doors)
+                taps.detach(self._eager_taps)
             for handle in self._handles:
                 handle.remove()
             self._handles = []

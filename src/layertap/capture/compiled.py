@@ -123,8 +123,8 @@ class Region:
         self._attach()
         self._call = getattr(self._compiled, self._entry)
         self._before = self._compiled.__dict__.get(self._entry)
-        self._ours = self._enter
-        self._compiled.__dict__[self._entry] = self._ours
+        self._installed = self._enter
+        self._compiled.__dict__[self._entry] = self._installed
 
     def close(self) -> None:
         """Everything is as it was before, and so is the graph."""
@@ -132,7 +132,9 @@ class Region:
         if self._outside:
             self._recorder.notes.append(self._ran_outside())
         own = self._compiled.__dict__
-        if self._call is not None and own.get(self._entry) is self._ours:  # else somebody has put another one there
+        if (
+            self._call is not None and own.get(self._entry) is self._installed
+        ):  # else somebody has put another one there
             if self._before is None:
                 del own[self._entry]
             else:
@@ -199,14 +201,14 @@ class Region:
                 raise
             text = str(error).strip().splitlines()
             self.failure = f"{type(error).__name__}: {text[0] if text else ''}"
-            self._recorder.tell(
+            self._recorder.warn_once(
                 Note("compiled.not_inside", path=self._root.path or Note("capture.the_model"), failure=self.failure)
             )
             return output
 
     def _tapped(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # Dynamo refuses, or falls back to Python, once it has made so many graphs of one function. Those with taps lie
-        # on a shelf of their own, so that they are not counted with the user's. Known from torch 2.13 on.
+        # Dynamo refuses, or falls back to Python, once it has made so many graphs of one function. Those with taps
+        # have a number of their own, so that they are not counted with the user's. Known from torch 2.13 on.
         context = self._context
         with _open_checkpoints():
             if not hasattr(context, "_isolate_recompiles_id"):
@@ -246,9 +248,9 @@ class Region:
                     slabs.append((record, taken.value))
                     continue
                 event = ready.get(taken.value.data_ptr())
-                ours = self._way == "ops" and (event is not None or not taken.value.is_cuda)
+                owned = self._way == "ops" and (event is not None or not taken.value.is_cuda)
                 level = recorder.level(plan, taken.value)
-                recorder.sink.put(record, taken.value, level, ours=ours, ready=event)
+                recorder.sink.put(record, taken.value, level, owned=owned, ready=event)
             except Exception as error:  # noqa: BLE001
                 recorder.skipped(tap.path, counts, error)
         recorder.sink.put_slabs(slabs)
@@ -319,7 +321,7 @@ def _entry(module: nn.Module) -> str:
 
 
 def _context(compiled: nn.Module) -> Any:
-    """What torch.compile knows of itself: Dynamo's context; None if it cannot be found."""
+    """Dynamo's context of a compiled module, with its backend; None if it cannot be found."""
     context: Any = getattr(compiled, "dynamo_ctx", None)
     if context is None:
         cells = getattr(getattr(compiled, _entry(compiled)), "__closure__", None) or ()

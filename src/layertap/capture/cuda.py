@@ -39,7 +39,7 @@ Arrive = Callable[[], tuple[Measurement | None, torch.Tensor | None]]
 class DevicePart(short_way.PartBase):
     """What is on one device of a batch, in the order of one stream."""
 
-    def __init__(self, device: torch.device, nbytes: int, courier: Courier) -> None:
+    def __init__(self, device: torch.device, nbytes: int, host_copier: HostCopier) -> None:
         super().__init__()
         self.queue = torch.cuda.current_stream(device)
         self.index, self.stream = device.index, self.queue.cuda_stream
@@ -55,7 +55,7 @@ class DevicePart(short_way.PartBase):
         self.slab_bytes = SLAB_BYTES
         self.kernels: kernel.Deferred | None = None
         self.ready: torch.cuda.Event | None = None
-        self._courier = courier
+        self._host_copier = host_copier
 
     def measure_with(self, kernels: kernel.Deferred) -> None:
         """Says by what tensors are measured here."""
@@ -110,10 +110,10 @@ class DevicePart(short_way.PartBase):
         assert self.ready is not None, "a batch left before it was sealed"
         for begin, end in self.segments:
             into = torch.from_numpy(batch.arena[begin:end])
-            self._courier.fetch(self.arena[begin:end], self.ready, into)
+            self._host_copier.fetch(self.arena[begin:end], self.ready, into)
         whole = np.frombuffer(batch.records.buffer, np.uint8).reshape(-1, ROW_BYTES)
         for rows, slabs in by_slabs(self.rows, self.slabs):
-            whole[rows, HEAD.size :] = self._courier.fetch(slabs[: len(rows)], self.ready).numpy()
+            whole[rows, HEAD.size :] = self._host_copier.fetch(slabs[: len(rows)], self.ready).numpy()
 
 
 class CudaLane:
@@ -121,12 +121,12 @@ class CudaLane:
 
     def __init__(self, buffers: Buffers) -> None:
         self._buffers = buffers
-        self._courier = Courier()
+        self._host_copier = HostCopier()
         self._kernels: dict[tuple[torch.device, int], kernel.Deferred] = {}
 
     def part(self, index: int, stream: int, nbytes: int) -> DevicePart:
         """A new part of a batch, on the stream that is current there."""
-        part = DevicePart(torch.device("cuda", index), nbytes, self._courier)
+        part = DevicePart(torch.device("cuda", index), nbytes, self._host_copier)
         assert part.stream == stream, "another stream became current meanwhile"
         return part
 
@@ -148,15 +148,15 @@ class CudaLane:
         tensor: torch.Tensor,
         kept: torch.Tensor | None,
         *,
-        ours: bool = False,
+        owned: bool = False,
         ready: torch.cuda.Event | None = None,
     ) -> Arrive:
-        """Measures a tensor and clones what is kept of it (unless it is ours), all on the current stream."""
+        """Measures a tensor and clones what is kept of it (unless it is owned), all on the current stream."""
         real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
         with torch.cuda.device(tensor.device):
             if kept is tensor and native.available():
                 # The whole of it comes to the host anyway, and the CPU measures the very bytes that are written.
-                copy = tensor if ours and tensor.is_contiguous() else _clone(tensor)
+                copy = tensor if owned and tensor.is_contiguous() else _clone(tensor)
                 early = ready if copy is tensor else None
                 return self._whole(copy, early or torch.cuda.current_stream().record_event())
             if kernel.available(tensor.device) and kernel.supported(real.dtype):
@@ -171,7 +171,7 @@ class CudaLane:
             with torch.cuda.device(device):
                 # Together: they cross over in one copy, and a CUDA graph may write to its own again.
                 together = torch.stack([slabs[place] for place in here])
-                fetched = _Fetched(together, torch.cuda.current_stream().record_event(), self._courier)
+                fetched = _Fetched(together, torch.cuda.current_stream().record_event(), self._host_copier)
             reads |= {place: fetched.reader(index) for index, place in enumerate(here)}
         return iter([reads[place] for place in range(len(slabs))])
 
@@ -195,7 +195,7 @@ class CudaLane:
         done = torch.cuda.current_stream().record_event()
 
         def arrive() -> tuple[Measurement, torch.Tensor | None]:
-            measured = decode(self._courier.fetch(slab, done).numpy(), count)
+            measured = decode(self._host_copier.fetch(slab, done).numpy(), count)
             return measured, None if copy is None else self._fetch_kept(copy, done)
 
         return arrive
@@ -205,33 +205,33 @@ class CudaLane:
         done = torch.cuda.current_stream().record_event()
 
         def arrive() -> tuple[Measurement, torch.Tensor | None]:
-            measured = measure(self._courier.fetch(whole, done))
+            measured = measure(self._host_copier.fetch(whole, done))
             return measured, None if part is None else self._fetch_kept(part, done)
 
         return arrive
 
     def _fetch_kept(self, copy: torch.Tensor, done: torch.cuda.Event) -> torch.Tensor:
-        return self._courier.fetch(copy, done, self._buffers.empty(tuple(copy.shape), copy.dtype))
+        return self._host_copier.fetch(copy, done, self._buffers.empty(tuple(copy.shape), copy.dtype))
 
 
 class _Fetched:
     """Slabs that cross over together: the first to ask fetches them all."""
 
-    def __init__(self, slabs: torch.Tensor, ready: torch.cuda.Event, courier: Courier) -> None:
-        self._slabs, self._ready, self._courier = slabs, ready, courier
+    def __init__(self, slabs: torch.Tensor, ready: torch.cuda.Event, host_copier: HostCopier) -> None:
+        self._slabs, self._ready, self._host_copier = slabs, ready, host_copier
         self._host: npt.NDArray[np.uint8] | None = None
 
     def reader(self, index: int) -> Callable[[], npt.NDArray[np.uint8]]:
         def read() -> npt.NDArray[np.uint8]:
             if self._host is None:
-                self._host = self._courier.fetch(self._slabs, self._ready).numpy()
+                self._host = self._host_copier.fetch(self._slabs, self._ready).numpy()
             row: npt.NDArray[np.uint8] = self._host[index]
             return row
 
         return read
 
 
-class Courier:
+class HostCopier:
     """Fetches device tensors through a pinned ring on a side stream; used by one writer's thread alone."""
 
     def __init__(self) -> None:

@@ -199,7 +199,7 @@ class Gathering(short_way.GatheringBase):
 
     # The life of a batch.
 
-    def ripe(self, few: int, age: float) -> bool:
+    def worth_sending(self, few: int, age: float) -> bool:
         """Whether the open batch is worth handing over at the end of a step."""
         batch = self.open
         if batch is None or self._in_flight >= MANY:

@@ -13,7 +13,7 @@ class Guarded(Protocol):
     overhead: float
 
     def stop_on(self, error: Exception, path: str) -> bool:
-        """Ends recording after an error of layertap's own; returns whether the user is spared it."""
+        """Ends recording after an error of layertap's own; returns whether it is kept from the user's code."""
 
 
 class Inside:
@@ -30,6 +30,6 @@ class Inside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        spared = isinstance(error, Exception) and self._recorder.stop_on(error, self._path)
+        suppressed = isinstance(error, Exception) and self._recorder.stop_on(error, self._path)
         self._recorder.overhead += time.perf_counter() - self._start
-        return spared
+        return suppressed

@@ -14,7 +14,7 @@ from layertap.capture.own_share import OwnShare
 from layertap.capture.quick import QuickWay
 from layertap.capture.sharding import marks
 from layertap.capture.site_counts import SiteCounts
-from layertap.capture.taps import Args, Kwargs, known_to_calls
+from layertap.capture.taps import Args, Kwargs, names_for_calls
 from layertap.result import Note
 from layertap.site import UNCHANGED
 
@@ -46,10 +46,11 @@ class Call(NamedTuple):
 
 _graph_task: Any = torch._C._current_graph_task_id
 
-KNOWN = "capture.known"
+ALREADY_RECORDED = "capture.known"
 """Why a tensor of a shared object, a cache for instance, is not recorded again."""
 
-YES = torch.ones((), dtype=torch.int64)
+PRESENT = torch.ones((), dtype=torch.int64)
+"""The value of the record that says so of an object (`UNCHANGED`)."""
 
 UNWANTED = object()
 """What `Recorder.seen` returns for a call whose output is not to be recorded."""
@@ -220,7 +221,7 @@ class ModuleTap(short_way.TapBase):
             # when it has been written into.
             level = self._recorder.keeper.level(self.path, "input", leaf.path).name if asked else ""
             if self._recorder.contents.known(leaf.tensor, level):
-                counts.skip(Note(KNOWN))
+                counts.skip(Note(ALREADY_RECORDED))
                 continue
             before = counts.tensors
             self.put("input", leaf, moment, counts)
@@ -234,7 +235,7 @@ class ModuleTap(short_way.TapBase):
         def rest(name: str, value: Any) -> Any:
             if not own.unchanged(value):
                 return value
-            self.put("input", Leaf(f"{name}.{UNCHANGED}", YES), moment, self._unasked)
+            self.put("input", Leaf(f"{name}.{UNCHANGED}", PRESENT), moment, self._unasked)
             return None
 
         return (
@@ -317,4 +318,4 @@ class ModuleTap(short_way.TapBase):
                 yield name, parameter
 
 
-short_way.connect(moment_type=CallMoment, tap_class=ModuleTap, marks=marks, **known_to_calls())
+short_way.connect(moment_type=CallMoment, tap_class=ModuleTap, marks=marks, **names_for_calls())

@@ -1,7 +1,7 @@
-"""What the short way (tap.c) knows of a module's tensors: worked out at the first call, only checked at the next ones.
+"""What the short way (tap.c) needs of a module's tensors: worked out at the first call, only checked at the next ones.
 
 It takes plain dense tensors that lie in memory as they are. Everything else (subclasses, sparse layouts, tensors inside
-`torch.func`, results of a collective that is still under way) goes the long way (`Recorder.take`), which knows
+`torch.func`, results of a collective that is still under way) goes the long way (`Recorder.take`), which takes
 them all.
 """
 
@@ -56,7 +56,7 @@ class QuickWay:
             recorder.skipped(self._tap.path, counts, error)
             return True
         if not asked:
-            recorder.met(self._tap, tensor, moment)
+            recorder.on_model_input(self._tap, tensor, moment)
         return True
 
     def _slot(self, role: str, leaf: str, tensor: torch.Tensor, asked: bool) -> Any:
@@ -83,7 +83,7 @@ class QuickWay:
         plan, shape = like.plan, tensor.shape
         count = shape.numel()
         level = self._recorder.level(plan, tensor)
-        if level.name != plan.kept or not _goes(tensor, count * tensor.element_size(), level):
+        if level.name != plan.kept or not _fits_short_way(tensor, count * tensor.element_size(), level):
             return _UNKNOWN
         changed = plan.resized(tuple(shape), count, count * tensor.element_size())
         return Slot(changed, shape, like.dtype, like.device, like.numbers)
@@ -105,14 +105,14 @@ class QuickWay:
             or tensor.is_complex()
             or device.type not in ("cpu", "cuda")
             or not short_way.available()
-            or not _goes(tensor, nbytes, level)
+            or not _fits_short_way(tensor, nbytes, level)
         ):
             return None
         numbers = recorder.numbers(tap.path, role, leaf)
         return Slot(with_kept(plan, level, tensor), tensor.shape, tensor.dtype, device, numbers)
 
 
-def _goes(tensor: torch.Tensor, nbytes: int, level: Level) -> bool:
+def _fits_short_way(tensor: torch.Tensor, nbytes: int, level: Level) -> bool:
     """Whether a tensor of so many bytes can go the short way."""
     if not nbytes or level not in (STATS, TENSOR):
         return False

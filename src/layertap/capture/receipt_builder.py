@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from layertap.artefact import artefact_of
 from layertap.capture.module_tap import ModuleTap
-from layertap.capture.site_counts import Source
 from layertap.messages import tr
 from layertap.result import Note
-from layertap.site import Receipt, Site
+from layertap.site import Receipt, Site, SiteReceipt
 
 NAMED = 6
 """Sites that a text names; the others are counted."""
@@ -20,41 +19,15 @@ NAMED = 6
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
-def receipt_of(
-    taps: Sequence[ModuleTap],
-    modules: Mapping[str, nn.Module],
-    *,
-    steps: int,
-    never_due: str,
-    records: int,
-    nbytes: int,
-    seconds: float,
-    overhead: float,
-    lost: int,
-    error: str,
-    sources: Iterable[tuple[str, Source]] = (),
-    notes: Sequence[str] = (),
-) -> Receipt:
-    """What came from each tap; `modules` are those that the model has now, by path."""
+def site_receipts(
+    taps: Sequence[ModuleTap], changed: Mapping[str, str], *, never_due: str, error: str
+) -> Iterator[SiteReceipt]:
+    """What came from each tap; `changed` is what has become of the modules (`what_changed`)."""
     by_path = {tap.path: tap for tap in taps}
-    changed = _changed(taps, modules)
-    sites = []
     for tap in taps:
         for role, counts in tap.counts_by_role.items():
             why = "" if counts.tensors else never_due or _why(tap, role, by_path, changed, error)
-            sites.append(counts.receipt(path=tap.path, role=role, kind=tap.kind, why=why))
-    sites += [source.counts.receipt(path=source.path, role=role, kind=source.kind) for role, source in sources]
-    return Receipt(
-        sites=tuple(sites),
-        steps=steps,
-        records=records,
-        bytes=nbytes,
-        seconds=seconds,
-        overhead=overhead,
-        lost=lost,
-        error=error,
-        notes=(*_note_of(changed), *notes),
-    )
+            yield counts.receipt(path=tap.path, role=role, kind=tap.kind, why=why)
 
 
 def why_nothing(receipt: Receipt) -> str:
@@ -72,8 +45,8 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def _changed(taps: Sequence[ModuleTap], modules: Mapping[str, nn.Module]) -> dict[str, str]:
-    """Path → what has become of the module there since recording began."""
+def what_changed(taps: Sequence[ModuleTap], modules: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Path → what has become of the module there since recording began; `modules` are those that there are now."""
     found: dict[str, str] = {}
     for tap in taps:
         now = modules.get(tap.path)
@@ -88,7 +61,8 @@ def _changed(taps: Sequence[ModuleTap], modules: Mapping[str, nn.Module]) -> dic
     return found
 
 
-def _note_of(changed: Mapping[str, str]) -> list[str]:
+def note_of(changed: Mapping[str, str]) -> list[str]:
+    """The sentence for the receipt, if anything has changed."""
     if not changed:
         return []
     return [Note("receipt.changed", named=_named(list(changed)))]
@@ -103,9 +77,9 @@ def _why(tap: ModuleTap, role: str, by_path: dict[str, ModuleTap], changed: Mapp
     if tap.refused and not tap.total:
         return tap.refused
     if tap.region is not None and not isinstance(tap.module, _CONTAINERS):
-        told = tap.region.why(role, tap.total)
-        if told:
-            return told
+        why = tap.region.why(role, tap.total)
+        if why:
+            return why
     if counts.skipped:
         listed = ", ".join(f"{why} × {n}" for why, n in counts.skipped.items())
         return Note("why.no_tensor", listed=listed)

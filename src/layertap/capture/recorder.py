@@ -7,12 +7,12 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,10 +28,11 @@ from layertap.capture.info import checking_of, computes_of, rank, run_info
 from layertap.capture.keep import Keeper
 from layertap.capture.leaves import Leaf
 from layertap.capture.module_tap import CallMoment, ModuleTap
-from layertap.capture.receipt_builder import receipt_of, why_nothing
+from layertap.capture.options import RecordOptions
+from layertap.capture.receipt_builder import note_of, site_receipts, what_changed, why_nothing
 from layertap.capture.schedule import parse_schedule
 from layertap.capture.sharding import stated_on
-from layertap.capture.sink import POLICIES, Sink
+from layertap.capture.sink import Sink
 from layertap.capture.site_counts import Source
 from layertap.capture.writer_thread import Writer
 from layertap.errors import BadArgument, NothingCaptured
@@ -39,10 +40,9 @@ from layertap.files import parse_bytes
 from layertap.messages import tr
 from layertap.result import Note
 from layertap.select import Selection, select
-from layertap.site import ROLES, Receipt
+from layertap.site import Receipt
 from layertap.store import MemoryWriter, Run, RunWriter
 from layertap.store.storage import is_url
-from layertap.store.writer import DURABILITIES
 
 log = logging.getLogger("layertap")
 
@@ -52,61 +52,37 @@ _NOT_YET = "record.nothing_yet"
 class Recorder(Arming):
     """A recording of one model. Made by `record`."""
 
-    def __init__(
-        self,
-        model: Any,
-        path: str | os.PathLike[str] | None,
-        *,
-        sites: Any,
-        exclude: Any,
-        what: str | tuple[str, ...],
-        keep: Any,
-        schedule: Any,
-        budget: int | str,
-        policy: str,
-        strict: bool,
-        exists: Literal["error", "append", "replace"],
-        meta: Mapping[str, Any] | None,
-        durability: Literal["fsync", "none"] = "fsync",
-        mapping: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-    ) -> None:
+    def __init__(self, model: Any, path: str | os.PathLike[str] | None, options: RecordOptions) -> None:
         if not isinstance(model, nn.Module):
             raise BadArgument(tr("record.module", name=type(model).__name__))
-        roles = (what,) if isinstance(what, str) else tuple(what)
-        if not roles or not set(roles) <= set(ROLES):
-            raise BadArgument(tr("record.what", what=what, ROLES=", ".join(ROLES)))
-        if policy not in POLICIES:
-            raise BadArgument(tr("record.policy", policy=policy, POLICIES=", ".join(POLICIES)))
-        if durability not in DURABILITIES:
-            raise BadArgument(tr("record.durability", durability=durability, DURABILITIES=", ".join(DURABILITIES)))
-        super().__init__(rank(), stated_on(mapping))
+        super().__init__(rank(), stated_on(options.mapping))
         self._model: nn.Module | None = model
         self._model_ref = weakref.ref(model)
         self._url = str(path) if is_url(path) else ""
         self.path = None if path is None or self._url else Path(path)
         named = Uncompiled(model)
-        self.selection: Selection = select(named, sites, exclude=exclude, what=roles)
+        self.selection: Selection = select(named, options.sites, exclude=options.exclude, what=options.roles)
         """The plan: which sites are recorded. Print it."""
         self._phases: frozenset[str] | None = None
         self.between: Callable[[Writer], Writer] = lambda writer: writer
         """What is between the sink and the run's writer; set it before `start`."""
         self.notes: list[str] = []
         """What the receipt reports besides."""
-        self.schedule = parse_schedule(schedule)
-        self.keeper = Keeper(named, keep)
-        self._budget, self._policy, self._exists = parse_bytes(budget), policy, exists
-        self._durability: Literal["fsync", "none"] = durability
-        self.strict = strict
-        arguments = {"sites": sites, "exclude": exclude, "what": list(roles), "keep": keep}
-        arguments |= {"schedule": str(self.schedule), "budget": budget, "policy": policy}
-        self._info = run_info(model, kind=self.selection.model, arguments=arguments, meta=meta or {})
+        self.schedule = parse_schedule(options.schedule)
+        self.keeper = Keeper(named, options.keep)
+        # Not the options themselves: a predicate among them may hold the model, which a closed recording lets go of.
+        self._budget, self._policy = parse_bytes(options.budget), options.policy
+        self._exists, self._durability = options.exists, options.durability
+        self.strict = options.strict
+        arguments = options.arguments(str(self.schedule))
+        self._info = run_info(model, kind=self.selection.model, arguments=arguments, meta=options.meta or {})
         chosen = {choice.path: choice.roles for choice in self.selection}
         self._taps = {
             module: ModuleTap(self, module, name, chosen.get(name, ())) for name, module in named.named_modules()
         }
         self._root = self._taps.get(model)
         self._sources: dict[tuple[str, str, str], Source] = {}
-        self._doors, self._regions = split_compiled(self, model, self._taps)
+        self._eager_taps, self._regions = split_compiled(self, model, self._taps)
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
         self.contents = Contents()
         """What has been recorded of shared objects in this step."""
@@ -124,7 +100,8 @@ class Recorder(Arming):
             region.check()
         self._writer = self.open_writer()
         between = self.between(self._writer)
-        self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=self.path is None and not self._url)
+        retains = self.path is None and not self._url
+        self.sink = Sink(between, budget=self._budget, policy=self._policy, retains=retains)
         self.begin_in_process()
         self.gathering = self.sink.gathering
         self.flags = None if hasattr(type(model), "training") else vars(model)
@@ -153,7 +130,7 @@ class Recorder(Arming):
 
     def step(self) -> None:
         """Ends a step: calls are counted anew, and the schedule decides about the next one."""
-        if self._state != "open" or not self._ours:
+        if self._state != "open" or not self.of_this_process():
             return
         self.raise_failure()
         self.sink.pause()
@@ -172,31 +149,33 @@ class Recorder(Arming):
 
     def after(self, action: Callable[[], None]) -> None:
         """Has the writer's thread do something once all that was recorded so far has arrived there."""
-        if self._state == "open" and self._ours:
+        if self._state == "open" and self.of_this_process():
             self.sink.after(action)
 
     def flush(self) -> None:
         """Waits until everything recorded so far is written, and can be read."""
-        if self._state == "open" and self._ours:  # in a forked child no thread writes, and nothing would arrive
+        if (
+            self._state == "open" and self.of_this_process()
+        ):  # in a forked child no thread writes, and nothing would arrive
             self.sink.flush()
             self.raise_failure()
 
     def close(self) -> None:
         """Ends recording, writes what is left, and makes the receipt. Calling it again does nothing."""
-        if self._state != "open" or not self._ours:
+        if self._state != "open" or not self.of_this_process():
             return
         self._disarm()
         if self._regions:
-            taps.detach(self._doors)
+            taps.detach(self._eager_taps)
         for region in self._regions:
             region.close()
         self._state = "closed"
         atexit.unregister(self.close)
         self.sink.close()
-        with self._spared():
+        with self._errors_logged():
             self._writer.settle()
         self._receipt = self._make_receipt()
-        with self._spared():
+        with self._errors_logged():
             computes = computes_of(self.model)  # known only when it has run
             self._writer.close(self._receipt, **({"computes_in": computes} if computes else {}))
         if self._error and not self._receipt.error:
@@ -205,7 +184,7 @@ class Recorder(Arming):
         self.raise_failure()
 
     @contextmanager
-    def _spared(self) -> Iterator[None]:
+    def _errors_logged(self) -> Iterator[None]:
         """Around what is written at the end: that a disk is full or a folder gone must not end the user's program."""
         try:
             yield
@@ -222,7 +201,7 @@ class Recorder(Arming):
         self._taps.clear()
         self.contents.clear()
         self.own_state.clear()
-        self._doors, self._regions, self._model, self.flags = {}, [], None, None
+        self._eager_taps, self._regions, self._model, self.flags = {}, [], None, None
 
     def __enter__(self) -> Recorder:
         return self.start()
@@ -288,11 +267,6 @@ class Recorder(Arming):
         return self.attached and self.of_this_process() and (self.phases is None or self.phase in self.phases)
 
     @property
-    def _ours(self) -> bool:
-        """Whether this is the process that records, and not a child that was forked from it."""
-        return self.of_this_process()
-
-    @property
     def touched(self) -> bool:
         """Whether anything of the present step has been recorded."""
         return self.last_step == self.step_number
@@ -316,14 +290,14 @@ class Recorder(Arming):
         """Around layertap's own work in a tap: it is timed, and an error in it does not reach the user's loop."""
         return Inside(self, path)
 
-    def tell(self, note: str) -> None:
+    def warn_once(self, note: str) -> None:
         """Says something once, in the log and in the receipt."""
         if note not in self.notes:
             self.notes.append(note)
             log.warning("layertap: %s", note)
 
     def stop_on(self, error: Exception, path: str) -> bool:
-        """Ends recording after an error of layertap's own; returns whether the user is spared it."""
+        """Ends recording after an error of layertap's own; returns whether it is kept from the user's code."""
         if not self._error:
             self._error = f"{path or Note('capture.the_model')}: {type(error).__name__}: {error}"
             log.error(tr("record.log_stopped"), self._error)
@@ -331,19 +305,27 @@ class Recorder(Arming):
         return not self.strict
 
     def _make_receipt(self) -> Receipt:
-        return receipt_of(
-            list(self._taps.values()),
-            dict(Uncompiled(self.model).named_modules(remove_duplicate=False)),
+        error = self._error or self.sink.error
+        module_taps = list(self._taps.values())
+        changed = what_changed(module_taps, dict(Uncompiled(self.model).named_modules(remove_duplicate=False)))
+        never_due = "" if self._ever_due else Note("why.never_due", schedule=self.schedule)
+        return Receipt(
+            sites=(
+                *site_receipts(module_taps, changed, never_due=never_due, error=error),
+                *(
+                    source.counts.receipt(path=path, role=role, kind=kind)
+                    for (path, role, kind), source in self._sources.items()
+                ),
+            ),
             steps=getattr(self.sink.writer, "steps", self._steps),
-            never_due="" if self._ever_due else Note("why.never_due", schedule=self.schedule),
             records=self._writer.records,
-            nbytes=self._writer.bytes,
+            bytes=self._writer.bytes,
             seconds=time.perf_counter() - self._began - (checking_of(self.model) - self._checked_before),
             overhead=self.overhead,
             lost=self.sink.taken - self._writer.records - getattr(self.sink.writer, "let_go", 0),
-            error=self._error or self.sink.error,
-            sources=[(role, source) for (_, role, _), source in self._sources.items()],
+            error=error,
             notes=(
+                *note_of(changed),
                 *(state.notes if (state := artefact_of(self.model)) is not None else ()),
                 *self.parts.notes(self.rank),
                 *self.notes,

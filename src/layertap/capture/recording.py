@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from torch import nn
 
+from layertap.capture.options import RecordOptions
 from layertap.capture.recorder import Recorder
 
 
@@ -58,9 +59,7 @@ def record(
     """
     if not isinstance(model, nn.Module) and isinstance(getattr(model, "model", None), nn.Module):
         model, meta = model.model, {"target": model.name, **(meta or {})}
-    return Recorder(
-        model,
-        path,
+    options = RecordOptions(
         sites=sites,
         exclude=exclude,
         what=what,
@@ -74,3 +73,4 @@ def record(
         meta=meta,
         mapping=mapping,
     )
+    return Recorder(model, path, options)

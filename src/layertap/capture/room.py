@@ -53,11 +53,11 @@ class Room:
                 # A tensor larger than the whole budget passes alone rather than never, if there is memory for it.
                 self.changed.wait_for(lambda: not self._used or self._used + nbytes <= most)
                 if most < self._budget and nbytes > self._allowed_now(self._budget):
-                    self.give_way(Note("capture.held_tensor", allowed=self._allowed, nbytes=nbytes))
+                    self.report_shortage(Note("capture.held_tensor", allowed=self._allowed, nbytes=nbytes))
                     return False
             elif self._used + nbytes > most:
                 if most < self._budget:
-                    self.give_way(Note("capture.held", most=most))
+                    self.report_shortage(Note("capture.held", most=most))
                 return False
             self._used += nbytes
             return True
@@ -87,7 +87,7 @@ class Room:
         if not self._retains:
             self.give_back(nbytes)
 
-    def give_way(self, why: str) -> None:
+    def report_shortage(self, why: str) -> None:
         """Reports, once, that tensors were not kept because memory ran out."""
         if not self.notes:
             self.notes.append(Note("capture.memory_short", why=why))

@@ -172,7 +172,7 @@ class Parts:
 
     def notes(self, rank: int) -> list[str]:
         """One sentence for each layout."""
-        told: list[str] = [
+        notes: list[str] = [
             Note(
                 "receipt.part",
                 sites=_named(list(sites)),
@@ -185,8 +185,8 @@ class Parts:
             for (sharding, shape), sites in self._sites.items()
         ]
         if self._unknown:
-            told.append(Note("receipt.maybe_part", sites=_named(list(self._unknown)), rank=rank))
-        return told
+            notes.append(Note("receipt.maybe_part", sites=_named(list(self._unknown)), rank=rank))
+        return notes
 
 
 def _cut(parameter: Any) -> bool:

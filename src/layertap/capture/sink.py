@@ -118,12 +118,12 @@ class Sink:
         tensor: torch.Tensor,
         level: Level,
         *,
-        ours: bool = False,
+        owned: bool = False,
         ready: torch.cuda.Event | None = None,
     ) -> None:
-        """Takes one tensor; when this returns, the caller may overwrite it, unless it is `ours` to keep.
+        """Takes one tensor; when this returns, the caller may overwrite it, unless it is the sink's own (`owned`).
 
-        `ready` is when a tensor of ours was complete, if that is known.
+        `ready` is when an owned tensor was complete, if that is known.
         """
         kept = level.reduce(tensor) if level.reduce else tensor
         if not isinstance(kept, torch.Tensor):
@@ -137,7 +137,7 @@ class Sink:
         if self.gathering.taken - self._thread.done >= BACKLOG and not self._backlog(record.counts, plan.nbytes):
             return
         try:
-            self._take(record._replace(plan=plan), tensor, None if plan is record.plan else kept, ours, ready)
+            self._take(record._replace(plan=plan), tensor, None if plan is record.plan else kept, owned, ready)
         except BaseException:
             self._room.release(plan.nbytes)
             raise
@@ -153,7 +153,7 @@ class Sink:
 
     def pause(self) -> None:
         """The end of a forward pass or a step."""
-        if self.gathering.ripe(FEW, AGE):
+        if self.gathering.worth_sending(FEW, AGE):
             self._hand_over()
 
     # What the recorder calls.
@@ -184,12 +184,12 @@ class Sink:
         record: PendingRecord,
         tensor: torch.Tensor,
         kept: torch.Tensor | None,
-        ours: bool,
+        owned: bool,
         ready: torch.cuda.Event | None,
     ) -> None:
         place, nbytes = place_of(record.plan), record.plan.nbytes
         if tensor.is_cuda:
-            arrive = self._cuda.take(tensor, kept, ours=ours, ready=ready)
+            arrive = self._cuda.take(tensor, kept, owned=owned, ready=ready)
             if place is not None:
                 arrive = self._placed(arrive, tensor, place, whole=kept is tensor)
             self._add(record, self._late(arrive, nbytes))
@@ -253,7 +253,7 @@ class Sink:
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "alloc" not in str(error):  # torch says so by a RuntimeError
                 raise
-            self._room.give_way(str(error).splitlines()[0])
+            self._room.report_shortage(str(error).splitlines()[0])
             return None
 
     def _backlog(self, counts: SiteCounts, nbytes: int) -> bool:

@@ -32,7 +32,7 @@ REASON = 120
 """Characters of an error's message that the receipt keeps."""
 
 SMALL = 1 << 20
-"""A model's own integer inputs up to this many bytes are kept whole: ids and masks tell two runs apart."""
+"""A model's own integer inputs up to this many bytes are kept whole: ids and masks distinguish two runs."""
 
 
 class Taking(short_way.RecordingBase):
@@ -76,7 +76,7 @@ class Taking(short_way.RecordingBase):
         self.sink.put(record, tensor, self.level(plan, tensor))
         self.parts.add(plan)
         if not plan.asked:
-            self.met(tap, tensor, moment)
+            self.on_model_input(tap, tensor, moment)
 
     def level(self, plan: RecordPlan, tensor: torch.Tensor) -> Level:
         """What is kept of a tensor."""
@@ -86,7 +86,7 @@ class Taking(short_way.RecordingBase):
         small = exact and tensor.numel() * tensor.element_size() <= self.small_inputs
         return TENSOR if self.keep_inputs or small else STATS
 
-    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment) -> None:
+    def on_model_input(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment) -> None:
         """Sees a tensor that the model was given and that was not requested; a recorder of another kind may use it."""
 
     def record_plan(
@@ -172,10 +172,10 @@ class Taking(short_way.RecordingBase):
         except BadArgument as error:
             if self.strict:
                 raise
-            self.tell(str(error))
+            self.warn_once(str(error))
             return None
 
-    def tell(self, note: str) -> None:
+    def warn_once(self, note: str) -> None:
         """Says something once, in the log and in the receipt."""
         raise NotImplementedError
 

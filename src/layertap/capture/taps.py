@@ -178,9 +178,9 @@ def _leave(tokens: Tokens, output: Any) -> Any:
 
 def _stopped(tokens: Tokens, error: BaseException) -> None:
     for tap, token in reversed(tokens):
-        tell = getattr(tap, "stopped", None)
-        if tell is not None:
-            tell(token, error)
+        stopped = getattr(tap, "stopped", None)
+        if stopped is not None:
+            stopped(token, error)
 
 
 def _methods(cls: Any) -> dict[str, Any]:
@@ -345,6 +345,6 @@ def _uncover(module: nn.Module) -> None:
 _ANY = _Method(nn.Identity(), None)
 
 
-def known_to_calls() -> dict[str, Any]:
+def names_for_calls() -> dict[str, Any]:
     """What tap.c asks at every call of a tapped module."""
     return {"all_taps": _taps, "this_thread": _thread, "module_call": _call}

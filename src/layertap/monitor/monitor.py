@@ -18,6 +18,7 @@ from torch import nn
 
 from layertap.capture.leaves import outline
 from layertap.capture.module_tap import UNWANTED, Call, CallMoment, ModuleTap
+from layertap.capture.options import RecordOptions
 from layertap.capture.tee import RecordListener, Tee
 from layertap.errors import BadArgument, RunExists
 from layertap.files import parse_bytes
@@ -28,7 +29,7 @@ from layertap.monitor.entries import BatchOutput, EpochEntries, OutputReader, co
 from layertap.monitor.files import Saver
 from layertap.monitor.layers import MonitoredLayer, integer_list, read_config, read_layers
 from layertap.monitor.never_raise import MonitorLog, never_raise, nothing, why_nothing
-from layertap.monitor.recorder import MonitorOptions, MonitorRecorder
+from layertap.monitor.recorder import MonitorRecorder, modules_at
 from layertap.site import Receipt, Statistics
 from layertap.store import Run
 from layertap.store.folder_lock import FolderLock
@@ -111,14 +112,18 @@ class Monitor:
             from layertap.monitor.tensorboard import TensorBoard
 
             self._listeners.append(TensorBoard(tensorboard))
-        self._recorder = MonitorRecorder(
-            model,
-            paths=list(self._by_path),
-            due=self._due,
-            accept=self._accept,
-            options=MonitorOptions(keep=keep, budget=budget, policy=policy, strict=strict, exists=exists),
+        options = RecordOptions(
+            sites=modules_at(self._by_path),
+            what="output",
+            keep=keep,
+            schedule=self._due,
+            budget=budget,
+            policy=policy,
+            strict=strict,
+            exists=exists,
             meta={"monitor": {item.alias: [item.layer, item.record_type] for item in self.layers}},
         )
+        self._recorder = MonitorRecorder(model, options, self._accept)
         folder = on_this_machine(output_dir, "Monitor")
         if exists == "error" and layout_of(folder) == "run":  # raised here, not when epoch 5 begins
             raise RunExists(tr("monitor.has_run", output_dir=output_dir))

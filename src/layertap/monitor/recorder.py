@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
 
 from layertap.capture.leaves import LeafSlot, fill, leaves, parts
 from layertap.capture.module_tap import Call, CallMoment, ModuleTap
+from layertap.capture.options import RecordOptions
 from layertap.capture.pending_record import PendingRecord
 from layertap.capture.recorder import Recorder
 from layertap.capture.site_counts import Source
@@ -30,44 +30,11 @@ log = logging.getLogger("layertap")
 Accept = Callable[[ModuleTap, Call, Any], Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorOptions:
-    """How a monitor records: those of `record`'s options that it takes too."""
-
-    keep: Any
-    budget: int | str
-    policy: Literal["block", "stats", "drop"]
-    strict: bool
-    exists: Literal["error", "append", "replace"]
-
-
 class MonitorRecorder(Recorder):
     """Records the outputs of some modules at the moments when a monitor wants them."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        paths: Sequence[str],
-        due: Callable[[int, int | None, int | None], bool],
-        accept: Accept,
-        options: MonitorOptions,
-        meta: dict[str, Any],
-    ) -> None:
-        super().__init__(
-            model,
-            None,
-            sites=[name or _the_model for name in paths],
-            exclude=None,
-            what=("output",),
-            keep=options.keep,
-            schedule=due,
-            budget=options.budget,
-            policy=options.policy,
-            strict=options.strict,
-            exists=options.exists,
-            meta=meta,
-        )
+    def __init__(self, model: nn.Module, options: RecordOptions, accept: Accept) -> None:
+        super().__init__(model, None, options)
         self.samples: torch.Tensor | None = None
         """The indices of the samples in this batch, where the loop gives them."""
         self._accept = accept
@@ -148,7 +115,7 @@ class MonitorRecorder(Recorder):
     def seen(self, tap: ModuleTap, call: Call, output: Any) -> Any:
         return self._accept(tap, call, output)
 
-    def met(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment) -> None:
+    def on_model_input(self, tap: ModuleTap | Source, tensor: torch.Tensor, moment: CallMoment) -> None:
         if tensor.dim():
             self._identify(tap, tensor, moment)
 
@@ -179,6 +146,11 @@ def _outline_of(names: list[str]) -> Any:
 
 def _moved(outlined: Any, first: str) -> Any:
     return fill(outlined, lambda path: LeafSlot(f"{first}.{path}" if path else first))
+
+
+def modules_at(paths: Iterable[str]) -> list[Any]:
+    """The patterns for modules at these paths; the empty path is the model itself."""
+    return [path or _the_model for path in paths]
 
 
 def _the_model(path: str, module: nn.Module) -> bool:

@@ -11,6 +11,7 @@ from torch import nn
 from layertap.capture import Recorder, Schedule
 from layertap.capture.leaves import leaves, parts
 from layertap.capture.module_tap import CallMoment, ModuleTap
+from layertap.capture.options import RecordOptions
 from layertap.capture.pending_record import PendingRecord
 from layertap.capture.site_counts import Source
 from layertap.measure import supported
@@ -28,9 +29,7 @@ class WatchRecorder(Recorder):
     """Records a training that is watched."""
 
     def __init__(self, model: nn.Module, config: WatchConfig, schedule: Schedule, meta: dict[str, Any]) -> None:
-        super().__init__(
-            model,
-            config.path,
+        options = RecordOptions(
             sites=config.sites,
             exclude=config.exclude,
             keep=config.keep,
@@ -42,6 +41,7 @@ class WatchRecorder(Recorder):
             exists="append",
             meta=meta,
         )
+        super().__init__(model, config.path, options)
         self.phases = frozenset(config.phases)
         self.keep_inputs = config.keep_batch
         self.small_inputs = 0

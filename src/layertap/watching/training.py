@@ -225,7 +225,7 @@ class Training:
             if options is not None:
                 self._reconfigure(options)
         except LayertapError as error:
-            self.recorder.tell(tr("watch.not_changed", step_number=self.recorder.step_number, error=error))
+            self.recorder.warn_once(tr("watch.not_changed", step_number=self.recorder.step_number, error=error))
 
     def _reconfigure(self, options: dict[str, Any]) -> None:
         changes = {name: value for name, value in options.items() if name in CHANGEABLE}
@@ -247,7 +247,7 @@ class Training:
         ignored = sorted(set(options) - {*CHANGEABLE, *COMMANDS})
         if ignored:
             text += tr("watch.ignored", ignored=", ".join(ignored))
-        self.recorder.tell(tr("watch.changed", step_number=self.recorder.step_number, changes=text))
+        self.recorder.warn_once(tr("watch.changed", step_number=self.recorder.step_number, changes=text))
         self.recorder.at()
         if options.get("dump"):
             self.fire("asked", str(options["dump"]))
@@ -281,7 +281,7 @@ class Training:
             self.recorder.notes.append(tr("watch.resumed", name=type(optimizer).__name__, last=last + 1))
         self._number(done or (0 if last is None else last + 1))
         if self._lost_forward:
-            self.recorder.tell(tr("watch.losses_only", step_number=self.recorder.step_number))
+            self.recorder.warn_once(tr("watch.losses_only", step_number=self.recorder.step_number))
 
     def _number(self, step: int) -> None:
         self.recorder.after(functools.partial(self.ring.begin_at, step - self.recorder.step_number))
@@ -298,7 +298,7 @@ class Training:
         self.ring.folder = self._scalars.folder = folder
         self.recorder.writer.write_to(folder, exists)
         if folder != Path(self.config.path):
-            self.recorder.tell(
+            self.recorder.warn_once(
                 tr("watch.elsewhere", path=self.config.path, why_elsewhere=self.home.why_elsewhere, folder=folder)
             )
         return exists
@@ -338,7 +338,7 @@ class Training:
             self._taps_stale = False
             self.recorder.enclose(self._model)
             if step >= 0 and any(isinstance(m, torch._dynamo.OptimizedModule) for m in self._model.modules()):
-                self.recorder.tell(tr("watch.inside_missing", step=step))
+                self.recorder.warn_once(tr("watch.inside_missing", step=step))
 
     # The end.
 
