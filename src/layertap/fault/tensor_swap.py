@@ -48,7 +48,8 @@ def is_plain(args: taps.Args, kwargs: taps.Kwargs) -> bool:
 
 def arriving(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> list[Leaf]:
     """The tensors of a call under the names of the parameters."""
-    given = {names[i] if i < len(names) else str(i): value for i, value in enumerate(args)} | kwargs
+    given = {names[i] if i < len(names) else str(i): value for i, value in enumerate(args)}
+    given |= kwargs
     if is_plain(args, kwargs):
         return [Leaf(name, value) for name, value in given.items() if isinstance(value, torch.Tensor)]
     return [leaf for leaf in call_leaves((), given) if leaf.tensor is not None]

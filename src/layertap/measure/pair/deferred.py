@@ -96,6 +96,8 @@ def _closed_at_infinity(values: torch.Tensor) -> torch.Tensor:
 
 def on_one_device(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both on the candidate's device where that has float64 and answers at once, or else on the CPU."""
+    if candidate.is_cuda and reference.device == candidate.device:
+        return reference, candidate
     device = candidate.device if candidate.device.type in ("cpu", "cuda") else torch.device("cpu")
     return (
         reference if reference.device == device else reference.to(device),
