@@ -201,3 +201,25 @@ def test_one_output_at_a_time_is_held_beside_the_trace(monkeypatch):
     found = find_fault(reference, candidate, (torch.randn(8, 16),))
     assert found.verdict == "fault"
     assert max(most) <= 1, most
+
+
+def test_the_device_is_asked_what_is_free_once_for_a_sixteenth_of_the_room(monkeypatch):
+    asked = []
+    monkeypatch.setattr(TensorCache, "_has_room", staticmethod(lambda tensor: True))
+    monkeypatch.setattr(tensor_cache, "_free", lambda device: asked.append(device) or 256 * SIZE)
+    monkeypatch.setattr(tensor_cache, "ASKED_AGAIN", 0)
+    monkeypatch.setattr(tensor_cache, "WINDOW", 0)
+    cache, kept = TensorCache(None), tensors(64)
+    for one in kept:
+        cache.put(one)
+    assert cache.on_device == 64 * SIZE
+    assert len(asked) == 8, (
+        "after 0, 8, 16, 24, … tensors: a sixteenth of 128 and, as what is free stays the same, more"
+    )
+
+
+def test_what_torch_keeps_without_use_is_free(monkeypatch):
+    held = {"reserved_bytes": {"all": {"current": 70}}, "allocated_bytes": {"all": {"current": 40}}}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 500))
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: held)
+    assert tensor_cache._free(torch.device("cuda")) == 130

@@ -31,17 +31,14 @@ class CallStack:
         call = counter[path]
         counter[path] += 1
         self.inside.append((path, call))
-        self.reseed(path, call, 0)
+        if self._seeded:
+            _reseed(path, call, 0)
         return call, again
 
     def leave(self, path: str, call: int) -> None:
         self.inside.pop()
-        self.reseed(path, call, 1)
-
-    def reseed(self, path: str, call: int, end: int) -> None:
-        """Where a model draws random numbers, both sides begin each module, and go on after it, with the same seed."""
         if self._seeded:
-            seed(zlib.crc32(f"{path}@{call}/{end}".encode()))
+            _reseed(path, call, 1)
 
     @property
     def measuring(self) -> bool:
@@ -57,3 +54,8 @@ class CallStack:
     @property
     def caller(self) -> ModuleCall | None:
         return self.inside[-2] if len(self.inside) > 1 else None
+
+
+def _reseed(path: str, call: int, end: int) -> None:
+    """Where a model draws random numbers, both sides begin each module, and go on after it, with the same seed."""
+    seed(zlib.crc32(f"{path}@{call}/{end}".encode()))

@@ -18,7 +18,7 @@ from layertap.fault.outputs import size_of
 from layertap.fault.reference_trace import ReferenceTrace, ReplayResult, call_of, end_of
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
-from layertap.measure.pair.difference import Difference
+from layertap.measure.pair.difference import UNMEASURED, Difference
 from layertap.result import Note
 from layertap.site import Site
 
@@ -75,7 +75,7 @@ class Free:
         self._slots = trace.slots
 
     def floor(self, key: Site) -> float:
-        return max(self._drifts.get(key, Difference()).error, self._least)
+        return max(self._drifts.get(key, UNMEASURED).error, self._least)
 
     def is_right(self, key: Site, found: Difference) -> bool:
         """Whether rounding explains what is seen there."""

@@ -22,7 +22,7 @@ from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.measure.dense import same_values
 from layertap.measure.pair.deferred import compare_tensors, on_one_device
-from layertap.measure.pair.difference import Difference
+from layertap.measure.pair.difference import UNMEASURED, Difference
 from layertap.result import Note
 from layertap.site import Site
 
@@ -155,7 +155,7 @@ def _one_class(ours: nn.Module, theirs: nn.Module) -> bool:
 
 def _effect(event: Event, floors: Mapping[Site, Difference], least: float) -> float:
     """How many times the floor a value is away from what the reference makes in the same dtype."""
-    found, floor = event.beside or event.found, floors.get(event.site, Difference())
+    found, floor = event.beside or event.found, floors.get(event.site, UNMEASURED)
     if found.equal or found.shape or found.mismatched or found.nonfinite_mismatch or found.absent:
         return 0.0
     return max(

@@ -28,24 +28,24 @@ class ForceTap:
         self._task, self._path, self._names, self._module = task, path, names, module
 
     def enter(self, args: taps.Args, kwargs: taps.Kwargs, direct: bool) -> tuple[taps.Args, taps.Kwargs, Any]:
-        stack = self._task.stack
-        call, again = stack.enter(self._path)
+        task, path, stack = self._task, self._path, self._task.stack
+        call, again = stack.enter(path)
         token = call, again, stack.caller
         if not again:
-            self._task.callers[self._path, call] = stack.caller
+            task.callers[path, call] = stack.caller
             if not torch.is_grad_enabled():
-                self._task.without_grad.add((self._path, call))
+                task.without_grad.add((path, call))
         stack.measuring = True
-        self._task.replayed.casts[self._path] = autocast_now()
-        if self._path in self._task.trace.calls:
-            given = [leaf for leaf in arriving(self._names, args, kwargs) if leaf.tensor is not None]
+        task.replayed.casts[path] = autocast_now()
+        if path in task.trace.calls:
+            given = arriving(self._names, args, kwargs)
             self._look_at_masks(token, given)
             swaps = self._compare(token, "input", given)
-            args, kwargs = swap((args, kwargs), swaps, self._task.into)
-        if any(call_of(key) == (self._path, call) for key in self._task.keep):
-            self._task.replayed.arguments[self._path] = _copied((args, kwargs))
+            args, kwargs = swap((args, kwargs), swaps, task.into)
+        if task.keep and any(call_of(key) == (path, call) for key in task.keep):
+            task.replayed.arguments[path] = _copied((args, kwargs))
         stack.measuring = False
-        before = [(tensor, version(tensor)) for tensor in tensors_in((args, kwargs))]
+        before = [(tensor, version(tensor)) for tensor in tensors_in(args, kwargs)]
         return args, kwargs, (token, args, kwargs, before)
 
     def leave(self, token: tuple[_Token, taps.Args, taps.Kwargs, list[tuple[torch.Tensor, int]]], output: Any) -> Any:
@@ -54,8 +54,8 @@ class ForceTap:
         stack.measuring = True
         self._task.writes.note(given, (self._path, begun[0]))
         if self._path in self._task.trace.calls:
-            swaps = self._compare(begun, "state", in_objects(self._names, args, kwargs))
-            swap((args, kwargs), swaps, self._task.into)
+            if written := in_objects(self._names, args, kwargs):
+                swap((args, kwargs), self._compare(begun, "state", written), self._task.into)
             output = swap(output, self._compare(begun, "output", leaves(output)), self._task.into)
         stack.leave(self._path, begun[0])
         stack.measuring = False
@@ -81,6 +81,7 @@ class ForceTap:
         swaps: Swaps = {}
         tensors = [(leaf.path, leaf.tensor) for leaf in found if leaf.tensor is not None]
         names = self._names_of(call, end, [path for path, _ in tensors])
+        nudge = task.nudge if end == "input" else None
         for path, tensor in tensors:
             if id(tensor) in swaps:
                 continue
@@ -89,9 +90,9 @@ class ForceTap:
             maker = (task.writes.writer(tensor) if end == "input" else None) or caller
             value = self._again(key, tensor) if again else task.measure(key, maker, tensor)
             given = value if value is not None and task.forces(key) else tensor
-            if task.nudge is not None and end == "input":
+            if nudge is not None:
                 plain = given.detach()
-                moved = task.nudge(plain)
+                moved = nudge(plain)
                 given = moved.clone() if moved is plain and given is value else moved  # the trace's own stays as it is
             if flows(tensor) and end in BACK:
                 site = replace(key, role=BACK[end])
@@ -108,6 +109,8 @@ class ForceTap:
     def _names_of(self, call: int, end: str, paths: list[str], theirs: list[str] | None = None) -> dict[str, str]:
         """Of a value that has no namesake: where each side has one such, whatever it is wrapped in, they are paired."""
         theirs = self._task.trace.leaves(self._path, call, end) if theirs is None else theirs
+        if paths == theirs:
+            return {}
         left, right = [path for path in paths if path not in theirs], [name for name in theirs if name not in paths]
         return {left[0]: right[0]} if len(left) == len(right) == 1 else {}
 

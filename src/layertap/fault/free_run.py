@@ -33,7 +33,7 @@ from layertap.judge.calibration import LIMIT_OF_MODULES, PER_LAYER
 from layertap.judge.roundoff import ROUNDOFF
 from layertap.judge.signs import least_of, ratio_of
 from layertap.measure.pair.deferred import compare_tensors
-from layertap.measure.pair.difference import Concentration, Difference
+from layertap.measure.pair.difference import UNMEASURED, Concentration, Difference
 from layertap.result import Note, Verdict
 from layertap.site import Site
 
@@ -180,7 +180,7 @@ def judge_totals(
     rows: dict[str, ModuleRow] = {}
     for order, event in enumerate(replayed.events):
         path, leaf = event.site.path, event.site.leaf
-        floor = floors.get(event.site, Difference())
+        floor = floors.get(event.site, UNMEASURED)
         ratio, sign = ratio_of(event.found, floor, max(least_of(dtype), reach / 4))
         row = ModuleRow(
             path=pairing.name(path),

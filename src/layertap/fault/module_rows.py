@@ -12,7 +12,7 @@ from layertap.fault.reference_trace import Event, ReplayResult, end_of
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_AMONG_EQUALS, LIMIT_OF_MODULES, SEVERAL_MODULES, SHARE_OF_EQUALS
 from layertap.judge.signs import least_of, ratio_of
-from layertap.measure.pair.difference import Difference
+from layertap.measure.pair.difference import UNMEASURED, Difference
 from layertap.result import Note
 from layertap.site import Site
 
@@ -32,7 +32,8 @@ def floors_of(runs: Iterable[ReplayResult]) -> dict[Site, Difference]:
     floors: dict[Site, Difference] = {}
     for replayed in runs:
         for event in replayed.events:
-            floors[event.site] = event.found.worst(floors.get(event.site, Difference()))
+            known = floors.get(event.site)
+            floors[event.site] = event.found if known is None else event.found.worst(known)
     return floors
 
 
@@ -41,7 +42,7 @@ def judge_events(replayed: ReplayResult, floors: Mapping[Site, Difference], dtyp
     least = least_of(dtype)
     judged = []
     for event in replayed.events:
-        floor = floors.get(event.site, Difference())
+        floor = floors.get(event.site, UNMEASURED)
         ratio, sign = ratio_of(event.found, floor, least)
         judged.append(Judged(event=event, ratio=ratio, sign=sign, floor=max(floor.error, least)))
     return judged
@@ -54,7 +55,7 @@ def judge_beside(replayed: ReplayResult, floors: Mapping[Site, Difference], dtyp
     for event in replayed.events:
         if event.owner is None or event.beside is None:
             continue
-        floor = floors.get(event.site, Difference())
+        floor = floors.get(event.site, UNMEASURED)
         ratio, sign = ratio_of(event.beside, floor, least)
         path = event.owner[0]
         if path not in found or ratio > found[path].ratio:

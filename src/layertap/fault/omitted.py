@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from layertap.fault.cancelling import Ends, Probe, role_of
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import LIMIT_OF_MODULES
-from layertap.measure.pair.difference import Difference
+from layertap.measure.pair.difference import UNMEASURED, Difference
 from layertap.site import Site
 
 
@@ -61,7 +61,7 @@ def omitted(
     for event in replayed.events:
         path, end = event.site.path, event.site.role
         if end == "output" and path in (parent, *whole):
-            within = event.found.error <= LIMIT_OF_MODULES * max(floors.get(event.site, Difference()).error, least)
+            within = event.found.error <= LIMIT_OF_MODULES * max(floors.get(event.site, UNMEASURED).error, least)
             right[path] = right.get(path, True) and within and not event.found.mismatched
     if right.get(parent, True) or not all(right.get(path, False) for path in whole):
         return None

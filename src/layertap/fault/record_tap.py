@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ class RecordTap:
         self._write(call, again, "state", in_objects(self._names, args, kwargs))
         return swap(output, self._write(call, again, "output", leaves(output)))
 
-    def _write(self, call: int, again: bool, end: str, found: Iterator[Leaf]) -> Swaps:
+    def _write(self, call: int, again: bool, end: str, found: Iterable[Leaf]) -> Swaps:
         swaps: Swaps = {}
         for leaf in found:
             if leaf.tensor is None:

@@ -84,6 +84,8 @@ def _own_share(grad: torch.Tensor, parts: RankParts | None, whole: bool) -> torc
 
 def _gradients(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, str, torch.Tensor]]:
     for path, module in modules.items():
+        if all(own is None or own.grad is None for own in module._parameters.values()):
+            continue  # of most, and to be named by torch takes longer
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.grad is not None:
                 yield path, name, parameter.grad

@@ -19,7 +19,7 @@ from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.tensor_swap import Nudge, as_given
 from layertap.fault.value_layouts import masklike
 from layertap.measure.dense import dense
-from layertap.measure.pair.deferred import PendingPair, begin, form_of, settle
+from layertap.measure.pair.deferred import PendingPair, alike, begin, form_of, settle
 from layertap.measure.pair.difference import Difference
 from layertap.site import Site
 
@@ -118,14 +118,14 @@ class Replay(ReplayOptions):
             self.replayed.unforced.append(key)
             return None
         if self.force and self.trace.cache.slot_of(found) is slot:
-            equal = Difference(equal=True, count=found.numel())  # it was put there by us
+            equal = alike(found.numel())  # it was put there by us
             self.begun += [Begun(key, caller, equal, rank) for rank in self.ranks]
             return found
-        if key.role == "output" and call_of(key) in self.misgiven:
+        if self.misgiven and key.role == "output" and call_of(key) in self.misgiven:
             self.replayed.unforced.append(key)  # what it makes of other values is neither right nor wrong
             return None
         known = self._known(slot, found)
-        if known is not None and not (self.forces(key) or key in self.keep or self.lowered or self.parts):
+        if known is not None and not (self.forces(key) or self.lowered or self.parts or key in self.keep):
             self.begun.append(Begun(key, caller, known, 0))
             return None
         right = slot.get(found.device)
@@ -168,7 +168,7 @@ class Replay(ReplayOptions):
             return None
         self._lay_beside(key, found)
         self.begun.append(Begun(key, caller, begun, rank))
-        if key in self.keep:
+        if self.keep and key in self.keep:
             self.replayed.kept[key] = found.detach().clone()
             self.replayed.held[key, rank] = self.replayed.kept[key]
         if not self.forces(key):
@@ -235,6 +235,8 @@ class Replay(ReplayOptions):
 
     def note_lost_gradients(self, modules: Mapping[str, nn.Module]) -> None:
         """Gradients that one side has and the other has not, where they get lost."""
+        if not any(key.role == "param_grad" for key in self.trace.slots):
+            return
         seen = {one.site for one in self.begun} | set(self.replayed.unforced)
         missing = [key for key in self.trace.slots if key.role in ("param_grad", "grad_input") and key not in seen]
         extra = [
@@ -242,8 +244,6 @@ class Replay(ReplayOptions):
             for key in self.replayed.unforced
             if key.role == "param_grad" and (key.path, key.leaf) in self.trace.parameters
         ]
-        if not any(key.role == "param_grad" for key in self.trace.slots):
-            return
         owned = [(key, modules[key.path]._parameters.get(key.leaf)) for key in missing if key.path in modules]
         frozen = [key for key, own in owned if key.role == "param_grad" and own is not None and not own.requires_grad]
         reached = {call_of(key) for key in seen if key.role == "grad_output"}

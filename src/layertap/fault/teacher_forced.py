@@ -25,7 +25,7 @@ from layertap.fault.search import APART, MOST_FORWARDS, FaultSearch
 from layertap.fault.unjudged import judged_paths, suspects
 from layertap.judge.calibration import LIMIT_OF_MODULES
 from layertap.judge.signs import least_of
-from layertap.measure.pair.difference import Difference
+from layertap.measure.pair.difference import UNMEASURED, Difference
 from layertap.result import Note
 from layertap.site import Site
 
@@ -277,7 +277,7 @@ class TeacherForcedSearch(FaultSearch):
         for event in forced.events:
             path, call, end, leaf = event.site.path, event.site.call, event.site.role, event.site.leaf
             if event.caller is None and end == "input" and call == 0:
-                floor = floors.get(event.site, Difference())
+                floor = floors.get(event.site, UNMEASURED)
                 apart = event.found.mismatched > floor.mismatched or event.found.nonfinite_mismatch
                 if apart or event.found.error > max(floor.error, 4 * least_of(self.dtype)):
                     self.doubts.append(Note("fault.other_inputs", leaf=leaf or path or Note("where.the_input")))
@@ -350,7 +350,7 @@ def _counted_otherwise(row: ModuleRow, floors: dict[Site, Difference]) -> bool:
 
     Few of them might be a router's tie; but where the output is wrong and nothing else is, they are to blame.
     """
-    floor = floors.get(row.site, Difference())
+    floor = floors.get(row.site, UNMEASURED)
     return row.sign == "mismatched" and row.site.role == "input" and row.ratio > 0 and not floor.mismatched
 
 

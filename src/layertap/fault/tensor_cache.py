@@ -18,7 +18,8 @@ from layertap.messages import tr
 WINDOW = 512 << 20
 """Bytes on the device for what is brought back from the machine's memory; of a small budget a quarter."""
 ASKED_AGAIN = 256 << 20
-"""After so many bytes the device is asked again what is free: it takes as long as measuring a tensor."""
+"""After so many bytes, or a sixteenth of what there is room for, the device is asked again what is free: it takes as
+long as measuring tens of tensors."""
 
 
 class CachedTensor:
@@ -130,7 +131,7 @@ class TensorCache:
         return WINDOW if self._budget is None else min(WINDOW, self._budget // 4)
 
     def _fits_device(self, device: torch.device, size: int) -> bool:
-        if self._room is None or self.on_device + size > self._room[1] + ASKED_AGAIN:
+        if self._room is None or self.on_device + size > self._room[1] + max(ASKED_AGAIN, self._room[0] // 16):
             self._room = (self.on_device + _free(device)) // 2, self.on_device
         room = self._room[0] if self._budget is None else min(self._room[0], self._budget)
         return self.on_device + size <= room - self._window
@@ -152,7 +153,8 @@ class TensorCache:
 def _free(device: torch.device) -> int:
     """What the device has left, and what torch keeps of it without use."""
     free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    held = torch.cuda.memory_stats_as_nested_dict(device)  # the usual way sorts all of it under names, for each number
+    return int(free + held["reserved_bytes"]["all"]["current"] - held["allocated_bytes"]["all"]["current"])
 
 
 def describe(cache: TensorCache) -> dict[str, Any]:

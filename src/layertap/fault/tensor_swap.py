@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,28 +41,39 @@ _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, type(None), bool, int, flo
 BACK = {"input": "grad_input", "output": "grad_output"}
 
 
-def arriving(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> Iterator[Leaf]:
+def is_plain(args: taps.Args, kwargs: taps.Kwargs) -> bool:
+    """Whether a call is given tensors and numbers alone: then they are all there is to look at."""
+    return _PLAIN.issuperset(map(type, args)) and (not kwargs or _PLAIN.issuperset(map(type, kwargs.values())))
+
+
+def arriving(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> list[Leaf]:
     """The tensors of a call under the names of the parameters."""
     given = {names[i] if i < len(names) else str(i): value for i, value in enumerate(args)}
-    return call_leaves((), given | kwargs)
+    given |= kwargs
+    if is_plain(args, kwargs):
+        return [Leaf(name, value) for name, value in given.items() if isinstance(value, torch.Tensor)]
+    return [leaf for leaf in call_leaves((), given) if leaf.tensor is not None]
 
 
-def in_objects(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> Iterator[Leaf]:
+def in_objects(names: tuple[str, ...], args: taps.Args, kwargs: taps.Kwargs) -> list[Leaf]:
     """Of the tensors of a call, those that lie in objects: a module may have written there."""
-    if _PLAIN.issuperset(map(type, (*args, *kwargs.values()))):
-        return iter(())
-    plain = {id(tensor) for tensor in tensors_in((args, kwargs))}
-    return (leaf for leaf in arriving(names, args, kwargs) if leaf.tensor is not None and id(leaf.tensor) not in plain)
+    if is_plain(args, kwargs):
+        return []
+    plain = {id(tensor) for tensor in tensors_in(args, kwargs)}
+    return [leaf for leaf in arriving(names, args, kwargs) if id(leaf.tensor) not in plain]
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
+def tensors_in(args: taps.Args, kwargs: taps.Kwargs) -> list[torch.Tensor]:
+    """The tensors of a call that can be exchanged."""
     found: list[torch.Tensor] = []
+    if is_plain(args, kwargs):
+        return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
 
     def meet(tensor: torch.Tensor) -> torch.Tensor:
         found.append(tensor)
         return tensor
 
-    map_tensors(value, meet)
+    map_tensors((args, kwargs), meet)
     return found
 
 

@@ -18,7 +18,7 @@ from layertap.measure.dense import closed, closing, dense
 from layertap.measure.pair import many, signs_native
 from layertap.measure.pair.blocks import PairRow
 from layertap.measure.pair.difference import Concentration, Difference
-from layertap.measure.pair.kernel import launch_pair
+from layertap.measure.pair.kernel import launch_pair, supported_pair
 from layertap.measure.pair.massive import MASSIVE, SEVERAL, judged, on_grid, without_massive
 
 BLOCK = 1 << 22
@@ -65,7 +65,7 @@ def _begin(reference: torch.Tensor, candidate: torch.Tensor) -> PendingPair | Di
         return PendingPair(apart, reference.numel(), truth=reference.dtype == torch.bool)
     if candidate.is_cuda:
         reference, candidate = reference.contiguous(), candidate.contiguous()
-        if many.fits(reference, candidate):
+        if supported_pair(reference.shape, reference.dtype, candidate.dtype, reference.device):
             return by_kernel(reference, candidate)
     if signs_native.available() and signs_native.fits(reference) and signs_native.fits(candidate):
         closed_at = closing(reference.dtype), closing(candidate.dtype)
@@ -96,6 +96,8 @@ def _closed_at_infinity(values: torch.Tensor) -> torch.Tensor:
 
 def on_one_device(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both on the candidate's device where that has float64 and answers at once, or else on the CPU."""
+    if candidate.is_cuda and reference.device == candidate.device:
+        return reference, candidate
     device = candidate.device if candidate.device.type in ("cpu", "cuda") else torch.device("cpu")
     return (
         reference if reference.device == device else reference.to(device),
@@ -105,9 +107,12 @@ def on_one_device(reference: torch.Tensor, candidate: torch.Tensor) -> tuple[tor
 
 def form_of(reference: torch.Tensor, candidate: torch.Tensor) -> Difference | None:
     """What can be said without looking at the values: None where the two differ in form, and whether shapes differ."""
+    nested = reference.is_nested or candidate.is_nested
+    if not nested and reference.dtype == candidate.dtype and reference.shape == candidate.shape:
+        return alike(reference.numel())
     if reference.is_complex() != candidate.is_complex() or reference.ndim != candidate.ndim:
         return None
-    if reference.is_nested or candidate.is_nested:  # torch's nested tensors have no shape to be asked for
+    if nested:  # torch's nested tensors have no shape to be asked for
         same = reference.is_nested == candidate.is_nested and reference.numel() == candidate.numel()
         return alike(reference.numel()) if same else None
     if reference.shape != candidate.shape:

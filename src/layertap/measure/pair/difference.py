@@ -205,6 +205,10 @@ class Difference:
         return -10 * math.log10(self.relative_mse) if self.relative_mse > 0 else math.inf
 
 
+UNMEASURED = Difference()
+"""In the place of a floor where nothing was measured."""
+
+
 def _relative(line: Concentration | None) -> float:
     return line.relative if line else 0.0
 

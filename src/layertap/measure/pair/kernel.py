@@ -43,16 +43,14 @@ _STAGES = {True: 3, False: 3}  # tiles in shared memory
 _CHUNK = 64  # tiles that are added up in float32, and read again if need be
 
 
-def supported_pair(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
-    """Whether the kernel can compare these two; if not, pair.py on the host can."""
-    return (
-        FOUND
-        and torch.version.hip is None
-        and reference.device.type == "cuda"
-        and reference.device == candidate.device
-        and reference.shape == candidate.shape
-        and all(side.dtype in _KINDS and side.is_contiguous() for side in (reference, candidate))
-    )
+@lru_cache(maxsize=4096)
+def supported_pair(shape: tuple[int, ...], one: torch.dtype, two: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernel measures such a pair well enough: it sums in float32, so 16 bits must be in it.
+
+    What it does not take, `deferred` measures by torch's operations.
+    """
+    known = FOUND and torch.version.hip is None and device.type == "cuda" and one in _KINDS and two in _KINDS
+    return known and min(one.itemsize, two.itemsize) == 2 and all(folds_of(shape))
 
 
 def launch_pair(reference: torch.Tensor, candidate: torch.Tensor) -> PairRow:

@@ -12,19 +12,12 @@ import torch
 from layertap.measure.pair.blocks import Filled, PairRow, read_together
 from layertap.measure.pair.fold import BEST, FOLDS
 from layertap.measure.pair.fused import FIELDS, MOST
-from layertap.measure.pair.kernel import folds_of, supported_pair
 
 Numbers = tuple[float, ...]
 """Squared error, squared reference, error · reference, sum of errors; the worst row's relative error and index, and the
 worst column's; values that are NaN on one side only, and other values that are finite on one side only."""
 BATCH = 512
 """Pairs that are added up together."""
-
-
-def fits(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
-    """Whether the kernel measures these two well enough: it sums in float32, so 16 bits must be in it."""
-    coarse = min(reference.dtype.itemsize, candidate.dtype.itemsize) == 2
-    return coarse and all(folds_of(reference.shape)) and supported_pair(reference, candidate)
 
 
 def read_pairs(rows: Sequence[PairRow]) -> list[Numbers]:
