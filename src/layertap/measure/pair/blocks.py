@@ -1,7 +1,7 @@
 """Where the pair kernel leaves its numbers: a row for each pair, in blocks that are allocated for many pairs at once.
 
-A block lives as long as one of its rows is waited for: the next pairs of its kind take its next rows, and where nobody
-holds it any more, a new one.
+A block lives as long as one of its rows is waited for: the next pairs of its kind take its next rows, and a new block
+where it is full or gone.
 """
 
 from __future__ import annotations
