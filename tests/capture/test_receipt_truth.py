@@ -70,13 +70,14 @@ def test_a_module_that_is_called_by_the_backward_pass_alone_is_recorded():
     assert torch.equal(rec.run["inner"].tensor(), model.inner(torch.ones(2, 3)))
 
 
-def test_each_record_is_a_site_or_a_moment_of_its_own():
+@pytest.mark.parametrize("keep", ["tensor", "[:1]"])  # a reduction goes the long way
+def test_each_record_is_a_site_or_a_moment_of_its_own(keep):
     class Doubled(nn.Module):
         def forward(self, x):
             return {"a.b": x + 1, "a": {"b": x + 2}, 1: x + 3, "1": x + 4}
 
     model = nn.Sequential(nn.Linear(3, 3), Doubled())
-    with lt.record(model, sites="*", what=("output", "grad_output"), keep="tensor") as rec:
+    with lt.record(model, sites="*", what=("output", "grad_output"), keep=keep) as rec:
         for _ in range(2):
             loss = sum(leaf.tensor.sum() for leaf in leaves(model(X)))
             loss.backward(retain_graph=True)

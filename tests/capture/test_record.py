@@ -385,3 +385,16 @@ def test_step_by_step_use_without_with():
     assert rec.run["2"].steps == (0, 1)
     with pytest.raises(BadArgument, match="used already"):
         rec.start()
+
+
+def test_a_complex_tensor_counts_as_two_reals():
+    value = torch.complex(torch.arange(6.0).reshape(2, 3), -torch.ones(2, 3))
+    with lt.record(nn.Sequential(nn.Identity()), sites="0", keep="tensor") as rec:
+        rec.model(value)
+    with lt.record(nn.Sequential(nn.Identity()), sites="0") as measured:
+        measured.model(value)
+    assert torch.equal(rec.run["0"].tensor(), value)
+    for recording in (rec, measured):
+        record = recording.run["0"].record
+        assert (record.shape, record.dtype) == ((2, 3), "complex64")
+        assert (record.statistics.count, record.statistics.mean) == (12, pytest.approx((15 - 6) / 12))

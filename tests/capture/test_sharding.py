@@ -96,6 +96,11 @@ def test_a_shard_is_recorded_with_its_place_in_the_whole(mesh):
     assert note == "0: recorded is the part on rank 1 of 4, Shard(dim=1): [3, 5] of global [3, 20]"
 
 
+def test_the_receipt_names_the_leaf_that_is_a_part(mesh):
+    rec = recorded((torch.ones(2), part(mesh, Shard(1))))
+    assert any(note.startswith("0:output.1: recorded is the part on rank 1 of 4") for note in rec.receipt.notes)
+
+
 KEEPS = ["stats", "tensor", {"0": lambda x: x[:1]}]
 
 

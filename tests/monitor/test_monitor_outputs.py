@@ -387,3 +387,21 @@ def test_f4_the_log_speaks_chinese(tmp_path, caplog, monkeypatch):
         monitor.set_batch_idx(0)
         model(torch.ones(2, 3))
     assert "unused：epoch 1 没有任何记录：" in caplog.text
+
+
+def test_an_output_that_a_graph_returned_has_the_form_of_the_layers_own(tmp_path):
+    def make(y):
+        return {"hidden": y, "parts": (y + 1, y + 2)}
+
+    model = Around(Returns(make))
+    compiled = torch.compile(model, backend="eager")
+    with lt.Monitor(compiled, ["layer"], [1], tmp_path, [0], strict=True) as monitor:
+        monitor.set_epoch(1)
+        monitor.set_batch_idx(0)
+        compiled(torch.ones(2, 3))
+        output = monitor.get_single_data()["layer"]["data"][1, 0]
+    hidden = model.layer.linear(torch.ones(2, 3))
+    assert list(output) == ["hidden", "parts"]
+    assert isinstance(output["parts"], tuple)
+    for found, expected in zip((output["hidden"], *output["parts"]), (hidden, hidden + 1, hidden + 2), strict=True):
+        assert torch.allclose(found, expected)

@@ -136,8 +136,9 @@ class Sink:
             plan = record.plan
         if self.gathering.taken - self._thread.done >= BACKLOG and not self._backlog(record.counts, plan.nbytes):
             return
+        planned = PendingRecord(plan, record.order, record.moment, record.counts)  # `_replace` takes longer
         try:
-            self._take(record._replace(plan=plan), tensor, None if plan is record.plan else kept, owned, ready)
+            self._take(planned, tensor, None if plan is record.plan else kept, owned, ready)
         except BaseException:
             self._room.release(plan.nbytes)
             raise
