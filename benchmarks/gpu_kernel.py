@@ -213,6 +213,7 @@ def candidates() -> list[tuple[str, kernel.Geometry]]:
 
 def use(kind: str, geometry: kernel.Geometry) -> None:
     kernel.GEOMETRY[kind] = geometry
+    kernel.SHORT = 0  # what is tried is tried at every size
     kernel._ready.clear()
 
 
