@@ -105,6 +105,7 @@ OBJECTS(Kernel, NULL)
 OBJECTS(Part, &o->segments, &o->rows)
 OBJECTS(Batch, &o->moment, &o->part)
 OBJECTS(Gathering, &o->open, &o->plans)
+_Static_assert(MOMENTS == 8, "each moment is named below");
 #define EACH2(m, i) &o->m[0][i], &o->m[1][i]
 OBJECTS(Recording, &o->epoch, &o->batch, &o->flags, &o->gathering, EACH2(moments, 0), EACH2(moments, 1),
         EACH2(moments, 2), EACH2(moments, 3), EACH2(moments, 4), EACH2(moments, 5), EACH2(moments, 6), EACH2(moments, 7))
