@@ -199,6 +199,26 @@ def _dp4a(kinds, given, registers):
     return (total.astype(np.int64) + products).astype(np.uint32)
 
 
+def _dp2a(kinds, given, registers):
+    """Two of sixteen bits times two of eight, the lower or the upper two of the four."""
+    pairs, bytes_, total = given
+    made = total.astype(WIDE)
+    for at in range(2):
+        place = at + (2 if kinds[0] == "hi" else 0)
+        one = pairs >> np.uint32(16 * at) & np.uint32(0xFFFF)
+        made = made + one.astype(WIDE) * (bytes_ >> np.uint32(8 * place) & np.uint32(0xFF)).astype(WIDE)
+    return made.astype(np.uint32)
+
+
+def _vabsdiff4(kinds, given, registers):
+    one, other, total = given
+    parts = [
+        np.ascontiguousarray(np.broadcast_to(each, total.shape)).view("i1").astype(np.int64) for each in (one, other)
+    ]
+    assert kinds[1:] == ["s32", "s32", "add"]
+    return (total + np.abs(parts[0] - parts[1]).reshape(*total.shape, 4).sum(axis=-1)).astype(np.uint32)
+
+
 def _e4m3(kinds, given, registers):
     parts = [given[0] & np.uint16(255), given[0] >> np.uint16(8)]
     found = []
@@ -229,6 +249,9 @@ _PLAIN = {
     "prmt": _prmt,
     "shfl": _shfl,
     "dp4a": _dp4a,
+    "dp2a": _dp2a,
+    "vabsdiff4": _vabsdiff4,
+    "abs": lambda kinds, given, registers: given[0] & np.uint32(0x7FFF7FFF),
     "cvt": _e4m3,
 }
 

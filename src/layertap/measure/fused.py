@@ -20,6 +20,10 @@ DEFERRED = 256
 """The same where the results of several tensors wait for one `finish_all`."""
 HEADER = 8
 """Words of the scratch memory before the partial results: the ticket, or how many programs there were."""
+NEAR, STILL_NEAR = 0.8, 0.86
+"""How large a part of the mean square the mean's square may be where squares are added up as they are: in a program's
+first row, and in each chunk, which is else read again. What is cut off of a sum of squares is then a millionth of the
+variance at most."""
 FIELDS = 11
 """Numbers that each program leaves in the scratch memory, besides its sketch."""
 
@@ -27,6 +31,7 @@ if FOUND:
     _L, _B, _BIG = tl.constexpr(LANES), tl.constexpr(BUCKETS), tl.constexpr(float("inf"))
     _ROW_SEED, _LANE_SEED = tl.constexpr(ROW_SEED), tl.constexpr(LANE_SEED)
     _F, _H = tl.constexpr(FIELDS), tl.constexpr(FIRST)
+    _NEAR, _STILL_NEAR = tl.constexpr(NEAR), tl.constexpr(STILL_NEAR)
     _COUNTS, _SUMS, _PRINT = tl.constexpr(COUNTS), tl.constexpr(SUMS), tl.constexpr(PRINT)
     _HEAD, _SKETCH = tl.constexpr(HEAD), tl.constexpr(SKETCH)
 
@@ -108,6 +113,7 @@ def _plain_chunk(  # type: ignore[no-untyped-def]
             fingerprint += tl.sum(terms, axis=1)
             signed = value.to(tl.float32).to(tl.uint32, bitcast=True) ^ (weight & 0x80000000)
             sketch += signed.to(tl.float32, bitcast=True)
+    zero = tl.where(live, zero, 0)
     return tl.where(live, sum1, 0.0), sum2, tl.where(live, sum_abs, 0.0), low, high, zero, fingerprint, sketch
 
 
@@ -120,8 +126,13 @@ def _both(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _both_sums(a0, b0, a1, b1):  # type: ignore[no-untyped-def]
-    return a0 + a1, b0 + b1
+def _both_sums(a0, b0, c0, a1, b1, c1):  # type: ignore[no-untyped-def]
+    return a0 + a1, b0 + b1, c0 + c1
+
+
+@jit
+def _both_chunks(a0, b0, low0, high0, a1, b1, low1, high1):  # type: ignore[no-untyped-def]
+    return a0 + a1, b0 + b1, tl.minimum(low0, low1), tl.maximum(high0, high1)
 
 
 @jit
@@ -162,17 +173,25 @@ def _measure(  # type: ignore[no-untyped-def]
     else:
         lane_hash = hash_of(lane, _LANE_SEED)
 
+    centred = PACKED and KIND != "float64"
     if PACKED and BYTE:
         shift = tl.cast(0.0, tl.float32)  # the sums are exact, or nearly
     else:
         # Sums of squares cancel when the mean is large beside the spread, so each program subtracts the mean of its
-        # first row, which is near enough to the mean of the rest.
+        # first row, which is near enough to the mean of the rest. Where it is small, tensor cores do without.
         start = tl.cast(worker, tl.int64) * (ROWS * _L)
         inside = live[:, None] & (lane < tl.minimum(count - start, _L).to(tl.int32))
         opening = value_of(tl.load(x + start + lane, mask=inside, other=0), KIND)
         finite = inside & (tl.abs(opening) < _BIG)
-        opened = tl.sum(tl.where(finite, opening, 0.0).to(tl.float64), axis=1)
-        total, number = tl.reduce((opened, tl.sum(finite.to(tl.int32), axis=1)), 0, _both_sums)
+        opened = tl.where(finite, opening, 0.0).to(tl.float64)
+        total, squared, number = tl.reduce(
+            (tl.sum(opened, axis=1), tl.sum(opened * opened, axis=1), tl.sum(finite.to(tl.int32), axis=1)),
+            0,
+            _both_sums,
+        )
+        if PACKED and KIND != "float64":
+            centred = total * total <= number * squared * _NEAR
+            total = tl.where(centred, 0.0, total)
         shift = (total / tl.maximum(number, 1).to(tl.float64)).to(opening.dtype)
 
     sum1 = tl.zeros([GROUPS], tl.float64)  # of the differences from shift
@@ -210,10 +229,19 @@ def _measure(  # type: ignore[no-untyped-def]
                     c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = wide_chunk(
                         x, item, stop, workers, second, lane, live, lane_hash, shift, ROWS
                     )
-                elif PACKED:
+                elif PACKED and BYTE:
                     c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
-                        x, item, stop, workers, hash0, hash1, hash2, hash3, shift, KIND, ROWS, STAGES, GROUPS
+                        x, item, stop, workers, hash0, hash1, hash2, hash3, shift, KIND, ROWS, STAGES, GROUPS, False
                     )
+                elif PACKED:
+                    if centred:
+                        c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
+                            x, item, stop, workers, hash0, hash1, hash2, hash3, shift, KIND, ROWS, STAGES, GROUPS, False
+                        )
+                    else:
+                        c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
+                            x, item, stop, workers, hash0, hash1, hash2, hash3, shift, KIND, ROWS, STAGES, GROUPS, True
+                        )
                 else:
                     c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = _plain_chunk(
                         x, item, stop, workers, left, lane, live, lane_hash, shift, KIND, ROWS
@@ -221,22 +249,30 @@ def _measure(  # type: ignore[no-untyped-def]
                 fingerprint += c_print
                 # A NaN, an Inf or an overflow leaves no finite sum of squares; squares that vanish leave one too small.
                 # A constant chunk passes, its extremes being one value.
-                if PACKED and BYTE:  # the squares are of other threads
-                    sound = c_sum2 < 3e38
+                if PACKED and BYTE:
+                    sound = tl.min((c_sum2 < 3e38).to(tl.int32), axis=0) == 1
+                elif PACKED and KIND != "float64":  # a thread's sums are not of its own lanes
+                    whole1, whole2, smallest, largest = tl.reduce(
+                        (c_sum1, c_sum2, tl.where(live, c_low, _BIG), tl.where(live, c_high, -_BIG)), 0, _both_chunks
+                    )
+                    sound = (whole2 < 3e38) & ((whole2 > 1e-24) | (smallest >= largest))
+                    elements = ((stop - item + workers - 1) // workers).to(tl.float64) * (ROWS * WIDTH)
+                    its_mean = whole1.to(tl.float64) / elements
+                    sound = sound & ((centred == 0) | (its_mean * its_mean <= whole2 / elements * _STILL_NEAR))
                 else:
                     if KIND == "float64":
-                        sound = c_sum2 < 1e70
+                        few = c_sum2 < 1e70
                     else:
-                        sound = (c_sum2 < 3e38) & ((c_sum2 > 1e-24) | (c_low >= c_high))
-                    sound = sound | (live == 0)
+                        few = (c_sum2 < 3e38) & ((c_sum2 > 1e-24) | (c_low >= c_high))
+                    sound = tl.min((few | (live == 0)).to(tl.int32), axis=0) == 1
                     c_sum2 = tl.where(live, c_sum2, 0.0)
-                if tl.min(sound.to(tl.int32), axis=0) == 1:
+                if sound:
                     sum1 += c_sum1.to(tl.float64)
                     sum2 += c_sum2.to(tl.float64)
                     sum_abs += c_abs.to(tl.float64)
                     low = tl.minimum(low, tl.where(live, c_low, _BIG))
                     high = tl.maximum(high, tl.where(live, c_high, -_BIG))
-                    zero += tl.where(live, c_zero, 0)
+                    zero += c_zero
                     sketch += c_sketch
                     if PACKED and KIND != "float64":
                         moved += ((stop - item + workers - 1) // workers).to(tl.int64) * (ROWS * WIDTH)

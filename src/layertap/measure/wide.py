@@ -63,7 +63,7 @@ def wide_chunk(  # type: ignore[no-untyped-def]
         tl.where(live, tl.sum(sum_abs, axis=1), 0.0),
         tl.min(low, axis=1),
         tl.max(high, axis=1),
-        tl.sum(zero, axis=1),
+        tl.where(live, tl.sum(zero, axis=1), 0),
         tl.sum(prints, axis=1),
         sketch.to(tl.float32),
     )
