@@ -8,19 +8,10 @@ from __future__ import annotations
 from layertap.measure.bits import FOUND, hash_of, jit, two
 from layertap.measure.definition import LANES, ROW_SEED
 from layertap.measure.fragments import (
-    SIGNED_BF16,
-    SIGNED_F16,
     SIGNED_S8,
     SIGNED_U8,
-    SUMS_S8,
-    SUMS_U8,
-    add_bytes,
     add_signed,
-    add_squares,
-    add_up,
-    column_of_ones,
     lanes_back,
-    permutation,
     permutation_of_bytes,
     weigh_bytes,
 )
@@ -95,9 +86,9 @@ def _float(pair, ODD: tl.constexpr, KIND: tl.constexpr):  # type: ignore[no-unty
 
 
 @jit
-def _squared(pair, shift, squares, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
-    even, odd = _float(pair, False, KIND) - shift, _float(pair, True, KIND) - shift
-    return squares + even * even + odd * odd
+def _signed(value, weight):  # type: ignore[no-untyped-def]
+    """With another sign where the weight's top bit is set."""
+    return (value.to(tl.uint32, bitcast=True) ^ (weight & 0x80000000)).to(tl.float32, bitcast=True)
 
 
 @jit
@@ -119,36 +110,29 @@ def float_chunk(  # type: ignore[no-untyped-def]
 ):
     """Of whole tiles: sums of values, of squares of what they differ from `shift` by, of sizes; extremes, zeros.
 
-    Where the mean is small beside the spread, `shift` is zero, and tensor cores square the numbers as they are.
+    Where the mean is small beside the spread, `shift` is zero, and nothing is taken away.
     """
     SHORT: tl.constexpr = KIND == "bfloat16" or KIND == "float16"
     BF16: tl.constexpr = KIND == "bfloat16"
     TWO: tl.constexpr = "bf16x2" if BF16 else "f16x2"
-    SIGNED: tl.constexpr = SIGNED_BF16 if BF16 else SIGNED_F16
-    ONE: tl.constexpr = 0x3F80 if BF16 else 0x3C00
+    ZEROS: tl.constexpr = (
+        "{ .reg .b32 t, z; mov.b32 z, 0; set.eq." + TWO + "." + TWO + " t, $2, z; add.rn." + TWO + " $0, $1, t; }"
+    )
     group = tl.arange(0, GROUPS)
     live = (group < _L // 8)[:, None]
-    place = group % 32
-    nothing = tl.zeros([GROUPS, 2], tl.float32)
-    i0, i1, i2, i3 = permutation(place, x, ONE)
-    first0, first1 = column_of_ones(place, x, 0, ONE * 0x10001)
-    second0, second1 = column_of_ones(place, x, 1, ONE * 0x10001)
     words = x.to(tl.pointer_type(tl.uint64 if SHORT else tl.uint32)) + 2 * group[:, None] + tl.arange(0, 2)[None, :]
 
-    squares, sums, more, t_sums, t_more = nothing, nothing, nothing, nothing, nothing
-    x_squares, x_unused, y_squares, y_unused = nothing, nothing, nothing, nothing
-    lane0, lane1, lane2, lane3 = nothing, nothing, nothing, nothing
+    sums = tl.zeros([GROUPS, 2], tl.float32)
+    squares, sizes, lane0, lane1, lane2, lane3 = sums, sums, sums, sums, sums, sums
     prints = tl.zeros([GROUPS, 2], tl.uint64)
-    lower = tl.zeros([GROUPS, 2], tl.uint32)
-    upper = lower
+    none = tl.zeros([GROUPS, 2], tl.uint32)
+    zeros, lower, upper = none, none, none
     low = tl.full([GROUPS, 2], 0x7F807F80 if BF16 else 0x7C007C00, tl.uint32)
     high = tl.full([GROUPS, 2], 0xFF80FF80 if BF16 else 0xFC00FC00, tl.uint32)
     hashes, done = _row_hashes(first, step, ROWS, GROUPS), 0
-    rows = tl.cast(0, tl.int32)
     for tile in tl.range(first, stop, step, num_stages=STAGES):
         if done == 32:
             hashes, done = _row_hashes(tile, step, ROWS, GROUPS), 0
-        rows += ROWS
         for row in tl.static_range(ROWS):
             row_hash = fetch(hashes, done + row)
             start = (tl.cast(tile, tl.int64) * ROWS + row) * (_L // 4)
@@ -160,46 +144,36 @@ def float_chunk(  # type: ignore[no-untyped-def]
                 prints = weigh(prints, w1, x_ >> 16)
                 prints = weigh(prints, w2, y_ & 0xFFFF)
                 prints = weigh(prints, w3, y_ >> 16)
-                sign0, sign1 = _upper_halves(w0, w1), _upper_halves(w2, w3)
             else:
-                lower, upper, sign0, sign1 = weigh_bytes(w0, w1, w2, w3, bits, lower, upper)
-            t_sums, t_more = add_up(x_, y_, first0, first1, second0, second1, t_sums, t_more, BF16)
+                lower, upper, _, _ = weigh_bytes(w0, w1, w2, w3, bits, lower, upper)
+            v0, v1 = _float(x_, False, KIND), _float(x_, True, KIND)
+            v2, v3 = _float(y_, False, KIND), _float(y_, True, KIND)
+            lane0 += _signed(v0, w0)
+            lane1 += _signed(v1, w1)
+            lane2 += _signed(v2, w2)
+            lane3 += _signed(v3, w3)
+            sums = (((sums + v0) + v1) + v2) + v3
+            sizes = (((sizes + tl.abs(v0)) + tl.abs(v1)) + tl.abs(v2)) + tl.abs(v3)
             if SHIFTED:
-                squares = _squared(y_, shift, _squared(x_, shift, squares, KIND), KIND)
-            else:
-                x_squares, x_unused = add_squares(x_, y_, x_squares, x_unused, False, BF16)
-                y_unused, y_squares = add_squares(x_, y_, y_unused, y_squares, True, BF16)
-            lane0, lane1, lane2, lane3 = add_signed(
-                SIGNED, x_, y_, sign0, sign1, i0, i1, i2, i3, lane0, lane1, lane2, lane3
-            )
+                v0, v1, v2, v3 = v0 - shift, v1 - shift, v2 - shift, v3 - shift
+            squares = (((squares + v0 * v0) + v1 * v1) + v2 * v2) + v3 * v3
             low = two("min." + TWO + " $0, $1, $2;", two("min." + TWO + " $0, $1, $2;", low, x_), y_)
             high = two("max." + TWO + " $0, $1, $2;", two("max." + TWO + " $0, $1, $2;", high, x_), y_)
+            zeros = two(ZEROS, two(ZEROS, zeros, x_), y_)
         done += ROWS
-        if SHORT:  # numbers of 8 bits have so few digits that nothing is cut off
-            sums += t_sums
-            more += t_more
-            t_sums, t_more = nothing, nothing
-            if not SHIFTED:
-                squares += x_squares + y_squares
-                x_squares, x_unused, y_squares, y_unused = nothing, nothing, nothing, nothing
-    if not SHORT:
-        sums, more = t_sums, t_more
-        prints = lower.to(tl.uint64) + (upper.to(tl.uint64) << 16)
-    column = 2 * (place % 4)[:, None] + tl.arange(0, 2)[None, :]
-    if SHIFTED:
-        squares = tl.where(live, squares, 0.0)
-    else:
-        squares = tl.where(column == (place // 4)[:, None], squares + x_squares + y_squares, 0.0)
+        if not SHORT:
+            prints += lower.to(tl.uint64) + (upper.to(tl.uint64) << 16)
+            lower, upper = none, none
+    inside = group < _L // 8
     return (
-        tl.sum(tl.where(column == 1, sums + more, 0.0), axis=1),
-        tl.sum(squares, axis=1),
-        tl.sum(tl.where(column == 0, sums, 0.0), axis=1),
+        tl.sum(sums, axis=1),
+        tl.where(inside, tl.sum(squares, axis=1), 0.0),
+        tl.sum(sizes, axis=1),
         tl.min(tl.minimum(_float(low, False, KIND), _float(low, True, KIND)), axis=1),
         tl.max(tl.maximum(_float(high, False, KIND), _float(high, True, KIND)), axis=1),
-        tl.sum(tl.where(column == 0, more, 0.0), axis=1).to(tl.int32)
-        - tl.where(group < _L // 8, 0, 8 * rows),  # lanes that are none read as zero
+        tl.where(inside, tl.sum(_float(zeros, False, KIND) + _float(zeros, True, KIND), axis=1).to(tl.int32), 0),
         tl.sum(prints, axis=1),
-        lanes_back(lane0, lane1, lane2, lane3, GROUPS),
+        tl.reshape(tl.join(tl.join(lane0, lane2), tl.join(lane1, lane3)), [GROUPS, 8]),
     )
 
 
@@ -228,18 +202,17 @@ def byte_chunk(  # type: ignore[no-untyped-def]
     PAIR: tl.constexpr = "s16x2" if INT8 else "u16x2"
     SIGNED: tl.constexpr = SIGNED_S8 if INT8 else SIGNED_U8
     DOT: tl.constexpr = "dp4a.s32.s32 $0, $1, $2, $3;" if INT8 else "dp4a.u32.u32 $0, $1, $2, $3;"
-    SUMS: tl.constexpr = SUMS_S8 if INT8 else SUMS_U8
     group = tl.arange(0, GROUPS)
     live = (group < _L // 8)[:, None]
     place = group % 32
     none = tl.zeros([GROUPS, 2], tl.uint32)
     i0, i1, i2, i3 = permutation_of_bytes(place)
-    ones, _ = column_of_ones(place, x, 0, 0x01010101)
+    ones = tl.full([GROUPS, 2], 0x01010101, tl.uint32)
     words = x.to(tl.pointer_type(tl.uint32)) + 2 * group[:, None] + tl.arange(0, 2)[None, :]
 
-    squares, sizes, lower, upper = none, none, none, none
+    sums, squares, sizes, filled, lower, upper = none, none, none, none, none, none
     zero = tl.zeros([GROUPS, 2], tl.int32)
-    sums, more, filled, others = zero, zero, zero, zero
+    prints = tl.zeros([GROUPS, 2], tl.uint64)
     lane0, lane1, lane2, lane3 = zero, zero, zero, zero
     low = tl.full([GROUPS, 2], 0x7FFF7FFF if INT8 else 0xFFFFFFFF, tl.uint32)
     high = tl.full([GROUPS, 2], 0x80008000 if INT8 else 0, tl.uint32)
@@ -255,12 +228,12 @@ def byte_chunk(  # type: ignore[no-untyped-def]
             w0, w1, w2, w3 = row_hash * hash0, row_hash * hash1, row_hash * hash2, row_hash * hash3
             word = tl.load(words + start, mask=live, other=0)
             lower, upper, sign0, sign1 = weigh_bytes(w0, w1, w2, w3, word, lower, upper)
-            sums, more = add_bytes(SUMS, word, ones, sums, more)
+            sums = _three(DOT, word, ones, sums)
             squares = _three(DOT, word, word, squares)
             if INT8:
                 sizes = _three("vabsdiff4.u32.s32.s32.add $0, $1, $2, $3;", word, none, sizes)
             full = (((word & 0x7F7F7F7F) + 0x7F7F7F7F) | word) & 0x80808080
-            filled, others = add_bytes(SUMS_U8, full, ones, filled, others)
+            filled = _three("dp4a.u32.u32 $0, $1, $2, $3;", full, ones, filled)
             lane0, lane1, lane2, lane3 = add_signed(
                 SIGNED, word, word, sign0, sign1, i0, i1, i2, i3, lane0, lane1, lane2, lane3
             )
@@ -268,15 +241,17 @@ def byte_chunk(  # type: ignore[no-untyped-def]
             low = two("min." + PAIR + " $0, $1, $2;", two("min." + PAIR + " $0, $1, $2;", low, word), word << 8)
             high = two("max." + PAIR + " $0, $1, $2;", two("max." + PAIR + " $0, $1, $2;", high, word), word << 8)
         done += ROWS
-    total = tl.sum(sums + more, axis=1)
+        prints += lower.to(tl.uint64) + (upper.to(tl.uint64) << 16)
+        lower, upper = none, none
+    total = tl.sum(sums.to(tl.int32, bitcast=True), axis=1)
     return (
         total,
         tl.sum(squares.to(tl.int32, bitcast=True), axis=1),
         tl.sum(sizes.to(tl.int32, bitcast=True), axis=1) if INT8 else total,
         tl.min(tl.minimum(_upper(low, False, KIND), _upper(low, True, KIND)), axis=1),
         tl.max(tl.maximum(_upper(high, False, KIND), _upper(high, True, KIND)), axis=1),
-        tl.where(group < _L // 8, 8 * rows, 0) - (tl.sum(filled + others, axis=1) >> 7),
-        tl.sum(lower.to(tl.uint64) + (upper.to(tl.uint64) << 16), axis=1),
+        tl.where(group < _L // 8, 8 * rows, 0) - tl.sum((filled >> 7).to(tl.int32), axis=1),
+        tl.sum(prints, axis=1),
         lanes_back(lane0, lane1, lane2, lane3, GROUPS),
     )
 
