@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from layertap.measure.bits import FOUND, hash_of, jit, value_of, word_of
 from layertap.measure.definition import BUCKETS, FIRST, LANE_SEED, LANES, ROW_SEED
-from layertap.measure.packed import byte_chunk, float_chunk
+from layertap.measure.packed import by_lane, byte_chunk, fetch_tile, float_chunk
 from layertap.measure.slab import COUNTS, HEAD, PRINT, SKETCH, SUMS
 from layertap.measure.wide import wide_chunk
 
 if FOUND:
     import triton.language as tl
 
-MOST = 1024
+MOST = 256
 """Programs; the width of the last program's reductions."""
-DEFERRED = 256
-"""The same where the results of several tensors wait for one `finish_all`."""
 HEADER = 8
 """Words of the scratch memory before the partial results: the ticket, or how many programs there were."""
 NEAR, STILL_NEAR = 0.8, 0.86
@@ -150,7 +148,6 @@ def _measure(  # type: ignore[no-untyped-def]
     VECTOR: tl.constexpr,
     SLICES: tl.constexpr,
     PACKED: tl.constexpr,
-    STAGES: tl.constexpr,
     N: tl.constexpr,
     DEFER: tl.constexpr,
 ):
@@ -166,10 +163,10 @@ def _measure(  # type: ignore[no-untyped-def]
     lane = left + group[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
     live = group < WIDTH // VECTOR  # 4016 lanes in 4096: the last threads idle
     if PACKED and KIND != "float64":
-        quad = group[:, None] * VECTOR + tl.arange(0, VECTOR // 4)[None, :] * 4
-        hash0, hash1 = hash_of(quad, _LANE_SEED), hash_of(quad + 1, _LANE_SEED)
-        hash2, hash3 = hash_of(quad + 2, _LANE_SEED), hash_of(quad + 3, _LANE_SEED)
-        lane_hash = tl.reshape(tl.join(tl.join(hash0, hash2), tl.join(hash1, hash3)), [GROUPS, VECTOR])
+        lane_hashes = (hash_of(group * 8, _LANE_SEED),)
+        for at in tl.static_range(1, 8):
+            lane_hashes = lane_hashes + (hash_of(group * 8 + at, _LANE_SEED),)
+        lane_hash = by_lane(lane_hashes, GROUPS)
     else:
         lane_hash = hash_of(lane, _LANE_SEED)
 
@@ -211,6 +208,8 @@ def _measure(  # type: ignore[no-untyped-def]
     chunks = (tiles + CHUNK - 1) // CHUNK
     own = tiles.to(tl.int64) * (ROWS * WIDTH)
     moved = own * 0  # elements of which the sum is not of the differences
+    if PACKED and KIND != "float64":
+        ahead = fetch_tile(x, worker, full, ROWS, GROUPS)
     for at in range(chunks + 1):
         # After the last chunk come the rows that make no whole tile, each for another program.
         whole = at < chunks
@@ -221,8 +220,8 @@ def _measure(  # type: ignore[no-untyped-def]
             stop, unit = tl.minimum(item + workers * CHUNK, full), ROWS
             if not EXACT:
                 if PACKED and (KIND == "int8" or KIND == "uint8" or KIND == "bool"):
-                    c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = byte_chunk(
-                        x, item, stop, workers, hash0, hash1, hash2, hash3, KIND, ROWS, STAGES, GROUPS
+                    ahead, c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = byte_chunk(
+                        x, ahead, full, item, stop, workers, lane_hashes, KIND, ROWS, GROUPS
                     )
                 elif PACKED and KIND == "float64":
                     second = (2 * left >= _L).to(tl.int32)
@@ -230,17 +229,50 @@ def _measure(  # type: ignore[no-untyped-def]
                         x, item, stop, workers, second, lane, live, lane_hash, shift, ROWS
                     )
                 elif PACKED and BYTE:
-                    c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
-                        x, item, stop, workers, hash0, hash1, hash2, hash3, shift, KIND, ROWS, STAGES, GROUPS, False
+                    ahead, c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
+                        x,
+                        ahead,
+                        full,
+                        item,
+                        stop,
+                        workers,
+                        lane_hashes,
+                        shift,
+                        KIND,
+                        ROWS,
+                        GROUPS,
+                        False,
                     )
                 elif PACKED:
                     if centred:
-                        c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
-                            x, item, stop, workers, hash0, hash1, hash2, hash3, shift, KIND, ROWS, STAGES, GROUPS, False
+                        ahead, c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
+                            x,
+                            ahead,
+                            full,
+                            item,
+                            stop,
+                            workers,
+                            lane_hashes,
+                            shift,
+                            KIND,
+                            ROWS,
+                            GROUPS,
+                            False,
                         )
                     else:
-                        c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
-                            x, item, stop, workers, hash0, hash1, hash2, hash3, shift, KIND, ROWS, STAGES, GROUPS, True
+                        ahead, c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
+                            x,
+                            ahead,
+                            full,
+                            item,
+                            stop,
+                            workers,
+                            lane_hashes,
+                            shift,
+                            KIND,
+                            ROWS,
+                            GROUPS,
+                            True,
                         )
                 else:
                     c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = _plain_chunk(
@@ -351,29 +383,45 @@ def _finish_all(slabs, scratch, stride, N: tl.constexpr, SLAB: tl.constexpr):  #
 
 
 @jit
+def _both_parts(  # type: ignore[no-untyped-def]
+    a0, b0, c0, d0, e0, f0, g0, h0, low0, high0, a1, b1, c1, d1, e1, f1, g1, h1, low1, high1
+):
+    low, high = tl.minimum(low0, low1), tl.maximum(high0, high1)
+    return a0 + a1, b0 + b1, c0 + c1, d0 + d1, e0 + e1, f0 + f1, g0 + g1, h0 + h1, low, high
+
+
+@jit
 def _finish(slab, field, shelf, programs, N: tl.constexpr):  # type: ignore[no-untyped-def]
     """The whole from its parts: Chan's formula for the spread, plain sums and extremes for the rest."""
     part = tl.arange(0, N)
     there = part < programs
     real = field.to(tl.pointer_type(tl.float64))
     number = tl.load(field + part, mask=there, other=0, cache_modifier=".cg").to(tl.float64)
-    for slot in tl.static_range(4):
-        counts = tl.load(field + (slot + 1) * N + part, mask=there, other=0, cache_modifier=".cg")
-        tl.store(slab + _COUNTS + slot, tl.sum(counts, axis=0))
+    nans = tl.load(field + N + part, mask=there, other=0, cache_modifier=".cg")
+    poss = tl.load(field + 2 * N + part, mask=there, other=0, cache_modifier=".cg")
+    negs = tl.load(field + 3 * N + part, mask=there, other=0, cache_modifier=".cg")
+    zeros = tl.load(field + 4 * N + part, mask=there, other=0, cache_modifier=".cg")
     means = tl.load(real + 5 * N + part, mask=there, other=0.0, cache_modifier=".cg")
     spread = tl.load(real + 6 * N + part, mask=there, other=0.0, cache_modifier=".cg")
     sizes = tl.load(real + 7 * N + part, mask=there, other=0.0, cache_modifier=".cg")
     lows = tl.load(real + 8 * N + part, mask=there, other=_BIG, cache_modifier=".cg")
     highs = tl.load(real + 9 * N + part, mask=there, other=-_BIG, cache_modifier=".cg")
     prints = tl.load(field + 10 * N + part, mask=there, other=0, cache_modifier=".cg")
-    mean = tl.sum(number * means, axis=0) / tl.maximum(tl.sum(number, axis=0), 1.0)
+    numbers, sums, nan, pos, neg, zero, size, fingerprint, low, high = tl.reduce(
+        (number, number * means, nans, poss, negs, zeros, sizes, prints, lows, highs), 0, _both_parts
+    )
+    mean = sums / tl.maximum(numbers, 1.0)
+    tl.store(slab + _COUNTS, nan)
+    tl.store(slab + _COUNTS + 1, pos)
+    tl.store(slab + _COUNTS + 2, neg)
+    tl.store(slab + _COUNTS + 3, zero)
     out = (slab + _SUMS).to(tl.pointer_type(tl.float64))
     tl.store(out, mean)
     tl.store(out + 1, tl.sum(spread + number * (means - mean) * (means - mean), axis=0))
-    tl.store(out + 2, tl.sum(sizes, axis=0))
-    tl.store(out + 3, tl.min(lows, axis=0))
-    tl.store(out + 4, tl.max(highs, axis=0))
-    tl.store(slab + _PRINT, tl.sum(prints, axis=0))
+    tl.store(out + 2, size)
+    tl.store(out + 3, low)
+    tl.store(out + 4, high)
+    tl.store(slab + _PRINT, fingerprint)
     bucket = tl.arange(0, 256)[None, :]
     total = tl.zeros([64, 256], tl.float64)
     for base in range(0, programs, 64):

@@ -19,7 +19,7 @@ import torch
 
 from layertap.measure.bits import FOUND
 from layertap.measure.definition import LANES
-from layertap.measure.fused import DEFERRED, FIELDS, HEADER, MOST, _finish_all, _measure
+from layertap.measure.fused import FIELDS, HEADER, MOST, _finish_all, _measure
 from layertap.measure.launching import Prepared
 from layertap.measure.slab import SLAB_BYTES
 from layertap.messages import tr
@@ -40,8 +40,6 @@ class Geometry:
     """Tiles between two looks at whether all was finite. Few: a chunk that is read again should still be in the L2
     cache, and a thread adds in float32 no further than that; rows * chunk may be 128 at most, since bfloat16, in which
     two zeros a row are counted, stops at 256."""
-    stages: int = 1
-    """Tiles that packed numbers are fetched ahead, through shared memory."""
     slices: int = 1
     """Programs that share a row."""
     per_sm: int = 1
@@ -56,9 +54,9 @@ GEOMETRY = {
     "int16": Geometry(),
     "float64": Geometry(packed=True, slices=4, rows=16, chunk=4),
     "int64": Geometry(slices=4, rows=8, chunk=8),
-    **dict.fromkeys(("bfloat16", "float16"), Geometry(packed=True, stages=3, rows=8)),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), Geometry(packed=True, stages=3, chunk=16)),
-    **dict.fromkeys(("int8", "uint8", "bool"), Geometry(packed=True, stages=3, rows=8, chunk=8)),
+    **dict.fromkeys(("bfloat16", "float16"), Geometry(packed=True, rows=8)),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), Geometry(packed=True, chunk=16)),
+    **dict.fromkeys(("int8", "uint8", "bool"), Geometry(packed=True, rows=8, chunk=8)),
 }
 OLDER = Geometry()
 """In the place of the packed ones, on a chip before Hopper or where the address does not allow it."""
@@ -111,7 +109,7 @@ class Deferred:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._words = HEADER + DEFERRED * FIELDS + DEFERRED * 256 // 2
+        self._words = HEADER + MOST * FIELDS + MOST * 256 // 2
         self._scratch = torch.zeros((self.TOGETHER, self._words), dtype=torch.int64, device=device)
         self._room = self._scratch.data_ptr()
         self._waiting = 0
@@ -130,7 +128,7 @@ class Deferred:
         ready = _ready.get(_key(self._device, tensor.dtype, place, count, defer=True))
         if ready is None:
             slab = slabs.view(torch.int64)[index]
-            _enqueue(tensor, slab, self._scratch[waiting], stream, DEFERRED, defer=True)
+            _enqueue(tensor, slab, self._scratch[waiting], stream, MOST, defer=True)
         else:
             scratch, slab_place = self._room + 8 * self._words * waiting, self._address + SLAB_BYTES * index
             ready.launch(stream, place, slab_place, scratch, count)
@@ -162,7 +160,7 @@ class Deferred:
         if ready is not None:
             ready(count, stream, first.data_ptr(), self._scratch.data_ptr(), self._words)
         else:
-            constants = {"N": DEFERRED, "SLAB": SLAB_BYTES // 8}
+            constants = {"N": MOST, "SLAB": SLAB_BYTES // 8}
             arguments = (first, self._scratch, self._words)
             compiled = _finish_all[(count,)](*arguments, **constants, num_warps=8)
             if compiled is not None:  # triton's interpreter compiles nothing
@@ -237,7 +235,6 @@ def _enqueue(
         "VECTOR": vector,
         "SLICES": geometry.slices,
         "PACKED": geometry.packed,
-        "STAGES": geometry.stages,
         "N": most,
         "DEFER": defer,
     }

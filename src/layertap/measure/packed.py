@@ -1,40 +1,45 @@
-"""Numbers of 16 and of 8 bits, four at a time: one chunk of the fused kernel's fast path on a Hopper chip.
+"""Numbers of 16 and of 8 bits, two or four in a register: one chunk of the fused kernel's fast path on a Hopper chip.
 
-What is added up over many numbers goes through the tensor cores (fragments.py says how).
+A thread has eight neighbouring lanes. It fetches each row a tile ahead, into the registers that it has just read, so
+warps wait neither for memory nor for each other, also from one chunk to the next. What is added up goes by float32
+arithmetic: a tensor core's instruction holds up six others.
 """
 
 from __future__ import annotations
 
 from layertap.measure.bits import FOUND, hash_of, jit, two
 from layertap.measure.definition import LANES, ROW_SEED
-from layertap.measure.fragments import (
-    SIGNED_S8,
-    SIGNED_U8,
-    add_signed,
-    lanes_back,
-    permutation_of_bytes,
-    weigh_bytes,
-)
+from layertap.measure.lane_sums import add_signed, identity, lanes_back
 
 if FOUND:
     import triton.language as tl
 
     _L, _ROW_SEED = tl.constexpr(LANES), tl.constexpr(ROW_SEED)
     _FETCH = tl.constexpr("shfl.sync.idx.b32 $0, $1, $2, 31, -1;")
+    # What is not there stays what it was.
+    _LOAD_16 = tl.constexpr("{ .reg .pred p; setp.ne.u32 p, $5, 0; @p ld.global.v4.u32 {$0, $1, $2, $3}, [$4]; }")
+    _LOAD_8 = tl.constexpr("{ .reg .pred p; setp.ne.u32 p, $3, 0; @p ld.global.v2.u32 {$0, $1}, [$2]; }")
     _MAD = tl.constexpr(
         "{ .reg .b32 l, h; mov.b64 {l, h}, $3; "
         "mad.lo.cc.u32 l, $1, $2, l; madc.hi.u32 h, $1, $2, h; mov.b64 $0, {l, h}; }"
+    )
+    # The lower and the upper halves of weights, two in a register, times bytes: four products in two instructions.
+    _WEIGH_BYTES = tl.constexpr(
+        "{ .reg .b32 a, b, s; prmt.b32 $2, $4, $5, 0x7632; prmt.b32 $3, $6, $7, 0x7632; "
+        "prmt.b32 a, $4, $5, 0x5410; prmt.b32 b, $6, $7, 0x5410; "
+        "dp2a.lo.u32.u32 s, a, $8, $9; dp2a.hi.u32.u32 $0, b, $8, s; "
+        "dp2a.lo.u32.u32 s, $2, $8, $10; dp2a.hi.u32.u32 $1, $3, $8, s; }"
     )
     _E4M3 = tl.constexpr(
         "{ .reg .b16 a, b; .reg .b32 x; mov.b32 {a, b}, $2; cvt.rn.f16x2.e4m3x2 x, a; cvt.rn.f16x2.e4m3x2 $1, b; "
         "mov.b32 $0, x; }"
     )
     _E5M2 = tl.constexpr("{ .reg .b32 x; prmt.b32 x, $2, 0, 0x1404; prmt.b32 $1, $2, 0, 0x3424; mov.b32 $0, x; }")
+    _HALVES = tl.constexpr("{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h; }")
+    _FLIP = tl.constexpr("lop3.b32 $0, $1, $2, 0x80000000, 0x78;")  # a ^ (b & c)
 
 FLOATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 BYTES = ("int8", "uint8", "bool")
-MOST_ROWS = 64
-"""Of a chunk of bytes: more could overflow the 32 bits in which a thread adds up halves of weights times bytes."""
 
 
 @jit
@@ -50,6 +55,19 @@ def weigh(prints, weight, word):  # type: ignore[no-untyped-def]
 
 
 @jit
+def _weigh_bytes(w0, w1, w2, w3, word, low, high):  # type: ignore[no-untyped-def]
+    """Adds four weights' lower and upper halves times the four bytes; and their upper halves, two in a register."""
+    return tl.inline_asm_elementwise(
+        _WEIGH_BYTES,
+        "=r,=r,=r,=r,r,r,r,r,r,r,r",
+        [w0, w1, w2, w3, word, low, high],
+        dtype=(tl.uint32, tl.uint32, tl.uint32, tl.uint32),
+        is_pure=True,
+        pack=1,
+    )
+
+
+@jit
 def _row_hashes(first, step, ROWS: tl.constexpr, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
     """In each warp the hashes of the next 32 rows: every thread would else make all of them."""
     at = tl.arange(0, GROUPS) % 32
@@ -60,51 +78,101 @@ def _row_hashes(first, step, ROWS: tl.constexpr, GROUPS: tl.constexpr):  # type:
 def fetch(hashes, at):  # type: ignore[no-untyped-def]
     """One of the 32 hashes that a warp has."""
     at, _ = tl.broadcast(tl.cast(at, tl.uint32), hashes)
-    return tl.inline_asm_elementwise(_FETCH, "=r,r,r", [hashes, at], dtype=tl.uint32, is_pure=True, pack=1)[:, None]
+    return tl.inline_asm_elementwise(_FETCH, "=r,r,r", [hashes, at], dtype=tl.uint32, is_pure=True, pack=1)
 
 
 @jit
-def _floats(bits, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The two registers of a quad, two floats of 16 bits each."""
+def _fetch_row(address, there, row):  # type: ignore[no-untyped-def]
+    """A thread's eight numbers of a row in four registers, or in two."""
+    if len(row) == 4:
+        a, b, c, d = tl.inline_asm_elementwise(
+            _LOAD_16,
+            "=r,=r,=r,=r,l,r,0,1,2,3",
+            [address, there, row[0], row[1], row[2], row[3]],
+            dtype=(tl.uint32, tl.uint32, tl.uint32, tl.uint32),
+            is_pure=False,
+            pack=1,
+        )
+        read = (a, b, c, d)
+    else:
+        a, b = tl.inline_asm_elementwise(
+            _LOAD_8, "=r,=r,l,r,0,1", [address, there, row[0], row[1]], (tl.uint32, tl.uint32), False, 1
+        )
+        read = (a, b)
+    return read
+
+
+@jit
+def fetch_tile(x, tile, full, ROWS: tl.constexpr, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The first tile of a program: the registers of each row, one row after the other."""
+    address, there = _place_of(x, tile, full, ROWS, GROUPS)
+    nothing = tl.zeros([GROUPS], tl.uint32)
+    row = (nothing, nothing) if x.dtype.element_ty == tl.uint8 else (nothing, nothing, nothing, nothing)
+    ahead = _fetch_row(address, there, row)
+    for at in tl.static_range(1, ROWS):
+        ahead = ahead + _fetch_row(address + at * (_L // 2 * len(row)), there, row)
+    return ahead
+
+
+@jit
+def _place_of(x, tile, full, ROWS: tl.constexpr, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where a thread's numbers of a tile begin, and whether they are there."""
+    SIZE: tl.constexpr = 1 if x.dtype.element_ty == tl.uint8 else 2
+    group = tl.arange(0, GROUPS)
+    start = x.to(tl.int64, bitcast=True) + tl.cast(tile, tl.int64) * (ROWS * _L * SIZE)
+    return start + group * (8 * SIZE), ((group < _L // 8) & (tile < full)).to(tl.uint32)
+
+
+@jit
+def _pairs(row, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The eight numbers in four registers, two floats of 16 bits in each."""
     if KIND == "float8_e4m3fn":
-        x, y = tl.inline_asm_elementwise(_E4M3, "=r,=r,r", [bits], (tl.uint32, tl.uint32), True, 1)
+        a, b = tl.inline_asm_elementwise(_E4M3, "=r,=r,r", [row[0]], (tl.uint32, tl.uint32), True, 1)
+        c, d = tl.inline_asm_elementwise(_E4M3, "=r,=r,r", [row[1]], (tl.uint32, tl.uint32), True, 1)
+        row = (a, b, c, d)
     elif KIND == "float8_e5m2":  # the upper half of a float16
-        x, y = tl.inline_asm_elementwise(_E5M2, "=r,=r,r", [bits], (tl.uint32, tl.uint32), True, 1)
-    else:
-        x, y = bits.to(tl.uint32), (bits >> 32).to(tl.uint32)
-    return x, y
+        a, b = tl.inline_asm_elementwise(_E5M2, "=r,=r,r", [row[0]], (tl.uint32, tl.uint32), True, 1)
+        c, d = tl.inline_asm_elementwise(_E5M2, "=r,=r,r", [row[1]], (tl.uint32, tl.uint32), True, 1)
+        row = (a, b, c, d)
+    return row
 
 
 @jit
-def _float(pair, ODD: tl.constexpr, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One of the two floats in a register."""
-    if KIND == "bfloat16":
-        value = (pair & 0xFFFF0000 if ODD else pair << 16).to(tl.float32, bitcast=True)
+def _floats(pair, BF16: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The two floats in a register."""
+    if BF16:
+        even, odd = (pair << 16).to(tl.float32, bitcast=True), (pair & 0xFFFF0000).to(tl.float32, bitcast=True)
     else:
-        value = (pair >> 16 if ODD else pair & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
-    return value
+        even, odd = tl.inline_asm_elementwise(_HALVES, "=f,=f,r", [pair], (tl.float32, tl.float32), True, 1)
+    return even, odd
 
 
 @jit
 def _signed(value, weight):  # type: ignore[no-untyped-def]
     """With another sign where the weight's top bit is set."""
-    return (value.to(tl.uint32, bitcast=True) ^ (weight & 0x80000000)).to(tl.float32, bitcast=True)
+    return tl.inline_asm_elementwise(_FLIP, "=f,f,r", [value, weight], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@jit
+def by_lane(lanes, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Eight tensors, a lane of each thread in each, as one of eight columns."""
+    even = tl.join(tl.join(lanes[0], lanes[4]), tl.join(lanes[2], lanes[6]))
+    odd = tl.join(tl.join(lanes[1], lanes[5]), tl.join(lanes[3], lanes[7]))
+    return tl.reshape(tl.join(even, odd), [GROUPS, 8])
 
 
 @jit
 def float_chunk(  # type: ignore[no-untyped-def]
     x,
+    ahead,
+    full,
     first,
     stop,
     step,
-    hash0,
-    hash1,
-    hash2,
-    hash3,
+    lane_hashes,
     shift,
     KIND: tl.constexpr,
     ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
     GROUPS: tl.constexpr,
     SHIFTED: tl.constexpr,
 ):
@@ -115,151 +183,160 @@ def float_chunk(  # type: ignore[no-untyped-def]
     SHORT: tl.constexpr = KIND == "bfloat16" or KIND == "float16"
     BF16: tl.constexpr = KIND == "bfloat16"
     TWO: tl.constexpr = "bf16x2" if BF16 else "f16x2"
+    MIN: tl.constexpr = "min." + TWO + " $0, $1, $2;"
+    MAX: tl.constexpr = "max." + TWO + " $0, $1, $2;"
     ZEROS: tl.constexpr = (
         "{ .reg .b32 t, z; mov.b32 z, 0; set.eq." + TWO + "." + TWO + " t, $2, z; add.rn." + TWO + " $0, $1, t; }"
     )
-    group = tl.arange(0, GROUPS)
-    live = (group < _L // 8)[:, None]
-    words = x.to(tl.pointer_type(tl.uint64 if SHORT else tl.uint32)) + 2 * group[:, None] + tl.arange(0, 2)[None, :]
-
-    sums = tl.zeros([GROUPS, 2], tl.float32)
-    squares, sizes, lane0, lane1, lane2, lane3 = sums, sums, sums, sums, sums, sums
-    prints = tl.zeros([GROUPS, 2], tl.uint64)
-    none = tl.zeros([GROUPS, 2], tl.uint32)
+    WORDS: tl.constexpr = 4 if SHORT else 2
+    sums = tl.zeros([GROUPS], tl.float32)
+    squares, sizes = sums, sums
+    lanes = (sums, sums, sums, sums, sums, sums, sums, sums)
+    prints = tl.zeros([GROUPS], tl.uint64)
+    none = tl.zeros([GROUPS], tl.uint32)
     zeros, lower, upper = none, none, none
-    low = tl.full([GROUPS, 2], 0x7F807F80 if BF16 else 0x7C007C00, tl.uint32)
-    high = tl.full([GROUPS, 2], 0xFF80FF80 if BF16 else 0xFC00FC00, tl.uint32)
+    low = tl.full([GROUPS], 0x7F807F80 if BF16 else 0x7C007C00, tl.uint32)
+    high = tl.full([GROUPS], 0xFF80FF80 if BF16 else 0xFC00FC00, tl.uint32)
     hashes, done = _row_hashes(first, step, ROWS, GROUPS), 0
-    for tile in tl.range(first, stop, step, num_stages=STAGES):
+    for tile in range(first, stop, step):
         if done == 32:
             hashes, done = _row_hashes(tile, step, ROWS, GROUPS), 0
-        for row in tl.static_range(ROWS):
-            row_hash = fetch(hashes, done + row)
-            start = (tl.cast(tile, tl.int64) * ROWS + row) * (_L // 4)
-            w0, w1, w2, w3 = row_hash * hash0, row_hash * hash1, row_hash * hash2, row_hash * hash3
-            bits = tl.load(words + start, mask=live, other=0)
-            x_, y_ = _floats(bits, KIND)
-            if SHORT:
-                prints = weigh(prints, w0, x_ & 0xFFFF)
-                prints = weigh(prints, w1, x_ >> 16)
-                prints = weigh(prints, w2, y_ & 0xFFFF)
-                prints = weigh(prints, w3, y_ >> 16)
-            else:
-                lower, upper, _, _ = weigh_bytes(w0, w1, w2, w3, bits, lower, upper)
-            v0, v1 = _float(x_, False, KIND), _float(x_, True, KIND)
-            v2, v3 = _float(y_, False, KIND), _float(y_, True, KIND)
-            lane0 += _signed(v0, w0)
-            lane1 += _signed(v1, w1)
-            lane2 += _signed(v2, w2)
-            lane3 += _signed(v3, w3)
-            sums = (((sums + v0) + v1) + v2) + v3
-            sizes = (((sizes + tl.abs(v0)) + tl.abs(v1)) + tl.abs(v2)) + tl.abs(v3)
-            if SHIFTED:
-                v0, v1, v2, v3 = v0 - shift, v1 - shift, v2 - shift, v3 - shift
-            squares = (((squares + v0 * v0) + v1 * v1) + v2 * v2) + v3 * v3
-            low = two("min." + TWO + " $0, $1, $2;", two("min." + TWO + " $0, $1, $2;", low, x_), y_)
-            high = two("max." + TWO + " $0, $1, $2;", two("max." + TWO + " $0, $1, $2;", high, x_), y_)
-            zeros = two(ZEROS, two(ZEROS, zeros, x_), y_)
+        address, there = _place_of(x, tile + step, full, ROWS, GROUPS)
+        for at in tl.static_range(ROWS):
+            row_hash = fetch(hashes, done + at)
+            row = ahead[:WORDS]
+            if not SHORT:
+                for word in tl.static_range(2):
+                    lower, upper, _, _ = _weigh_bytes(
+                        row_hash * lane_hashes[4 * word],
+                        row_hash * lane_hashes[4 * word + 1],
+                        row_hash * lane_hashes[4 * word + 2],
+                        row_hash * lane_hashes[4 * word + 3],
+                        row[word],
+                        lower,
+                        upper,
+                    )
+            pairs = _pairs(row, KIND)
+            for place in tl.static_range(4):
+                pair = pairs[place]
+                even_weight, odd_weight = row_hash * lane_hashes[2 * place], row_hash * lane_hashes[2 * place + 1]
+                if SHORT:
+                    prints = weigh(weigh(prints, even_weight, pair & 0xFFFF), odd_weight, pair >> 16)
+                even, odd = _floats(pair, BF16)
+                lanes = lanes[2:] + (lanes[0] + _signed(even, even_weight), lanes[1] + _signed(odd, odd_weight))
+                sums = sums + even + odd
+                sizes = sizes + tl.abs(even) + tl.abs(odd)
+                if SHIFTED:
+                    even, odd = even - shift, odd - shift
+                squares = squares + even * even + odd * odd
+                zeros = two(ZEROS, zeros, pair)
+            low = two(MIN, two(MIN, low, pairs[0]), pairs[1])
+            high = two(MAX, two(MAX, high, pairs[0]), pairs[1])
+            low = two(MIN, two(MIN, low, pairs[2]), pairs[3])
+            high = two(MAX, two(MAX, high, pairs[2]), pairs[3])
+            ahead = ahead[WORDS:] + _fetch_row(address + at * (_L // 2 * WORDS), there, row)
         done += ROWS
         if not SHORT:
             prints += lower.to(tl.uint64) + (upper.to(tl.uint64) << 16)
             lower, upper = none, none
-    inside = group < _L // 8
+    live = tl.arange(0, GROUPS) < _L // 8
+    low0, low1 = _floats(low, BF16)
+    high0, high1 = _floats(high, BF16)
+    zero0, zero1 = _floats(zeros, BF16)
     return (
-        tl.sum(sums, axis=1),
-        tl.where(inside, tl.sum(squares, axis=1), 0.0),
-        tl.sum(sizes, axis=1),
-        tl.min(tl.minimum(_float(low, False, KIND), _float(low, True, KIND)), axis=1),
-        tl.max(tl.maximum(_float(high, False, KIND), _float(high, True, KIND)), axis=1),
-        tl.where(inside, tl.sum(_float(zeros, False, KIND) + _float(zeros, True, KIND), axis=1).to(tl.int32), 0),
-        tl.sum(prints, axis=1),
-        tl.reshape(tl.join(tl.join(lane0, lane2), tl.join(lane1, lane3)), [GROUPS, 8]),
+        ahead,
+        sums,
+        tl.where(live, squares, 0.0),
+        sizes,
+        tl.minimum(low0, low1),
+        tl.maximum(high0, high1),
+        tl.where(live, (zero0 + zero1).to(tl.int32), 0),
+        prints,
+        by_lane(lanes, GROUPS),
     )
-
-
-@jit
-def _upper_halves(even, odd):  # type: ignore[no-untyped-def]
-    return two("prmt.b32 $0, $1, $2, 0x7632;", even, odd)
 
 
 @jit
 def byte_chunk(  # type: ignore[no-untyped-def]
     x,
+    ahead,
+    full,
     first,
     stop,
     step,
-    hash0,
-    hash1,
-    hash2,
-    hash3,
+    lane_hashes,
     KIND: tl.constexpr,
     ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """The same of integers of one byte, exactly."""
+    """The same of integers of one byte, exactly. Sums over rows of each lane go through the tensor cores."""
     INT8: tl.constexpr = KIND == "int8"
     PAIR: tl.constexpr = "s16x2" if INT8 else "u16x2"
-    SIGNED: tl.constexpr = SIGNED_S8 if INT8 else SIGNED_U8
+    MIN: tl.constexpr = "min." + PAIR + " $0, $1, $2;"
+    MAX: tl.constexpr = "max." + PAIR + " $0, $1, $2;"
     DOT: tl.constexpr = "dp4a.s32.s32 $0, $1, $2, $3;" if INT8 else "dp4a.u32.u32 $0, $1, $2, $3;"
-    group = tl.arange(0, GROUPS)
-    live = (group < _L // 8)[:, None]
-    place = group % 32
-    none = tl.zeros([GROUPS, 2], tl.uint32)
-    i0, i1, i2, i3 = permutation_of_bytes(place)
-    ones = tl.full([GROUPS, 2], 0x01010101, tl.uint32)
-    words = x.to(tl.pointer_type(tl.uint32)) + 2 * group[:, None] + tl.arange(0, 2)[None, :]
-
+    none = tl.zeros([GROUPS], tl.uint32)
+    zero = tl.zeros([GROUPS], tl.int32)
+    ones = tl.full([GROUPS], 0x01010101, tl.uint32)
+    left = identity(GROUPS)
     sums, squares, sizes, filled, lower, upper = none, none, none, none, none, none
-    zero = tl.zeros([GROUPS, 2], tl.int32)
-    prints = tl.zeros([GROUPS, 2], tl.uint64)
-    lane0, lane1, lane2, lane3 = zero, zero, zero, zero
-    low = tl.full([GROUPS, 2], 0x7FFF7FFF if INT8 else 0xFFFFFFFF, tl.uint32)
-    high = tl.full([GROUPS, 2], 0x80008000 if INT8 else 0, tl.uint32)
+    lanes = (zero, zero, zero, zero, zero, zero, zero, zero)
+    prints = tl.zeros([GROUPS], tl.uint64)
+    low = tl.full([GROUPS], 0x7FFF7FFF if INT8 else 0xFFFFFFFF, tl.uint32)
+    high = tl.full([GROUPS], 0x80008000 if INT8 else 0, tl.uint32)
     rows = tl.cast(0, tl.int32)
     hashes, done = _row_hashes(first, step, ROWS, GROUPS), 0
-    for tile in tl.range(first, stop, step, num_stages=STAGES):
+    for tile in range(first, stop, step):
         if done == 32:
             hashes, done = _row_hashes(tile, step, ROWS, GROUPS), 0
         rows += ROWS
-        for row in tl.static_range(ROWS):
-            row_hash = fetch(hashes, done + row)
-            start = (tl.cast(tile, tl.int64) * ROWS + row) * (_L // 4)
-            w0, w1, w2, w3 = row_hash * hash0, row_hash * hash1, row_hash * hash2, row_hash * hash3
-            word = tl.load(words + start, mask=live, other=0)
-            lower, upper, sign0, sign1 = weigh_bytes(w0, w1, w2, w3, word, lower, upper)
-            sums = _three(DOT, word, ones, sums)
-            squares = _three(DOT, word, word, squares)
-            if INT8:
-                sizes = _three("vabsdiff4.u32.s32.s32.add $0, $1, $2, $3;", word, none, sizes)
-            full = (((word & 0x7F7F7F7F) + 0x7F7F7F7F) | word) & 0x80808080
-            filled = _three("dp4a.u32.u32 $0, $1, $2, $3;", full, ones, filled)
-            lane0, lane1, lane2, lane3 = add_signed(
-                SIGNED, word, word, sign0, sign1, i0, i1, i2, i3, lane0, lane1, lane2, lane3
-            )
-            # The upper byte of two decides; the lower one of each is shifted there.
-            low = two("min." + PAIR + " $0, $1, $2;", two("min." + PAIR + " $0, $1, $2;", low, word), word << 8)
-            high = two("max." + PAIR + " $0, $1, $2;", two("max." + PAIR + " $0, $1, $2;", high, word), word << 8)
+        address, there = _place_of(x, tile + step, full, ROWS, GROUPS)
+        for at in tl.static_range(ROWS):
+            row_hash = fetch(hashes, done + at)
+            row = ahead[:2]
+            for place in tl.static_range(2):
+                word = row[place]
+                lower, upper, sign0, sign1 = _weigh_bytes(
+                    row_hash * lane_hashes[4 * place],
+                    row_hash * lane_hashes[4 * place + 1],
+                    row_hash * lane_hashes[4 * place + 2],
+                    row_hash * lane_hashes[4 * place + 3],
+                    word,
+                    lower,
+                    upper,
+                )
+                sums = _three(DOT, word, ones, sums)
+                squares = _three(DOT, word, word, squares)
+                if INT8:
+                    sizes = _three("vabsdiff4.u32.s32.s32.add $0, $1, $2, $3;", word, none, sizes)
+                not_zero = (((word & 0x7F7F7F7F) + 0x7F7F7F7F) | word) & 0x80808080
+                filled = _three("dp4a.u32.u32 $0, $1, $2, $3;", not_zero, ones, filled)
+                lanes = lanes[4:] + add_signed(word, sign0, sign1, left, lanes[:4], INT8)
+                # The upper byte of two decides; the lower one of each is shifted there.
+                low, high = two(MIN, two(MIN, low, word), word << 8), two(MAX, two(MAX, high, word), word << 8)
+            ahead = ahead[2:] + _fetch_row(address + at * _L, there, row)
         done += ROWS
         prints += lower.to(tl.uint64) + (upper.to(tl.uint64) << 16)
         lower, upper = none, none
-    total = tl.sum(sums.to(tl.int32, bitcast=True), axis=1)
+    total = sums.to(tl.int32, bitcast=True)
+    live = tl.arange(0, GROUPS) < _L // 8
     return (
+        ahead,
         total,
-        tl.sum(squares.to(tl.int32, bitcast=True), axis=1),
-        tl.sum(sizes.to(tl.int32, bitcast=True), axis=1) if INT8 else total,
-        tl.min(tl.minimum(_upper(low, False, KIND), _upper(low, True, KIND)), axis=1),
-        tl.max(tl.maximum(_upper(high, False, KIND), _upper(high, True, KIND)), axis=1),
-        tl.where(group < _L // 8, 8 * rows, 0) - tl.sum((filled >> 7).to(tl.int32), axis=1),
-        tl.sum(prints, axis=1),
-        lanes_back(lane0, lane1, lane2, lane3, GROUPS),
+        squares.to(tl.int32, bitcast=True),
+        sizes.to(tl.int32, bitcast=True) if INT8 else total,
+        tl.minimum(_upper(low, False, INT8), _upper(low, True, INT8)),
+        tl.maximum(_upper(high, False, INT8), _upper(high, True, INT8)),
+        tl.where(live, 8 * rows, 0) - (filled >> 7).to(tl.int32),
+        prints,
+        by_lane(lanes_back(lanes[:4]) + lanes_back(lanes[4:]), GROUPS),
     )
 
 
 @jit
-def _upper(pair, ODD: tl.constexpr, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
+def _upper(pair, ODD: tl.constexpr, INT8: tl.constexpr):  # type: ignore[no-untyped-def]
     """The upper byte of one of two 16-bit integers."""
     top = pair if ODD else pair << 16
-    if KIND == "int8":
+    if INT8:
         top = top.to(tl.int32, bitcast=True)
     return (top >> 24).to(tl.float32)

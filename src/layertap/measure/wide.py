@@ -44,7 +44,7 @@ def wide_chunk(  # type: ignore[no-untyped-def]
             start = (tl.cast(tile, tl.int64) * ROWS + part) * _L
             bits = tl.load(x + start + lane, mask=live[:, None], other=0).to(tl.uint64, bitcast=True)
             value = bits.to(tl.float64, bitcast=True)
-            word_row = fetch(words, done + part)
+            word_row = fetch(words, done + part)[:, None]
             prints = weigh(prints, word_row * even_hash, bits.to(tl.uint32))
             prints = weigh(prints, word_row * odd_hash, (bits >> 32).to(tl.uint32))
             off = value - shift
@@ -54,7 +54,7 @@ def wide_chunk(  # type: ignore[no-untyped-def]
             low = tl.where(value < low, value, low)
             high = tl.where(value > high, value, high)
             zero += (value == 0).to(tl.int32)
-            sign = (fetch(hashes, done + part) * lane_hash) & 0x80000000
+            sign = (fetch(hashes, done + part)[:, None] * lane_hash) & 0x80000000
             sketch += (bits ^ (sign.to(tl.uint64) << 32)).to(tl.float64, bitcast=True)
         done += ROWS
     return (
