@@ -190,20 +190,19 @@ class Trial:
 
 SMALL = (1, 8, 24)
 TRIED = {
-    "bfloat16": [{"rows": rows, "chunk": 64 // rows, "stages": stages} for rows in (4, 8, 16) for stages in (1, 2, 3)]
-    + [{"rows": 8, "chunk": 16, "stages": stages} for stages in (1, 3)]
-    + [{"packed": False, "rows": 4, "chunk": 16, "stages": 1}],
-    "float16": [{"rows": rows, "chunk": 64 // rows, "stages": stages} for rows in (4, 8, 16) for stages in (1, 3)]
-    + [{"packed": False, "rows": 4, "chunk": 16, "stages": 1}],
-    "float8_e4m3fn": [
-        {"rows": rows, "chunk": 64 // rows, "stages": stages} for rows in (4, 8, 16) for stages in (1, 3)
-    ],
-    "int8": [{"rows": rows, "chunk": 64 // rows, "stages": stages} for rows in (4, 8, 16) for stages in (1, 3)],
+    **{
+        kind: [{"rows": rows, "chunk": total // rows} for rows in (2, 4, 8) for total in (64, 128, 256)]
+        + [{"packed": False, "rows": 4, "chunk": 16}]
+        for kind in ("bfloat16", "float16")
+    },
+    **{
+        kind: [{"rows": rows, "chunk": total // rows} for rows in (4, 8, 16) for total in (64, 128)]
+        for kind in ("float8_e4m3fn", "int8")
+    },
     "float64": [{"rows": rows, "chunk": 64 // rows, "per_sm": per_sm} for rows in (4, 8, 16) for per_sm in (1, 2)],
     "float32": [{"rows": rows, "chunk": 64 // rows, "per_sm": per_sm} for rows in (2, 4, 8) for per_sm in (1, 2)],
 }
 """What --tune tries, as changes of kernel.GEOMETRY."""
-SHARED_MEMORY = 200 << 10
 
 
 def settings(geometry: kernel.Geometry) -> str:
@@ -213,12 +212,7 @@ def settings(geometry: kernel.Geometry) -> str:
 def candidates() -> list[tuple[str, kernel.Geometry]]:
     found = []
     for kind, changes in TRIED.items():
-        row_bytes = 4096 * getattr(torch, kind).itemsize
-        for change in changes:
-            geometry = replace(kernel.GEOMETRY[kind], **change)
-            if geometry.packed and (geometry.stages - 1) * geometry.rows * row_bytes > SHARED_MEMORY:
-                continue
-            found.append((kind, geometry))
+        found += [(kind, replace(kernel.GEOMETRY[kind], **change)) for change in changes]
     return list(dict.fromkeys([*((kind, kernel.GEOMETRY[kind]) for kind in TRIED), *found]))
 
 
@@ -326,7 +320,7 @@ def host(work: Callable[[int], object], times: int = 200) -> float:
 
 
 def against(changes: str) -> None:
-    """The table with the settings as they are, and with others: `packed=False`, `rows=4,chunk=16,stages=2`."""
+    """The table with the settings as they are, and with others: `packed=False`, `rows=4,chunk=16`."""
     change = {name: ast.literal_eval(value) for name, value in (each.split("=") for each in changes.split(","))}
     for kind in KINDS:
         now = kernel.GEOMETRY[kind]

@@ -211,6 +211,13 @@ def _pairwise(function):
     return made
 
 
+def _is_equal(kinds, given, registers):
+    """All ones in each half where the two are equal."""
+    assert kinds[:2] == ["eq", "u32"]
+    lower, upper = (a == b for a, b in zip(*(_halves(one, kinds[2]) for one in given), strict=True))
+    return np.where(lower, np.uint32(0xFFFF), np.uint32(0)) | np.where(upper, np.uint32(0xFFFF0000), np.uint32(0))
+
+
 def _dp4a(kinds, given, registers):
     *factors, total = given
     parts = [
@@ -241,8 +248,10 @@ def _vabsdiff4(kinds, given, registers):
     return (total + np.abs(parts[0] - parts[1]).reshape(*total.shape, 4).sum(axis=-1)).astype(np.uint32)
 
 
-def _e4m3(kinds, given, registers):
+def _float8(kinds, given, registers):
     parts = [given[0] & np.uint16(255), given[0] >> np.uint16(8)]
+    if kinds[-1] == "e5m2x2":
+        return _packed([(part << np.uint16(8)).view(np.float16) for part in parts], "f16x2")
     found = []
     for part in parts:
         half = ((part & np.uint16(0x80)) << np.uint16(8)) | ((part & np.uint16(0x7F)) << np.uint16(7))
@@ -262,7 +271,7 @@ _PLAIN = {
     "shr": lambda kinds, given, registers: given[0] >> given[1],
     "setp": lambda kinds, given, registers: given[0] != given[1],
     "selp": lambda kinds, given, registers: np.where(given[2], given[0], given[1]),
-    "set": _pairwise(lambda a, b: (a == b).astype(np.float32)),
+    "set": _is_equal,
     "min": _pairwise(np.fmin),
     "max": _pairwise(np.fmax),
     "mad": _mad,
@@ -277,7 +286,7 @@ _PLAIN = {
     "cvt": lambda kinds, given, registers: (
         given[0].view(np.float16).astype(np.float32).view(np.uint32)
         if kinds == ["f32", "f16"]
-        else _e4m3(kinds, given, registers)
+        else _float8(kinds, given, registers)
     ),
 }
 

@@ -165,11 +165,14 @@ def _measure(  # type: ignore[no-untyped-def]
     if PACKED and KIND != "float64":
         lane_hashes = (hash_of(group * 8, _LANE_SEED),)
         for at in tl.static_range(1, 8):
-            lane_hashes = lane_hashes + (hash_of(group * 8 + at, _LANE_SEED),)
+            following = (hash_of(group * 8 + at, _LANE_SEED),)
+            lane_hashes = lane_hashes + following  # type: ignore[assignment]
         lane_hash = by_lane(lane_hashes, GROUPS)
     else:
         lane_hash = hash_of(lane, _LANE_SEED)
 
+    if PACKED and KIND != "float64":
+        ahead = fetch_tile(x, worker, full, ROWS, GROUPS)
     centred = PACKED and KIND != "float64"
     if PACKED and BYTE:
         shift = tl.cast(0.0, tl.float32)  # the sums are exact, or nearly
@@ -208,8 +211,6 @@ def _measure(  # type: ignore[no-untyped-def]
     chunks = (tiles + CHUNK - 1) // CHUNK
     own = tiles.to(tl.int64) * (ROWS * WIDTH)
     moved = own * 0  # elements of which the sum is not of the differences
-    if PACKED and KIND != "float64":
-        ahead = fetch_tile(x, worker, full, ROWS, GROUPS)
     for at in range(chunks + 1):
         # After the last chunk come the rows that make no whole tile, each for another program.
         whole = at < chunks

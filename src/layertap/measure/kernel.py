@@ -37,15 +37,15 @@ class Geometry:
     rows: int = 4
     """Of a tile: enough loads in flight to cover the memory's latency."""
     chunk: int = 16
-    """Tiles between two looks at whether all was finite. Few: a chunk that is read again should still be in the L2
-    cache, and a thread adds in float32 no further than that; rows * chunk may be 128 at most, since bfloat16, in which
-    two zeros a row are counted, stops at 256."""
+    """Tiles between two looks at whether all was finite. Few: a chunk that is not is read again, and a thread adds in
+    float32 no further than that. Of bytes rows * chunk may be 255 at most: that many fit in what they are added up in.
+    """
     slices: int = 1
     """Programs that share a row."""
     per_sm: int = 1
     """Programs on a multiprocessor."""
     packed: bool = False
-    """Four numbers at a time, by instructions that Hopper chips have (packed.py)."""
+    """Two or four numbers in a register, by instructions that Hopper chips have (packed.py)."""
 
 
 # As tuned on an H200 by `benchmarks/gpu_kernel.py --tune`.
@@ -54,14 +54,13 @@ GEOMETRY = {
     "int16": Geometry(),
     "float64": Geometry(packed=True, slices=4, rows=16, chunk=4),
     "int64": Geometry(slices=4, rows=8, chunk=8),
-    **dict.fromkeys(("bfloat16", "float16"), Geometry(packed=True, rows=8)),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), Geometry(packed=True, chunk=16)),
-    **dict.fromkeys(("int8", "uint8", "bool"), Geometry(packed=True, rows=8, chunk=8)),
+    **dict.fromkeys(("bfloat16", "float16"), Geometry(packed=True, chunk=64)),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"), Geometry(packed=True, rows=8)),
 }
 OLDER = Geometry()
 """In the place of the packed ones, on a chip before Hopper or where the address does not allow it."""
-SHORT = 64 << 20
-"""Of 16-bit numbers with fewer bytes, too, OLDER is faster by a sixth (24 MB) to a third (1 MB)."""
+SHORT = 4 << 20
+"""Of 16-bit numbers with fewer bytes OLDER is faster, by a twentieth (1 MB)."""
 
 
 def available(device: torch.device) -> bool:

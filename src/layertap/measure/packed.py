@@ -1,15 +1,14 @@
 """Numbers of 16 and of 8 bits, two or four in a register: one chunk of the fused kernel's fast path on a Hopper chip.
 
 A thread has eight neighbouring lanes. It fetches each row a tile ahead, into the registers that it has just read, so
-warps wait neither for memory nor for each other, also from one chunk to the next. What is added up goes by float32
-arithmetic: a tensor core's instruction holds up six others.
+warps wait neither for memory nor for each other, also from one chunk to the next. Nothing goes through the tensor
+cores, whose every instruction holds up six others.
 """
 
 from __future__ import annotations
 
 from layertap.measure.bits import FOUND, hash_of, jit, two
 from layertap.measure.definition import LANES, ROW_SEED
-from layertap.measure.lane_sums import add_signed, identity, lanes_back
 
 if FOUND:
     import triton.language as tl
@@ -30,16 +29,16 @@ if FOUND:
         "dp2a.lo.u32.u32 s, a, $8, $9; dp2a.hi.u32.u32 $0, b, $8, s; "
         "dp2a.lo.u32.u32 s, $2, $8, $10; dp2a.hi.u32.u32 $1, $3, $8, s; }"
     )
-    _E4M3 = tl.constexpr(
-        "{ .reg .b16 a, b; .reg .b32 x; mov.b32 {a, b}, $2; cvt.rn.f16x2.e4m3x2 x, a; cvt.rn.f16x2.e4m3x2 $1, b; "
-        "mov.b32 $0, x; }"
+    _E4M3, _E5M2 = (
+        tl.constexpr(
+            "{ .reg .b16 a, b; .reg .b32 x; mov.b32 {a, b}, $2; "
+            f"cvt.rn.f16x2.{kind}x2 x, a; cvt.rn.f16x2.{kind}x2 $1, b; mov.b32 $0, x; "
+            "}"
+        )
+        for kind in ("e4m3", "e5m2")
     )
-    _E5M2 = tl.constexpr("{ .reg .b32 x; prmt.b32 x, $2, 0, 0x1404; prmt.b32 $1, $2, 0, 0x3424; mov.b32 $0, x; }")
     _HALVES = tl.constexpr("{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h; }")
     _FLIP = tl.constexpr("lop3.b32 $0, $1, $2, 0x80000000, 0x78;")  # a ^ (b & c)
-
-FLOATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-BYTES = ("int8", "uint8", "bool")
 
 
 @jit
@@ -98,7 +97,7 @@ def _fetch_row(address, there, row):  # type: ignore[no-untyped-def]
         a, b = tl.inline_asm_elementwise(
             _LOAD_8, "=r,=r,l,r,0,1", [address, there, row[0], row[1]], (tl.uint32, tl.uint32), False, 1
         )
-        read = (a, b)
+        read = (a, b)  # type: ignore[assignment]
     return read
 
 
@@ -126,13 +125,10 @@ def _place_of(x, tile, full, ROWS: tl.constexpr, GROUPS: tl.constexpr):  # type:
 @jit
 def _pairs(row, KIND: tl.constexpr):  # type: ignore[no-untyped-def]
     """The eight numbers in four registers, two floats of 16 bits in each."""
-    if KIND == "float8_e4m3fn":
-        a, b = tl.inline_asm_elementwise(_E4M3, "=r,=r,r", [row[0]], (tl.uint32, tl.uint32), True, 1)
-        c, d = tl.inline_asm_elementwise(_E4M3, "=r,=r,r", [row[1]], (tl.uint32, tl.uint32), True, 1)
-        row = (a, b, c, d)
-    elif KIND == "float8_e5m2":  # the upper half of a float16
-        a, b = tl.inline_asm_elementwise(_E5M2, "=r,=r,r", [row[0]], (tl.uint32, tl.uint32), True, 1)
-        c, d = tl.inline_asm_elementwise(_E5M2, "=r,=r,r", [row[1]], (tl.uint32, tl.uint32), True, 1)
+    if len(row) == 2:
+        ASM: tl.constexpr = _E4M3 if KIND == "float8_e4m3fn" else _E5M2
+        a, b = tl.inline_asm_elementwise(ASM, "=r,=r,r", [row[0]], (tl.uint32, tl.uint32), True, 1)
+        c, d = tl.inline_asm_elementwise(ASM, "=r,=r,r", [row[1]], (tl.uint32, tl.uint32), True, 1)
         row = (a, b, c, d)
     return row
 
@@ -151,6 +147,13 @@ def _floats(pair, BF16: tl.constexpr):  # type: ignore[no-untyped-def]
 def _signed(value, weight):  # type: ignore[no-untyped-def]
     """With another sign where the weight's top bit is set."""
     return tl.inline_asm_elementwise(_FLIP, "=f,f,r", [value, weight], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@jit
+def _ones_in_halves(total):  # type: ignore[no-untyped-def]
+    """How many halves were all ones among what was added up: -(n + 65536 m) + 65536 n of n lower and m upper ones."""
+    lower = (0 - total) & 0xFFFF
+    return (2 * lower - ((total + lower) >> 16)).to(tl.int32) & 0xFFFF
 
 
 @jit
@@ -185,9 +188,7 @@ def float_chunk(  # type: ignore[no-untyped-def]
     TWO: tl.constexpr = "bf16x2" if BF16 else "f16x2"
     MIN: tl.constexpr = "min." + TWO + " $0, $1, $2;"
     MAX: tl.constexpr = "max." + TWO + " $0, $1, $2;"
-    ZEROS: tl.constexpr = (
-        "{ .reg .b32 t, z; mov.b32 z, 0; set.eq." + TWO + "." + TWO + " t, $2, z; add.rn." + TWO + " $0, $1, t; }"
-    )
+    IS_ZERO: tl.constexpr = "set.eq.u32." + TWO + " $0, $1, $2;"
     WORDS: tl.constexpr = 4 if SHORT else 2
     sums = tl.zeros([GROUPS], tl.float32)
     squares, sizes = sums, sums
@@ -223,13 +224,15 @@ def float_chunk(  # type: ignore[no-untyped-def]
                 if SHORT:
                     prints = weigh(weigh(prints, even_weight, pair & 0xFFFF), odd_weight, pair >> 16)
                 even, odd = _floats(pair, BF16)
-                lanes = lanes[2:] + (lanes[0] + _signed(even, even_weight), lanes[1] + _signed(odd, odd_weight))
+                added = (lanes[0] + _signed(even, even_weight), lanes[1] + _signed(odd, odd_weight))
+                lanes = lanes[2:] + added
                 sums = sums + even + odd
                 sizes = sizes + tl.abs(even) + tl.abs(odd)
                 if SHIFTED:
                     even, odd = even - shift, odd - shift
                 squares = squares + even * even + odd * odd
-                zeros = two(ZEROS, zeros, pair)
+            zeros = zeros + two(IS_ZERO, pairs[0], none) + two(IS_ZERO, pairs[1], none)
+            zeros = zeros + two(IS_ZERO, pairs[2], none) + two(IS_ZERO, pairs[3], none)
             low = two(MIN, two(MIN, low, pairs[0]), pairs[1])
             high = two(MAX, two(MAX, high, pairs[0]), pairs[1])
             low = two(MIN, two(MIN, low, pairs[2]), pairs[3])
@@ -242,7 +245,6 @@ def float_chunk(  # type: ignore[no-untyped-def]
     live = tl.arange(0, GROUPS) < _L // 8
     low0, low1 = _floats(low, BF16)
     high0, high1 = _floats(high, BF16)
-    zero0, zero1 = _floats(zeros, BF16)
     return (
         ahead,
         sums,
@@ -250,7 +252,7 @@ def float_chunk(  # type: ignore[no-untyped-def]
         sizes,
         tl.minimum(low0, low1),
         tl.maximum(high0, high1),
-        tl.where(live, (zero0 + zero1).to(tl.int32), 0),
+        tl.where(live, _ones_in_halves(zeros), 0),
         prints,
         by_lane(lanes, GROUPS),
     )
@@ -269,18 +271,23 @@ def byte_chunk(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     GROUPS: tl.constexpr,
 ):
-    """The same of integers of one byte, exactly. Sums over rows of each lane go through the tensor cores."""
+    """The same of integers of one byte, exactly.
+
+    A byte with a minus is its complement less a byte of ones: -v = ~v - ~0, with and without a sign; signed bytes are
+    128 more while they are added up. Two lanes share a register for this, four for the ones.
+    """
     INT8: tl.constexpr = KIND == "int8"
     PAIR: tl.constexpr = "s16x2" if INT8 else "u16x2"
     MIN: tl.constexpr = "min." + PAIR + " $0, $1, $2;"
     MAX: tl.constexpr = "max." + PAIR + " $0, $1, $2;"
+    EVEN: tl.constexpr = "prmt.b32 $0, $1, $2, 0x4240;"
+    ODD: tl.constexpr = "prmt.b32 $0, $1, $2, 0x4341;"
+    OFFSET: tl.constexpr = 0x80808080 if INT8 else 0
     DOT: tl.constexpr = "dp4a.s32.s32 $0, $1, $2, $3;" if INT8 else "dp4a.u32.u32 $0, $1, $2, $3;"
     none = tl.zeros([GROUPS], tl.uint32)
-    zero = tl.zeros([GROUPS], tl.int32)
     ones = tl.full([GROUPS], 0x01010101, tl.uint32)
-    left = identity(GROUPS)
     sums, squares, sizes, filled, lower, upper = none, none, none, none, none, none
-    lanes = (zero, zero, zero, zero, zero, zero, zero, zero)
+    lanes = (none, none, none, none, none, none)
     prints = tl.zeros([GROUPS], tl.uint64)
     low = tl.full([GROUPS], 0x7FFF7FFF if INT8 else 0xFFFFFFFF, tl.uint32)
     high = tl.full([GROUPS], 0x80008000 if INT8 else 0, tl.uint32)
@@ -311,7 +318,11 @@ def byte_chunk(  # type: ignore[no-untyped-def]
                     sizes = _three("vabsdiff4.u32.s32.s32.add $0, $1, $2, $3;", word, none, sizes)
                 not_zero = (((word & 0x7F7F7F7F) + 0x7F7F7F7F) | word) & 0x80808080
                 filled = _three("dp4a.u32.u32 $0, $1, $2, $3;", not_zero, ones, filled)
-                lanes = lanes[4:] + add_signed(word, sign0, sign1, left, lanes[:4], INT8)
+                minus = two("prmt.b32 $0, $1, $2, 0xFDB9;", sign0, sign1)
+                complement = word ^ minus ^ OFFSET
+                even, odd = two(EVEN, complement, none), two(ODD, complement, none)
+                added = (lanes[0] + even, lanes[1] + odd, lanes[2] + minus)
+                lanes = lanes[3:] + added
                 # The upper byte of two decides; the lower one of each is shifted there.
                 low, high = two(MIN, two(MIN, low, word), word << 8), two(MAX, two(MAX, high, word), word << 8)
             ahead = ahead[2:] + _fetch_row(address + at * _L, there, row)
@@ -329,7 +340,22 @@ def byte_chunk(  # type: ignore[no-untyped-def]
         tl.maximum(_upper(high, False, INT8), _upper(high, True, INT8)),
         tl.where(live, 8 * rows, 0) - (filled >> 7).to(tl.int32),
         prints,
-        by_lane(lanes_back(lanes[:4]) + lanes_back(lanes[4:]), GROUPS),
+        by_lane(_four_lanes(lanes[:3], rows, INT8) + _four_lanes(lanes[3:], rows, INT8), GROUPS),
+    )
+
+
+@jit
+def _four_lanes(added, rows, INT8: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of each of four lanes the sum of its complements, less its ones and what was added to each row."""
+    counts = added[2] * 0xFEFEFEFF  # 1 / 255: what was added up are 255 times the counts
+    ONES: tl.constexpr = -1 if INT8 else 255
+    more = 128 * rows if INT8 else 0
+    even, odd = added[0], added[1]
+    return (
+        ((even & 0xFFFF).to(tl.int32) - ONES * (counts & 0xFF).to(tl.int32) - more).to(tl.float32),
+        ((odd & 0xFFFF).to(tl.int32) - ONES * ((counts >> 8) & 0xFF).to(tl.int32) - more).to(tl.float32),
+        ((even >> 16).to(tl.int32) - ONES * ((counts >> 16) & 0xFF).to(tl.int32) - more).to(tl.float32),
+        ((odd >> 16).to(tl.int32) - ONES * (counts >> 24).to(tl.int32) - more).to(tl.float32),
     )
 
 
