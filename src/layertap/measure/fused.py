@@ -20,8 +20,7 @@ HEADER = 8
 """Words of the scratch memory before the partial results: the ticket, or how many programs there were."""
 NEAR, STILL_NEAR = 0.8, 0.86
 """How large a part of the mean square the mean's square may be where squares are added up as they are: in a program's
-first row, and in each chunk, which is else read again. What is cut off of a sum of squares is then a millionth of the
-variance at most."""
+first row, and in each chunk, which is else read again: rounding then moves the variance by some millionths at most."""
 FIELDS = 11
 """Numbers that each program leaves in the scratch memory, besides its sketch."""
 
@@ -124,13 +123,13 @@ def _both(  # type: ignore[no-untyped-def]
 
 
 @jit
-def _both_sums(a0, b0, c0, a1, b1, c1):  # type: ignore[no-untyped-def]
-    return a0 + a1, b0 + b1, c0 + c1
+def _both_sums(a0, b0, a1, b1):  # type: ignore[no-untyped-def]
+    return a0 + a1, b0 + b1
 
 
 @jit
-def _both_chunks(a0, b0, low0, high0, a1, b1, low1, high1):  # type: ignore[no-untyped-def]
-    return a0 + a1, b0 + b1, tl.minimum(low0, low1), tl.maximum(high0, high1)
+def _all_sums(a0, b0, c0, a1, b1, c1):  # type: ignore[no-untyped-def]
+    return a0 + a1, b0 + b1, c0 + c1
 
 
 @jit
@@ -171,14 +170,14 @@ def _measure(  # type: ignore[no-untyped-def]
     else:
         lane_hash = hash_of(lane, _LANE_SEED)
 
+    centred = PACKED and KIND != "float64"
     if PACKED and KIND != "float64":
         ahead = fetch_tile(x, worker, full, ROWS, GROUPS)
-    centred = PACKED and KIND != "float64"
     if PACKED and BYTE:
         shift = tl.cast(0.0, tl.float32)  # the sums are exact, or nearly
     else:
         # Sums of squares cancel when the mean is large beside the spread, so each program subtracts the mean of its
-        # first row, which is near enough to the mean of the rest. Where it is small, tensor cores do without.
+        # first row, which is near enough to the mean of the rest. Of short numbers a small one is not subtracted.
         start = tl.cast(worker, tl.int64) * (ROWS * _L)
         inside = live[:, None] & (lane < tl.minimum(count - start, _L).to(tl.int32))
         opening = value_of(tl.load(x + start + lane, mask=inside, other=0), KIND)
@@ -187,7 +186,7 @@ def _measure(  # type: ignore[no-untyped-def]
         total, squared, number = tl.reduce(
             (tl.sum(opened, axis=1), tl.sum(opened * opened, axis=1), tl.sum(finite.to(tl.int32), axis=1)),
             0,
-            _both_sums,
+            _all_sums,
         )
         if PACKED and KIND != "float64":
             centred = total * total <= number * squared * _NEAR
@@ -229,51 +228,14 @@ def _measure(  # type: ignore[no-untyped-def]
                     c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = wide_chunk(
                         x, item, stop, workers, second, lane, live, lane_hash, shift, ROWS
                     )
-                elif PACKED and BYTE:
-                    ahead, c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
-                        x,
-                        ahead,
-                        full,
-                        item,
-                        stop,
-                        workers,
-                        lane_hashes,
-                        shift,
-                        KIND,
-                        ROWS,
-                        GROUPS,
-                        False,
-                    )
                 elif PACKED:
                     if centred:
                         ahead, c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
-                            x,
-                            ahead,
-                            full,
-                            item,
-                            stop,
-                            workers,
-                            lane_hashes,
-                            shift,
-                            KIND,
-                            ROWS,
-                            GROUPS,
-                            False,
+                            x, ahead, full, item, stop, workers, lane_hashes, shift, KIND, ROWS, GROUPS, False
                         )
                     else:
                         ahead, c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = float_chunk(
-                            x,
-                            ahead,
-                            full,
-                            item,
-                            stop,
-                            workers,
-                            lane_hashes,
-                            shift,
-                            KIND,
-                            ROWS,
-                            GROUPS,
-                            True,
+                            x, ahead, full, item, stop, workers, lane_hashes, shift, KIND, ROWS, GROUPS, True
                         )
                 else:
                     c_sum1, c_sum2, c_abs, c_low, c_high, c_zero, c_print, c_sketch = _plain_chunk(
@@ -283,22 +245,17 @@ def _measure(  # type: ignore[no-untyped-def]
                 # A NaN, an Inf or an overflow leaves no finite sum of squares; squares that vanish leave one too small.
                 # A constant chunk passes, its extremes being one value.
                 if PACKED and BYTE:
-                    sound = tl.min((c_sum2 < 3e38).to(tl.int32), axis=0) == 1
-                elif PACKED and KIND != "float64":  # a thread's sums are not of its own lanes
-                    whole1, whole2, smallest, largest = tl.reduce(
-                        (c_sum1, c_sum2, tl.where(live, c_low, _BIG), tl.where(live, c_high, -_BIG)), 0, _both_chunks
-                    )
-                    sound = (whole2 < 3e38) & ((whole2 > 1e-24) | (smallest >= largest))
-                    elements = ((stop - item + workers - 1) // workers).to(tl.float64) * (ROWS * WIDTH)
-                    its_mean = whole1.to(tl.float64) / elements
-                    sound = sound & ((centred == 0) | (its_mean * its_mean <= whole2 / elements * _STILL_NEAR))
+                    few = c_sum2 < 3e38
+                elif KIND == "float64":
+                    few = c_sum2 < 1e70
                 else:
-                    if KIND == "float64":
-                        few = c_sum2 < 1e70
-                    else:
-                        few = (c_sum2 < 3e38) & ((c_sum2 > 1e-24) | (c_low >= c_high))
-                    sound = tl.min((few | (live == 0)).to(tl.int32), axis=0) == 1
-                    c_sum2 = tl.where(live, c_sum2, 0.0)
+                    few = (c_sum2 < 3e38) & ((c_sum2 > 1e-24) | (c_low >= c_high))
+                sound = tl.min((few | (live == 0)).to(tl.int32), axis=0) == 1
+                c_sum2 = tl.where(live, c_sum2, 0)
+                if PACKED and KIND != "float64" and not BYTE:
+                    mean, size = tl.reduce((c_sum1 / _L, c_sum2 / _L), 0, _both_sums)
+                    its_rows = ((stop - item + workers - 1) // workers * ROWS).to(tl.float32)
+                    sound = sound & ((centred == 0) | (mean * mean <= size * its_rows * _STILL_NEAR))
                 if sound:
                     sum1 += c_sum1.to(tl.float64)
                     sum2 += c_sum2.to(tl.float64)
@@ -384,14 +341,6 @@ def _finish_all(slabs, scratch, stride, N: tl.constexpr, SLAB: tl.constexpr):  #
 
 
 @jit
-def _both_parts(  # type: ignore[no-untyped-def]
-    a0, b0, c0, d0, e0, f0, g0, h0, low0, high0, a1, b1, c1, d1, e1, f1, g1, h1, low1, high1
-):
-    low, high = tl.minimum(low0, low1), tl.maximum(high0, high1)
-    return a0 + a1, b0 + b1, c0 + c1, d0 + d1, e0 + e1, f0 + f1, g0 + g1, h0 + h1, low, high
-
-
-@jit
 def _finish(slab, field, shelf, programs, N: tl.constexpr):  # type: ignore[no-untyped-def]
     """The whole from its parts: Chan's formula for the spread, plain sums and extremes for the rest."""
     part = tl.arange(0, N)
@@ -409,7 +358,7 @@ def _finish(slab, field, shelf, programs, N: tl.constexpr):  # type: ignore[no-u
     highs = tl.load(real + 9 * N + part, mask=there, other=-_BIG, cache_modifier=".cg")
     prints = tl.load(field + 10 * N + part, mask=there, other=0, cache_modifier=".cg")
     numbers, sums, nan, pos, neg, zero, size, fingerprint, low, high = tl.reduce(
-        (number, number * means, nans, poss, negs, zeros, sizes, prints, lows, highs), 0, _both_parts
+        (number, number * means, nans, poss, negs, zeros, sizes, prints, lows, highs), 0, _both
     )
     mean = sums / tl.maximum(numbers, 1.0)
     tl.store(slab + _COUNTS, nan)

@@ -190,9 +190,9 @@ def float_chunk(  # type: ignore[no-untyped-def]
     MAX: tl.constexpr = "max." + TWO + " $0, $1, $2;"
     IS_ZERO: tl.constexpr = "set.eq.u32." + TWO + " $0, $1, $2;"
     WORDS: tl.constexpr = 4 if SHORT else 2
-    sums = tl.zeros([GROUPS], tl.float32)
-    squares, sizes = sums, sums
-    lanes = (sums, sums, sums, sums, sums, sums, sums, sums)
+    nothing = tl.zeros([GROUPS], tl.float32)
+    sums, squares, sizes = nothing, nothing, nothing
+    lanes = (nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing)
     prints = tl.zeros([GROUPS], tl.uint64)
     none = tl.zeros([GROUPS], tl.uint32)
     zeros, lower, upper = none, none, none
@@ -203,6 +203,7 @@ def float_chunk(  # type: ignore[no-untyped-def]
         if done == 32:
             hashes, done = _row_hashes(tile, step, ROWS, GROUPS), 0
         address, there = _place_of(x, tile + step, full, ROWS, GROUPS)
+        t_sums, t_squares, t_sizes = nothing, nothing, nothing  # long sums of like numbers are all rounded one way
         for at in tl.static_range(ROWS):
             row_hash = fetch(hashes, done + at)
             row = ahead[:WORDS]
@@ -226,11 +227,11 @@ def float_chunk(  # type: ignore[no-untyped-def]
                 even, odd = _floats(pair, BF16)
                 added = (lanes[0] + _signed(even, even_weight), lanes[1] + _signed(odd, odd_weight))
                 lanes = lanes[2:] + added
-                sums = sums + even + odd
-                sizes = sizes + tl.abs(even) + tl.abs(odd)
+                t_sums = t_sums + even + odd
+                t_sizes = t_sizes + tl.abs(even) + tl.abs(odd)
                 if SHIFTED:
                     even, odd = even - shift, odd - shift
-                squares = squares + even * even + odd * odd
+                t_squares = t_squares + even * even + odd * odd
             zeros = zeros + two(IS_ZERO, pairs[0], none) + two(IS_ZERO, pairs[1], none)
             zeros = zeros + two(IS_ZERO, pairs[2], none) + two(IS_ZERO, pairs[3], none)
             low = two(MIN, two(MIN, low, pairs[0]), pairs[1])
@@ -239,6 +240,7 @@ def float_chunk(  # type: ignore[no-untyped-def]
             high = two(MAX, two(MAX, high, pairs[2]), pairs[3])
             ahead = ahead[WORDS:] + _fetch_row(address + at * (_L // 2 * WORDS), there, row)
         done += ROWS
+        sums, squares, sizes = sums + t_sums, squares + t_squares, sizes + t_sizes
         if not SHORT:
             prints += lower.to(tl.uint64) + (upper.to(tl.uint64) << 16)
             lower, upper = none, none
@@ -248,7 +250,7 @@ def float_chunk(  # type: ignore[no-untyped-def]
     return (
         ahead,
         sums,
-        tl.where(live, squares, 0.0),
+        squares,
         sizes,
         tl.minimum(low0, low1),
         tl.maximum(high0, high1),
