@@ -7,7 +7,7 @@ Everything else is the same for many rows, and occurs once in a `RecordPlan` or 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,14 +106,41 @@ class RecordBatch:
 
     def name(self, row: int) -> str:
         """The row's site as text, after its step."""
-        call, moment = int(self.rows["call"][row]), int(self.rows["moment"][row])
-        text = f"{self.moments[moment].step}/{self.plan(row).site}"
-        return f"{text}@{call}" if call else text
+        return self.names([row])[0]
 
-    def waiting(self) -> Iterator[int]:
+    def names(self, rows: Sequence[int]) -> list[str]:
+        """The same of many rows."""
+        sites, steps, found = self.plans.sites, [f"{moment.step}/" for moment in self.moments], self.rows[rows]
+        numbers = (found["plan"].tolist(), found["call"].tolist(), found["moment"].tolist())
+        return [
+            f"{steps[moment]}{sites[plan]}@{call}" if call else f"{steps[moment]}{sites[plan]}"
+            for plan, call, moment in zip(*numbers, strict=True)
+        ]
+
+    def forms(self, rows: Sequence[int]) -> list[str]:
+        """What the rows have in a tensor file's header between their name and the place of their bytes."""
+        forms = self.plans.forms
+        return [forms[plan] for plan in self.rows["plan"][rows].tolist()]
+
+    def sizes(self, rows: Sequence[int]) -> list[int]:
+        """How many bytes are kept of each row."""
+        found: list[int] = self.plans.sizes[self.rows["plan"][rows]].tolist()
+        return found
+
+    def pieces(self, rows: Sequence[int]) -> list[memoryview]:
+        """The bytes that are kept of rows in the arena, as few pieces as they lie in."""
+        assert self.arena is not None
+        begins = self.rows["place"][rows]
+        ends = begins + self.plans.sizes[self.rows["plan"][rows]]
+        apart = np.flatnonzero(begins[1:] != ends[:-1])
+        first, last = begins[np.concatenate([[0], apart + 1])], ends[np.concatenate([apart, [-1]])]
+        whole = memoryview(self.arena)
+        return [whole[begin:end] for begin, end in zip(first.tolist(), last.tolist(), strict=True)]
+
+    def waiting(self) -> list[int]:
         """The rows of which bytes are kept, or that wait for something, in their order."""
-        placed = np.flatnonzero(self.rows["place"][: self.count] >= 0).tolist()
-        yield from sorted({*placed, *self.late}) if self.late else placed
+        placed: list[int] = np.flatnonzero(self.rows["place"][: self.count] >= 0).tolist()
+        return sorted({*placed, *self.late}) if self.late else placed
 
     def arrive(self, row: int) -> Bytes | None:
         """Completes a row; the bytes that are kept of it, valid until `written` is called."""
@@ -154,7 +181,7 @@ class RecordBatch:
         columns = {**self._of_plans(rows), **self._of_moments(rows), **self._numbers(places, rows)}
         for name, texts in (("file", files), ("key", keys)):
             columns[name] = pa.array(
-                ["" for _ in places] if texts is None else [texts[place - start] for place in places.tolist()],
+                [""] * len(places) if texts is None else [texts[place - start] for place in places.tolist()],
                 pa.string(),
             )
         return pa.Table.from_arrays([columns[field_.name] for field_ in SCHEMA], schema=SCHEMA)
@@ -181,8 +208,12 @@ class RecordBatch:
         numbers |= _statistics(count, rows)
         first = rows["first"].copy()
         sketches: list[bytes] | None = None
-        where = {place: at for at, place in enumerate(places.tolist())}
-        told = {where[row]: found for row, found in self._measured.items() if row in where}
+        told: dict[int, Measurement] = {}
+        kept: dict[int, int] = {}
+        if self._measured or self._kept_fingerprints:
+            where = {place: at for at, place in enumerate(places.tolist())}
+            told = {where[row]: found for row, found in self._measured.items() if row in where}
+            kept = {where[row]: found for row, found in self._kept_fingerprints.items() if row in where}
         for at, found in told.items():
             for name in _OF_STATISTICS:
                 numbers[name][at] = getattr(found.statistics, name)
@@ -201,18 +232,18 @@ class RecordBatch:
         columns["count"] = pa.array(count)
         columns["sketch"] = _binary(rows["sketch"]) if sketches is None else pa.array(sketches, pa.binary())
         columns["first"] = _heads(first, np.minimum(count, FIRST))
-        columns["kept_fingerprint"] = self._fingerprints(where, rows["plan"], numbers["fingerprint"])
+        columns["kept_fingerprint"] = self._fingerprints(kept, rows["plan"], numbers["fingerprint"])
         for name, of in zip(IN_WHOLE, ("fingerprint", "sketch"), strict=True):
             sums = {at: getattr(found.in_whole, of, None) for at, found in told.items()}
-            columns[name] = pa.array([sums.get(at) for at in range(len(rows))], SCHEMA.field(name).type)
+            kind = SCHEMA.field(name).type
+            columns[name] = pa.array(map(sums.get, range(len(rows))), kind) if sums else pa.nulls(len(rows), kind)
         return columns
 
-    def _fingerprints(self, where: dict[int, int], plans: npt.NDArray[Any], own: npt.NDArray[Any]) -> Any:
+    def _fingerprints(self, kept: dict[int, int], plans: npt.NDArray[Any], own: npt.NDArray[Any]) -> Any:
         whole = self.plans.wholes[plans]
         values = np.where(whole, own, np.uint64(0))
-        for row, fingerprint in self._kept_fingerprints.items():
-            if row in where:
-                values[where[row]], whole[where[row]] = fingerprint, True
+        for at, fingerprint in kept.items():
+            values[at], whole[at] = fingerprint, True
         return pa.array(values, mask=~whole)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from layertap.site import Record
 from layertap.store.columns import RecordBatch
-from layertap.store.dtype import stored_as
 from layertap.store.folder import temporary_name
 from layertap.store.parquetfile import ParquetFile, room_of
 from layertap.store.schema import FORMAT, to_table
@@ -66,25 +65,19 @@ class OpenShard:
             self._count(table.num_rows)
 
     def append(
-        self,
-        names: Sequence[str],
-        dtypes: Sequence[str],
-        shapes: Sequence[tuple[int, ...]],
-        sizes: Sequence[int],
-        data: Any,
+        self, names: Sequence[str], forms: Sequence[str], sizes: Sequence[int], data: Callable[[int], list[memoryview]]
     ) -> list[str]:
-        """Writes tensors that follow each other in `data`; returns their keys, fewer where the header is full.
+        """Writes tensors, of which `data` gives the bytes of the first few; returns their keys.
 
-        An OSError if the disk is; the file then is as it was before.
+        They are fewer where the header is full. `forms` are those of `TensorFileWriter.form`. An OSError if the disk is
+        full; the file then is as it was before.
         """
-        entries: list[bytes] = []
-        keys: list[str] = []
-        begin = self.nbytes
-        for name, dtype, shape, size in zip(names, dtypes, shapes, sizes, strict=True):
-            key = name if name not in self._keys and name not in keys else f"{name}#{len(self._keys) + len(keys)}"
-            entries.append(entry_of(key, dtype, shape, begin, size))
-            keys.append(key)
-            begin += size
+        keys = self._unused(names)
+        ends = list(accumulate(sizes, initial=self.nbytes))
+        entries = [
+            f",{encode_basestring_ascii(key)}:{form}{begin},{end}]}}"
+            for key, form, (begin, end) in zip(keys, forms, pairwise(ends), strict=True)
+        ]
         if self._tensor_file is None:
             # An entry longer than the usual room (a very long path) makes its own.
             header_bytes = max(self._header_bytes, 512 + len(entries[0]))
@@ -93,10 +86,23 @@ class OpenShard:
             )
         fitting = self._tensor_file.fitting(entries)
         if fitting:
-            length = sum(sizes[:fitting])
-            self._tensor_file.append(b"".join(entries[:fitting]), memoryview(data)[:length])
-            self._keys.update(keys[:fitting])
+            keys = keys[:fitting]
+            self._tensor_file.append("".join(entries[:fitting]).encode(), *data(fitting))
+            self._keys.update(keys)
         return keys[:fitting]
+
+    def _unused(self, names: Sequence[str]) -> Sequence[str]:
+        """The names as keys; one that the file or a name before it has already is given a number."""
+        given = set(names)
+        if len(given) == len(names) and self._keys.isdisjoint(given):
+            return names
+        keys: list[str] = []
+        met: set[str] = set()
+        for name in names:
+            taken = name in self._keys or name in met
+            keys.append(f"{name}#{len(self._keys) + len(keys)}" if taken else name)
+            met.add(keys[-1])
+        return keys
 
     def write(self) -> None:
         """Gives both files their names: the tensors first, the records last."""
@@ -124,15 +130,3 @@ class OpenShard:
         if not self.records:
             self.opened = time.monotonic()
         self.records += rows
-
-
-def entry_of(key: str, dtype: str, shape: tuple[int, ...], begin: int, nbytes: int) -> bytes:
-    """A tensor's part of a safetensors header (`TensorFileWriter.entry`), in a fifth of the time."""
-    name, stored = stored_as(dtype, shape, nbytes)
-    return f",{encode_basestring_ascii(key)}:{_form(name, stored)}{begin},{begin + nbytes}]}}".encode()
-
-
-@lru_cache(maxsize=4096)
-def _form(name: str, shape: tuple[int, ...]) -> str:
-    whole = TensorFileWriter.entry("", name, shape, 0, 0).decode()
-    return whole[len(',"":') : -len("0,0]}")]

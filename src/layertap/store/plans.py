@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from layertap.site import Sharding, Site
 from layertap.store.schema import SCHEMA, SHARDING, SKETCH_BYTES, WHOLE
+from layertap.store.tensorfile import TensorFileWriter
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -80,7 +81,10 @@ class Plans:
         self._counts = np.empty(0, np.int64)
         self._wholes = np.empty(0, np.bool_)
         self._rooms = np.empty(0, np.int64)
+        self._sizes = np.empty(0, np.int64)
         self._kinds, self._tables = np.empty(0, np.int64), np.empty(0, np.uint64)
+        self._sites: list[str] = []
+        self._forms: list[str] = []
 
     def number(self, plan: RecordPlan) -> int:
         """The plan's number; equal plans have one."""
@@ -123,6 +127,27 @@ class Plans:
             self._kinds = np.concatenate([self._kinds, np.array([kind for kind, _ in found], np.int64)])
             self._tables = np.concatenate([self._tables, np.array([table for _, table in found], np.uint64)])
         return self.counts, self._kinds, self._tables
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes kept of the tensors of each plan."""
+        self._sizes = self._extended(self._sizes, lambda plan: plan.nbytes)
+        return self._sizes
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites as text, without the numbers of calls."""
+        self._sites += [plan.site for plan in self.all[len(self._sites) :]]
+        return self._sites
+
+    @property
+    def forms(self) -> list[str]:
+        """What the tensors of each plan have in common in a tensor file's header (`TensorFileWriter.form`)."""
+        self._forms += [
+            TensorFileWriter.form(plan.kept_dtype, plan.kept_shape, plan.nbytes)
+            for plan in self.all[len(self._forms) :]
+        ]
+        return self._forms
 
     @property
     def rooms(self) -> npt.NDArray[np.int64]:
