@@ -99,7 +99,7 @@ class BatchAppender:
                 self._switch(self._writer.commit)
 
     def _reader(self, rows: Sequence[int], data: Bytes | None) -> Callable[[int], list[memoryview]]:
-        return lambda count: self._batch.pieces(rows[:count]) if data is None else [memoryview(data)]
+        return lambda count: self._batch.pieces(rows[:count]) if data is None else [data.data]
 
     def _each(self, rows: Sequence[int]) -> None:
         for row in rows:

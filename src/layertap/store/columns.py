@@ -134,7 +134,7 @@ class RecordBatch:
         ends = begins + self.plans.sizes[self.rows["plan"][rows]]
         apart = np.flatnonzero(begins[1:] != ends[:-1])
         first, last = begins[np.concatenate([[0], apart + 1])], ends[np.concatenate([apart, [-1]])]
-        whole = memoryview(self.arena)
+        whole = self.arena.data
         return [whole[begin:end] for begin, end in zip(first.tolist(), last.tolist(), strict=True)]
 
     def waiting(self) -> list[int]:

@@ -65,7 +65,7 @@ class OpenShard:
             self._count(table.num_rows)
 
     def append(
-        self, names: Sequence[str], forms: Sequence[str], sizes: Sequence[int], data: Callable[[int], list[memoryview]]
+        self, names: list[str], forms: Sequence[str], sizes: Sequence[int], data: Callable[[int], list[memoryview]]
     ) -> list[str]:
         """Writes tensors, of which `data` gives the bytes of the first few; returns their keys.
 
@@ -91,7 +91,7 @@ class OpenShard:
             self._keys.update(keys)
         return keys[:fitting]
 
-    def _unused(self, names: Sequence[str]) -> Sequence[str]:
+    def _unused(self, names: list[str]) -> list[str]:
         """The names as keys; one that the file or a name before it has already is given a number."""
         given = set(names)
         if len(given) == len(names) and self._keys.isdisjoint(given):
