@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx import _symbolic_trace
 
 from layertap.capture import plain_types
 from layertap.measure import native
@@ -72,6 +73,7 @@ def connect(**ours: Any) -> None:
         "graph_task": torch._C._current_graph_task_id,
         "tracing_state": torch._C._get_tracing_state,
         "is_compiling": torch.compiler.is_compiling,
+        "fx_tracing": _symbolic_trace,
         "global_pre_hooks": torch.nn.modules.module._global_forward_pre_hooks,
         "contiguous": lambda x: x.detach().contiguous(),
         "current_device": getattr(torch._C, "_cuda_getDevice", None),

@@ -37,6 +37,7 @@ static const struct { const char *name; PyObject **place; } CONNECTED[] = {
     {"module_call", &module_call},
     {"global_pre_hooks", &global_pre_hooks},
     {"function_type", &function_type},
+    {"fx_tracing", &fx_tracing},
 };
 
 static PyObject *module_take(PyObject *Py_UNUSED(module), PyObject *const *a, Py_ssize_t n) {
@@ -255,6 +256,7 @@ PyMODINIT_FUNC PyInit__tap(void) {
     s_phase[0] = PyUnicode_InternFromString("eval"), s_phase[1] = PyUnicode_InternFromString("train");
     s_calls = PyUnicode_InternFromString("calls"), s_call = PyUnicode_InternFromString("__call__");
     s_call_impl = PyUnicode_InternFromString("_call_impl"), s_forward = PyUnicode_InternFromString("forward");
+    s_is_tracing = PyUnicode_InternFromString("_is_fx_tracing_flag");
     s_compiled = PyUnicode_InternFromString("_compiled_call_impl");
     s_pre_hooks = PyUnicode_InternFromString("_forward_pre_hooks"), s_dict = PyUnicode_InternFromString("__dict__");
     PyType_Slot none = {0, NULL}, getset = {Py_tp_getset, Recording_getset}, called = {Py_tp_call, method_call};
