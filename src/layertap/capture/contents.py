@@ -131,7 +131,8 @@ class OwnState:
 
 def _is_object(value: Any) -> bool:
     """Whether it is an object with attributes of its own, that can be known again."""
-    return _is_of_objects(type(value)) and hasattr(value, "__dict__")
+    kind: Any = type(value)
+    return _is_of_objects(kind) and hasattr(value, "__dict__")
 
 
 @lru_cache(maxsize=256)

@@ -15,9 +15,12 @@ from layertap.site import Record
 from layertap.store.columns import RecordBatch
 from layertap.store.folder import temporary_name
 from layertap.store.parquetfile import ParquetFile, room_of
+from layertap.store.row_columns import Rows, joined
 from layertap.store.schema import FORMAT, to_table
 from layertap.store.tensorfile import TensorFileWriter
 
+TOGETHER = 4096
+"""Rows that are made columns at once: each time takes a millisecond, however few they are."""
 _METADATA = {"layertap_format": str(FORMAT)}
 
 
@@ -34,6 +37,8 @@ class OpenShard:
         self.tensors = folder / "tensors" / f"{stem}.safetensors"
         self._header_bytes, self._durable = header_bytes, durable
         self._waiting: list[list[tuple[Record, int]] | Any] = []
+        self._rows_waiting: list[Rows] = []
+        """Those that are no columns yet."""
         self._keys: set[str] = set()
         self._tensor_file: TensorFileWriter | None = None
         self._rows: ParquetFile | None = None
@@ -46,6 +51,7 @@ class OpenShard:
     def add(self, record: Record, size: int) -> None:
         """Takes a record; an OSError where the disk has no room for it."""
         self._reserve(room_of(record), 1)
+        self._make_columns()
         if not self._waiting or not isinstance(self._waiting[-1], list):
             self._waiting.append([])
         self._waiting[-1].append((record, size))
@@ -57,12 +63,13 @@ class OpenShard:
         self._reserve(int(rooms.sum()), stop - start)
 
     def add_rows(self, batch: RecordBatch, start: int, stop: int, keys: Sequence[str]) -> None:
-        """Takes rows of a batch as columns, for which room was reserved."""
-        files = [self.tensors.name if key else "" for key in keys[start:stop]]
-        table = batch.table(start, stop, files, keys[start:stop])
-        if table.num_rows:
-            self._waiting.append(table)
-            self._count(table.num_rows)
+        """Takes a copy of rows of a batch, for which room was reserved; they become columns with others."""
+        rows = batch.taken(start, stop, keys)
+        if len(rows):
+            self._rows_waiting.append(rows)
+            self._count(len(rows))
+            if sum(map(len, self._rows_waiting)) >= TOGETHER:
+                self._make_columns()
 
     def append(
         self, names: list[str], forms: Sequence[str], sizes: Sequence[int], data: Callable[[int], list[memoryview]]
@@ -107,6 +114,7 @@ class OpenShard:
     def write(self) -> None:
         """Gives both files their names: the tensors first, the records last."""
         assert self._rows is not None
+        self._make_columns()
         if self._tensor_file:
             self._tensor_file.finish(self.tensors)
         self._rows.write(pa.concat_tables(list(self._tables())), self.parquet, durable=self._durable)
@@ -116,6 +124,10 @@ class OpenShard:
         for file in (self._tensor_file, self._rows):
             if file is not None:
                 file.abandon()
+
+    def _make_columns(self) -> None:
+        waiting, self._rows_waiting = self._rows_waiting, []
+        self._waiting += [rows.table(self.tensors.name) for rows in joined(waiting)]
 
     def _tables(self) -> Iterator[Any]:
         for waiting in self._waiting:
