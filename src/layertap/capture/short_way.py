@@ -53,6 +53,7 @@ __all__ = [
     "available",
     "connect",
     "copies_on_devices",
+    "fetch",
     "methods_of",
     "take",
 ]
@@ -106,4 +107,9 @@ def methods_of(cls: Any, *, call: Any, forward: Any, simple: bool) -> dict[str, 
 
 def copies_on_devices() -> bool:
     """Whether it can copy a tensor of a CUDA device, without torch."""
-    return torch.version.hip is None and bool(_tap.find_driver())
+    return _tap is not plain_types and torch.version.hip is None and bool(_tap.find_driver())
+
+
+def fetch() -> Any:
+    """What brings bytes from a device to the host in one call that does not hold Python's lock; None without it."""
+    return _tap.fetch if copies_on_devices() and _tap.can_fetch() else None

@@ -9,6 +9,7 @@
  */
 #include "tap_take.h"
 #include "tap_calls.h"
+#include "tap_fetch.h"
 
 /* What `connect` is given, by name. */
 static const struct { const char *name; PyObject **place; } CONNECTED[] = {
@@ -239,10 +240,16 @@ static PyObject *find_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(no
     void *driver = copy_on_device ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_GLOBAL);
     void *copy = driver ? dlsym(driver, "cuMemcpyDtoDAsync_v2") : NULL, *launch = driver ? dlsym(driver, "cuLaunchKernel") : NULL;
     if (copy && launch) memcpy(&copy_on_device, &copy, sizeof copy), memcpy(&launch_kernel, &launch, sizeof launch);
+    if (driver) find_fetch(driver);
     return PyBool_FromLong(copy_on_device != NULL);
 }
 
-static PyMethodDef methods[] = {FAST("take", module_take), FAST("connect", connect), PLAIN("find_driver", find_driver), {0}};
+/* Whether there is a `fetch`; `find_driver` looks. */
+static PyObject *can_fetch(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    return PyBool_FromLong(copy_to_host != NULL);
+}
+
+static PyMethodDef methods[] = {FAST("take", module_take), FAST("fetch", module_fetch), PLAIN("can_fetch", can_fetch), FAST("connect", connect), PLAIN("find_driver", find_driver), {0}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_tap", "The short way of a tensor into a row.", -1, methods,
                                         NULL, NULL, NULL, NULL};
 
