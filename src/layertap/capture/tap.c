@@ -263,6 +263,7 @@ PyMODINIT_FUNC PyInit__tap(void) {
     s_phase[0] = PyUnicode_InternFromString("eval"), s_phase[1] = PyUnicode_InternFromString("train");
     s_calls = PyUnicode_InternFromString("calls"), s_call = PyUnicode_InternFromString("__call__");
     s_call_impl = PyUnicode_InternFromString("_call_impl"), s_forward = PyUnicode_InternFromString("forward");
+    s_mro = PyUnicode_InternFromString("__mro__");
     s_is_tracing = PyUnicode_InternFromString("_is_fx_tracing_flag");
     s_compiled = PyUnicode_InternFromString("_compiled_call_impl");
     s_pre_hooks = PyUnicode_InternFromString("_forward_pre_hooks"), s_dict = PyUnicode_InternFromString("__dict__");

@@ -106,7 +106,7 @@ typedef struct { PyObject_HEAD PyObject *cls, *general; char simple; } Method;
 
 static PyObject *tap_class, *tracing_state, *is_compiling, *all_taps, *this_thread, *module_call, *global_pre_hooks,
     *function_type, *fx_tracing;
-static PyObject *s_calls, *s_call, *s_call_impl, *s_is_tracing, *s_compiled, *s_pre_hooks, *s_forward, *s_dict;
+static PyObject *s_calls, *s_call, *s_call_impl, *s_is_tracing, *s_compiled, *s_pre_hooks, *s_forward, *s_dict, *s_mro;
 
 /* What is under way in this thread; NULL with an error. */
 static UnderWay *under_way(void) { return (UnderWay *)PyObject_GetAttr(this_thread, s_calls); }
@@ -212,17 +212,27 @@ static PyObject *method_call(PyObject *self, PyObject *args, PyObject *kwargs) {
     return output;
 }
 
+/* `forward` as the first class of the module's that has one holds it: an attribute of a class may be a static method. */
+static PyObject *forward_of(PyObject *cls) {
+    PyObject *classes = PyObject_GetAttr(cls, s_mro), *found = NULL;
+    for (Py_ssize_t i = 0; classes && !found && i < PyTuple_Size(classes); i++) {
+        PyObject *names = PyObject_GetAttr(PyTuple_GetItem(classes, i), s_dict);
+        found = names ? PyObject_GetItem(names, s_forward) : NULL;
+        if (!found) PyErr_Clear();
+        Py_XDECREF(names);
+    }
+    Py_XDECREF(classes);
+    return found;
+}
+
 /* `module.forward` within the module's own call, which is no call of its own; else as Python finds it. */
 static PyObject *forward_get(PyObject *self, PyObject *module, PyObject *owner) {
     Method *method = (Method *)self;
     PyObject *found = NULL, *bound = NULL, *key = NULL;
     UnderWay *thread = module && module != Py_None && method->simple ? under_way() : NULL;
     if (thread && !PyDict_Size(thread->waiting) && (key = PyLong_FromVoidPtr(module)) &&
-        PySet_Contains(thread->modules, key) == 1) {
-        PyObject *names = PyObject_GetAttr(method->cls, s_dict); /* an attribute of the class may be a static method */
-        found = names ? PyObject_GetItem(names, s_forward) : NULL;
-        Py_XDECREF(names);
-    }
+        PySet_Contains(thread->modules, key) == 1)
+        found = forward_of(method->cls);
     if (found && (PyObject *)Py_TYPE(found) == function_type)
         bound = ((descrgetfunc)PyType_GetSlot((PyTypeObject *)function_type, Py_tp_descr_get))(found, module, method->cls);
     Py_XDECREF(found), Py_XDECREF(key), Py_XDECREF((PyObject *)thread);
