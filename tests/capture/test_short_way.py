@@ -94,15 +94,6 @@ def test_a_class_with_its_own_call_is_seen_without_python(tmp_path):
     assert (receipt.fired, receipt.tensors, receipt.direct) == (3, 3, 0)
 
 
-@needs_c
-def test_a_class_with_its_own_call_can_be_traced(tmp_path):
-    model = nn.Sequential(OwnCall(64, 64)).requires_grad_(False).eval()
-    with lt.record(model, tmp_path, sites="*", keep="tensor") as rec:
-        traced = torch.fx.symbolic_trace(model)
-        assert torch.equal(traced(X), model(X))
-    assert rec.receipt.complete
-
-
 numbers = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from(["train", "eval"]), st.integers(0, 4)), min_size=1, max_size=60
 )
