@@ -8,9 +8,11 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-import fake_device
 import torch
 from torch import nn
+
+sys.path[:0] = [str(Path(__file__).parents[1])]
+from capture import fake_device  # noqa: E402
 
 LAYERS, STEPS = 20, 100
 X = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))

@@ -84,9 +84,12 @@ class BatchAppender:
             except OSError as error:
                 if len(rows) > 1:  # perhaps the disk has room for some of them
                     self._each(rows)
-                else:
-                    self._take(rows[0])
-                    self._lose(rows[0], tr("store.tensor_of", value=batch.name(rows[0]).partition("/")[2]), error)
+                    return
+                self._take(rows[0])
+                if self._writer.open_shard.records:  # committed, they take less room than was reserved for them
+                    self._switch(self._writer.commit)
+                    continue
+                self._lose(rows[0], tr("store.tensor_of", value=batch.name(rows[0]).partition("/")[2]), error)
                 return
             for row, key in zip(rows, keys, strict=False):
                 self._keys[row] = key

@@ -124,7 +124,7 @@ def _fields_of(data: bytes) -> dict[int, Any]:
                     size = varint()
                 at += size
                 if at > end:
-                    raise IndexError
+                    raise ValueError(tr("store.footer_text"))
                 if number in wanted:
                     found[number] = data[at - size : at]
             elif kind == 1 or kind == 2:
@@ -151,7 +151,7 @@ def _fields_of(data: bytes) -> dict[int, Any]:
             size = varint()
             at += size
             if at > end:
-                raise IndexError
+                raise ValueError(tr("store.footer_text"))
             return data[at - size : at]
         if kind == 9 or kind == 10:
             head = data[at]
