@@ -1,5 +1,7 @@
 """Rows of several batches become the columns that each batch alone would give, in the same order."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -73,3 +75,25 @@ def test_batches_become_columns_together(tmp_path, monkeypatch: pytest.MonkeyPat
     shard.write()
     assert len(made) == 2, "and not one for each batch"
     assert sum(made) == 1023 * batches == shard.records
+
+
+def test_a_plan_of_another_shape_is_made_columns_from_the_first_one() -> None:
+    first = RecordPlan(
+        path="model", shape=(1, 1), sharding=None, asked=True, count=1, kept="tensor", kept_dtype="float32",
+        kept_shape=(1, 1), nbytes=4, **COMMON,
+    )  # fmt: skip
+    resized, plain = [first], [first]
+    for size in range(2, 40):
+        resized.append(resized[-1].resized((1, size), size, 4 * size))
+        plain.append(replace(first, shape=(1, size), count=size, kept_shape=(1, size), nbytes=4 * size))
+    resized.append(resized[7].changed(kept="stats", kept_shape=(), kept_dtype="", nbytes=0))
+    plain.append(replace(plain[7], kept="stats", kept_shape=(), kept_dtype="", nbytes=0))
+    plans, others = Plans(), Plans()
+    for some, numbered in ((resized, plans), (plain, others)):
+        for begin in range(0, len(some), 9):  # the table grows
+            for plan in some[begin : begin + 9]:
+                numbered.append(plan)
+            numbered.table()
+    assert plans.table().equals(others.table())
+    assert plans.table().num_rows == 40
+    assert plans._common.num_rows == 2, "the first one, and the one of which nothing is kept"
