@@ -103,7 +103,9 @@ class RecordBatch:
 
     def name(self, row: int) -> str:
         """The row's site as text, after its step."""
-        return self.names([row])[0]
+        call, moment = int(self.rows["call"][row]), int(self.rows["moment"][row])
+        text = f"{self.moments[moment].step}/{self.plan(row).site}"
+        return f"{text}@{call}" if call else text
 
     def names(self, rows: Sequence[int]) -> list[str]:
         """The same of many rows."""
