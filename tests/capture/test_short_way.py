@@ -65,6 +65,35 @@ def test_a_tap_calls_no_function_of_python(model, tmp_path, keep, sites):
     assert called[("modules", "module.py"), "_call_impl"] == len(layers)
 
 
+class OwnCall(nn.Linear):
+    """As the blocks of transformers have it, for activation checkpointing."""
+
+    def __call__(self, *args, **kwargs):
+        return super().__call__(*args, **kwargs)
+
+
+@needs_c
+def test_a_class_with_its_own_call_is_seen_without_python(tmp_path):
+    layers = [OwnCall(64, 64).requires_grad_(False) for _ in range(6)]
+    model = nn.Sequential(*layers).eval()
+
+    def work():
+        for layer in layers:
+            layer(X)
+
+    with lt.record(model, tmp_path, sites="*", keep="tensor") as rec:
+        expected = model(X)
+        model(X)
+        taken = rec.sink.taken
+        called = python_calls(work)
+        assert rec.sink.taken - taken == len(layers)
+    assert called.pop((("capture", "test_short_way.py"), "__call__")) == len(layers)
+    assert not [key for key in called if key[0][0] in {"capture", "layertap", "measure", "store"} and key[1] != "work"]
+    assert torch.equal(rec.run["5"].tensor(), expected)
+    receipt = next(site for site in rec.receipt.sites if site.path == "5")
+    assert (receipt.fired, receipt.tensors, receipt.direct) == (3, 3, 0)
+
+
 numbers = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from(["train", "eval"]), st.integers(0, 4)), min_size=1, max_size=60
 )

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import layertap as lt
 from layertap.capture import taps
 
 
@@ -148,3 +149,33 @@ def test_an_untapped_module_is_not_seen(attach):
     other(torch.ones(1, 2))
     other.forward(torch.ones(1, 2))
     assert not spy.seen
+
+
+def test_modules_that_nothing_is_asked_of_have_no_tap():
+    block = nn.ModuleDict({"inner": nn.Sequential(nn.Linear(4, 4), nn.ReLU()), "other": nn.Linear(4, 4)})
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), block["inner"]), block["other"])
+    plain = {name: type(module) for name, module in model.named_modules()}
+    with lt.record(model, sites="0.1.0") as rec:
+        tapped = {name for name, module in model.named_modules() if type(module) is not plain[name]}
+        model(torch.ones(4))
+    assert tapped == {"", "0", "0.1", "0.1.0"}, "those above say why nothing came, where nothing did"
+    assert {name: type(module) for name, module in model.named_modules()} == plain
+    assert rec.receipt.complete
+
+
+def test_a_module_that_is_not_called_is_explained_by_the_one_above():
+    class Skips(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))
+
+        def forward(self, x):
+            return self.used(x)
+
+    model = nn.Sequential(Skips(), nn.Linear(4, 4))
+    with lt.record(model, sites=["0.unused.0", "1"]) as rec:
+        model(torch.ones(4))
+        model(torch.ones(4))
+    (why,) = [str(site.why) for site in rec.receipt.sites if site.path == "0.unused.0"]
+    assert "0" in why
+    assert "2" in why, "how often the module above was called"

@@ -62,6 +62,22 @@ def test_it_says_what_pyarrow_says(folder: Path) -> None:
             assert chunk.largest == right.statistics.max or right.statistics.logical_type.type == "INT"
 
 
+def test_what_is_not_asked_for_is_passed_over(folder: Path) -> None:
+    (file,) = (folder / "records").glob("*.parquet")
+    called = [0]
+
+    def seen(frame: object, event: str, _: object) -> None:
+        called[0] += event == "call"
+
+    sys.setprofile(seen)
+    try:
+        (chunks,) = read_chunks(file)
+    finally:
+        sys.setprofile(None)
+    # A run of a million records has 25,000 of these columns.
+    assert called[0] < 45 * len(chunks)
+
+
 @pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_flipped_bit_of_a_footer_ends_the_process(folder: Path, step: int) -> None:
     done = subprocess.run(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layertap.store import Run, RunWriter
+from layertap.store import Run, RunWriter, index
 from layertap.store.index import NONE
 from store.making import receipt, record
 
@@ -50,3 +50,11 @@ def test_a_column_that_is_the_same_everywhere_takes_no_room(run: Run) -> None:
     assert run.index._columns["rank"].strides == (0,)
     assert run.index._columns["epoch"].strides == (0,)
     assert run.index._columns["row"].strides != (0,)
+
+
+def test_shapes_that_share_a_key_are_told_apart(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run.index.same(rows := np.arange(len(run.index)), run.index, rows).tolist()
+    monkeypatch.setattr(index, "_WEIGHTS", np.zeros_like(index._WEIGHTS))
+    again = Run(run.source).index
+    assert again.same(rows, again, rows).tolist() == expected
+    assert not again.same_shapes(rows[2:], again, rows[:-2]).any()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import nn
@@ -36,6 +36,10 @@ class Arming(Taking):
         self._error = ""
         self._ever_due = False
         self._paused = False
+        self._attached: dict[nn.Module, Any] = {}
+        """The taps that are on their modules."""
+        self._above: frozenset[str] = frozenset()
+        """The paths of modules with another one inside from which something is taken."""
         self._handles: list[Any] = []
         self._leaf_hooks: list[Any] = []
 
@@ -91,15 +95,33 @@ class Arming(Taking):
             self._attach()  # for good: Dynamo guards the classes, so coming and going would recompile
 
     def _attach(self) -> None:
-        for module, why in taps.attach(self._eager_taps).items():
+        self._attached = {module: tap for module, tap in self._eager_taps.items() if self._is_asked(tap)}
+        for module, why in taps.attach(self._attached).items():
             self._taps[module].refused = why
+
+    def _is_asked(self, tap: Any) -> bool:
+        """Whether a tap takes tensors, or stands above one that does: its calls say why nothing came from there."""
+        return not getattr(tap, "idle", False) or tap.path in self._above
 
     def _disarm(self) -> None:
         if self.attached:
             self.attached = False
             if not self._regions:
-                taps.detach(self._eager_taps)
+                taps.detach(self._attached)
             for handle in self._handles:
                 handle.remove()
             self._handles = []
             self._unhook_leaves()
+
+
+def paths_above(paths: Iterable[str]) -> frozenset[str]:
+    """The paths of the modules in which these are.
+
+    >>> sorted(paths_above(["model.layers.0.mlp", "head"]))
+    ['', 'model', 'model.layers', 'model.layers.0']
+    """
+    found: set[str] = set()
+    for path in paths:
+        while path and (path := path.rpartition(".")[0]) not in found:
+            found.add(path)
+    return frozenset(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -74,15 +75,21 @@ class _Snapshot:
     """Container, key, the tensor and its version."""
 
     def holds(self) -> bool:
-        """Whether all is as it was."""
-        return (
-            all(len(container) == length for container, length in self.containers)
-            and all(_at(container, key) is value for container, key, value in self.links)
-            and all(
-                _at(container, key) is tensor() is not None and container[key]._version == version
-                for container, key, tensor, version in self.places
-            )
-        )
+        """Whether all is as it was. In plain loops: this is asked, and answered, at every call of the model."""
+        for container, length in self.containers:
+            if len(container) != length:
+                return False
+        try:
+            for container, key, value in self.links:
+                if container[key] is not value:
+                    return False
+            for container, key, reference, version in self.places:
+                tensor = reference()
+                if tensor is None or container[key] is not tensor or tensor._version != version:
+                    return False
+        except LookupError:
+            return False
+        return True
 
 
 class OwnState:
@@ -124,10 +131,16 @@ class OwnState:
 
 def _is_object(value: Any) -> bool:
     """Whether it is an object with attributes of its own, that can be known again."""
-    if isinstance(value, (torch.Tensor, nn.Module, Mapping, type)) or callable(value):
+    kind: Any = type(value)
+    return _is_of_objects(kind) and hasattr(value, "__dict__")
+
+
+@lru_cache(maxsize=256)
+def _is_of_objects(kind: type) -> bool:
+    if issubclass(kind, (torch.Tensor, nn.Module, Mapping, type)) or any("__call__" in vars(c) for c in kind.__mro__):
         return False
-    own_hash = getattr(type(value), "__hash__", None)
-    return hasattr(value, "__dict__") and hasattr(value, "__weakref__") and own_hash is getattr(object, "__hash__")  # noqa: B009
+    own_hash = getattr(kind, "__hash__", None)
+    return hasattr(kind, "__weakref__") and own_hash is getattr(object, "__hash__")  # noqa: B009
 
 
 def _look(container: Any, snapshot: _Snapshot, depth: int) -> bool:
@@ -137,11 +150,14 @@ def _look(container: Any, snapshot: _Snapshot, depth: int) -> bool:
     if not isinstance(container, tuple):
         snapshot.containers.append((container, len(container)))
     for key, value in container.items() if isinstance(container, dict) else enumerate(container):
-        if isinstance(value, torch.Tensor):
+        kind = type(value)
+        if kind in _PLAIN:
+            continue
+        if kind is torch.Tensor or isinstance(value, torch.Tensor):
             if value.is_inference():  # it has no version that would show a write
                 return False
             snapshot.places.append((container, key, weakref.ref(value), value._version))
-        elif type(value) in (dict, list, tuple) or _has_tensors(value):
+        elif kind is dict or kind is list or kind is tuple or _has_tensors(value):
             snapshot.links.append((container, key, value))
             inside = value if isinstance(value, (dict, list, tuple)) else vars(value) if _is_object(value) else None
             if inside is None or not _look(inside, snapshot, depth + 1):
@@ -149,16 +165,12 @@ def _look(container: Any, snapshot: _Snapshot, depth: int) -> bool:
     return True
 
 
+_PLAIN = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size},
+)
+"""Types in which there is no tensor."""
+
+
 def _has_tensors(value: Any) -> bool:
     """Whether there may be tensors in it."""
-    plain = value is None or isinstance(
-        value, (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
-    )
-    return not plain and not isinstance(value, type) and not callable(value)
-
-
-def _at(container: Any, key: Any) -> Any:
-    try:
-        return container[key]
-    except LookupError:
-        return None
+    return not isinstance(value, (*_PLAIN, type)) and not callable(value)

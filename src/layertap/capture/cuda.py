@@ -235,46 +235,71 @@ class HostCopier:
     """Fetches device tensors through a pinned ring on a side stream; used by one writer's thread alone."""
 
     def __init__(self) -> None:
-        self._lanes: dict[int, tuple[torch.cuda.Stream, torch.Tensor]] = {}
+        self._rings: dict[int, _Ring] = {}
 
     def fetch(self, tensor: torch.Tensor, ready: torch.cuda.Event, into: torch.Tensor | None = None) -> torch.Tensor:
         """The tensor in host memory (in `into`, if given), once `ready` has happened and the copy is done."""
-        flat = tensor.reshape(-1).view(torch.uint8)
         whole = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") if into is None else into
-        host = whole.reshape(-1).view(torch.uint8)
-        with torch.cuda.device(tensor.device):
-            side, ring = self._lane(tensor.device.index, flat.numel())
-            side.wait_event(ready)
-            with torch.cuda.stream(side):
-                filled: list[tuple[slice, torch.Tensor, torch.cuda.Event]] = []
-                chunk = ring.shape[1]
-                for turn, start in enumerate(range(0, flat.numel(), chunk)):
-                    place = slice(start, min(start + chunk, flat.numel()))
-                    half = ring[turn % 2, : place.stop - start]
-                    half.copy_(flat[place], non_blocking=True)
-                    event = torch.cuda.Event(blocking=True)
-                    event.record(side)
-                    filled.append((place, half, event))
-                    if len(filled) == 2:
-                        _empty(filled.pop(0), host)
-                for last in filled:
-                    _empty(last, host)
+        nbytes = tensor.nbytes
+        if nbytes:
+            self._ring(tensor.get_device(), nbytes).fetch(tensor, ready, whole, nbytes)
         return whole
 
-    def _lane(self, device: int, nbytes: int) -> tuple[torch.cuda.Stream, torch.Tensor]:
+    def _ring(self, device: int, nbytes: int) -> _Ring:
         chunk = FIRST_CHUNK if nbytes <= 4 * FIRST_CHUNK else CHUNK
-        side, ring = self._lanes.get(device) or (torch.cuda.Stream(), None)
-        if ring is None or ring.shape[1] < chunk:
-            ring = torch.empty((2, chunk), dtype=torch.uint8, device="cpu", pin_memory=True)
-            self._lanes[device] = side, ring
-        return side, ring
+        ring = self._rings.get(device)
+        if ring is None or ring.chunk < chunk:
+            ring = self._rings[device] = _Ring(device, chunk)
+        return ring
 
 
-def _empty(filled: tuple[slice, torch.Tensor, torch.cuda.Event], host: torch.Tensor) -> None:
-    place, half, event = filled
-    event.synchronize()
-    # Not by torch, which wakes its threads for it: on some machines they keep every core busy for 10 ms afterwards.
-    ctypes.memmove(host.data_ptr() + place.start, half.data_ptr(), half.nbytes)
+class _Ring:
+    """Pinned memory in two halves, on the side stream of a device: one half fills while the other is copied out."""
+
+    def __init__(self, device: int, chunk: int) -> None:
+        self.chunk = chunk
+        self._memory = torch.empty((2, chunk), dtype=torch.uint8, device="cpu", pin_memory=True)
+        with torch.cuda.device(device):
+            self._side = torch.cuda.Stream()
+            self._filled = torch.cuda.Event(blocking=True), torch.cuda.Event(blocking=True)
+            for event in self._filled:
+                event.record(self._side)  # an event has no handle before
+        self._numbers = (
+            *(self._side.cuda_stream, *(event.cuda_event for event in self._filled)),
+            *(self._memory.data_ptr(), chunk),
+        )
+        self._device, self._fetch = device, short_way.fetch()
+
+    def fetch(self, tensor: torch.Tensor, ready: torch.cuda.Event, whole: torch.Tensor, nbytes: int) -> None:
+        """Copies the bytes of a contiguous tensor into one of the host's, and waits for them."""
+        with torch.cuda.device(self._device):
+            if self._fetch is not None:
+                try:
+                    self._fetch(ready.cuda_event, *self._numbers, tensor.data_ptr(), whole.data_ptr(), nbytes)
+                    return
+                except RuntimeError:  # torch makes another try, or says what is wrong
+                    self._fetch = None
+            self._in_steps(tensor.reshape(-1).view(torch.uint8), ready, whole.data_ptr())
+
+    def _in_steps(self, flat: torch.Tensor, ready: torch.cuda.Event, address: int) -> None:
+        """The same by torch, where tap.c could not be built or the driver is another."""
+        self._side.wait_event(ready)
+        filled: list[tuple[int, int, int]] = []
+        with torch.cuda.stream(self._side):
+            for turn, start in enumerate(range(0, len(flat), self.chunk)):
+                nbytes = min(self.chunk, len(flat) - start)
+                self._memory[turn % 2, :nbytes].copy_(flat[start : start + nbytes], non_blocking=True)
+                self._filled[turn % 2].record(self._side)
+                filled.append((turn % 2, address + start, nbytes))
+                if len(filled) == 2:
+                    self._empty(*filled.pop(0))
+            for last in filled:
+                self._empty(*last)
+
+    def _empty(self, half: int, address: int, nbytes: int) -> None:
+        self._filled[half].synchronize()
+        # Not by torch, which wakes its threads for it: on some machines they keep every core busy for 10 ms afterwards.
+        ctypes.memmove(address, self._memory[half].data_ptr(), nbytes)
 
 
 def _clone(tensor: torch.Tensor) -> torch.Tensor:

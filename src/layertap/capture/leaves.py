@@ -55,7 +55,9 @@ def leaves(value: Any) -> Iterator[Leaf]:
     >>> [(leaf.path, leaf.reason) for leaf in leaves((torch.ones(1), None)) if leaf.tensor is None]
     [('1', 'None')]
     """
-    yield from _walk("", value, 0, set())
+    if type(value) is torch.Tensor:
+        return iter((Leaf("", value),))
+    return iter(_found([], "", value, 0, ()))
 
 
 def call_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Leaf]:
@@ -63,11 +65,10 @@ def call_leaves(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Le
     if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor):
         yield Leaf("", args[0])
         return
-    seen: set[int] = set()
     for index, value in enumerate(args):
-        yield from _walk(str(index), value, 1, seen)
+        yield from _found([], str(index), value, 1, ())
     for name, value in kwargs.items():
-        yield from _walk(name, value, 1, seen)
+        yield from _found([], name, value, 1, ())
 
 
 def given_directly(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:
@@ -207,25 +208,26 @@ def _layout_parts(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         yield "", tensor
 
 
-def _walk(path: str, value: Any, depth: int, seen: set[int]) -> Iterator[Leaf]:
+def _found(into: list[Leaf], path: str, value: Any, depth: int, above: tuple[Any, ...]) -> list[Leaf]:
+    """Adds the leaves of a value that lies in those `above`. A list, as generators inside each other take longer."""
     if isinstance(value, torch.Tensor):
-        yield Leaf(path, value)
+        into.append(Leaf(path, value))
     elif value is None:
-        yield Leaf(path, None, "None")
+        into.append(Leaf(path, None, "None"))
     elif isinstance(value, _PLAIN):
-        yield Leaf(path, None, type(value).__name__)
+        into.append(Leaf(path, None, type(value).__name__))
     elif depth >= DEPTH:
-        yield Leaf(path, None, no_leaf("record.below_depth", value))
-    elif id(value) in seen:
-        yield Leaf(path, None, no_leaf("record.seen_already", value))
-    else:
+        into.append(Leaf(path, None, no_leaf("record.below_depth", value)))
+    elif any(value is other for other in above):
         # A cache holds itself in odd corners of some models; a value is walked once on the way down.
-        seen = seen | {id(value)}
-        children = list(_children(value))
+        into.append(Leaf(path, None, no_leaf("record.seen_already", value)))
+    else:
+        above, children = (*above, value), list(_children(value))
         for name, child in children:
-            yield from _walk(_join(path, name), child, depth + 1, seen)
+            _found(into, _join(path, name), child, depth + 1, above)
         if not children:
-            yield Leaf(path, None, no_leaf("record.without_tensors", value))
+            into.append(Leaf(path, None, no_leaf("record.without_tensors", value)))
+    return into
 
 
 def _outline(path: str, value: Any, depth: int, seen: set[int]) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from layertap.capture import short_way
+from layertap.capture import short_way, slots
 from layertap.capture.gathering import MIDDLE, SMALL
 from layertap.capture.keep import STATS, TENSOR, Level
 from layertap.capture.pending_record import with_kept
@@ -116,7 +116,7 @@ def _fits_short_way(tensor: torch.Tensor, nbytes: int, level: Level) -> bool:
     """Whether a tensor of so many bytes can go the short way."""
     if not nbytes or level not in (STATS, TENSOR):
         return False
-    if tensor.is_cuda:
+    if slots.is_of_devices(tensor.device):
         if not short_way.copies_on_devices():
             return False
         return nbytes <= (MIDDLE if level is TENSOR else SMALL) or (level is STATS and _has_kernel(tensor))

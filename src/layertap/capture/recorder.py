@@ -19,7 +19,7 @@ from torch import nn
 
 from layertap.artefact import artefact_of
 from layertap.capture import taps
-from layertap.capture.arming import Arming
+from layertap.capture.arming import Arming, paths_above
 from layertap.capture.compiled import Uncompiled, split_compiled
 from layertap.capture.contents import Contents, OwnState
 from layertap.capture.exit_signal import keep_interrupts
@@ -81,6 +81,7 @@ class Recorder(Arming):
             module: ModuleTap(self, module, name, chosen.get(name, ())) for name, module in named.named_modules()
         }
         self._root = self._taps.get(model)
+        self._above = paths_above(tap.path for tap in self._taps.values() if not tap.idle)
         self._sources: dict[tuple[str, str, str], Source] = {}
         self._eager_taps, self._regions = split_compiled(self, model, self._taps)
         self._watched = {(choice.path, role) for choice in self.selection for role in choice.roles}
@@ -166,7 +167,7 @@ class Recorder(Arming):
             return
         self._disarm()
         if self._regions:
-            taps.detach(self._eager_taps)
+            taps.detach(self._attached)
         for region in self._regions:
             region.close()
         self._state = "closed"
@@ -201,7 +202,8 @@ class Recorder(Arming):
         self._taps.clear()
         self.contents.clear()
         self.own_state.clear()
-        self._eager_taps, self._regions, self._model, self.flags = {}, [], None, None
+        self._eager_taps, self._attached, self._regions = {}, {}, []
+        self._model, self.flags = None, None
 
     def __enter__(self) -> Recorder:
         return self.start()

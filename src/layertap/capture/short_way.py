@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx import _symbolic_trace
 
 from layertap.capture import plain_types
 from layertap.measure import native
@@ -52,6 +53,7 @@ __all__ = [
     "available",
     "connect",
     "copies_on_devices",
+    "fetch",
     "methods_of",
     "take",
 ]
@@ -72,6 +74,7 @@ def connect(**ours: Any) -> None:
         "graph_task": torch._C._current_graph_task_id,
         "tracing_state": torch._C._get_tracing_state,
         "is_compiling": torch.compiler.is_compiling,
+        "fx_tracing": _symbolic_trace,
         "global_pre_hooks": torch.nn.modules.module._global_forward_pre_hooks,
         "contiguous": lambda x: x.detach().contiguous(),
         "current_device": getattr(torch._C, "_cuda_getDevice", None),
@@ -104,4 +107,9 @@ def methods_of(cls: Any, *, call: Any, forward: Any, simple: bool) -> dict[str, 
 
 def copies_on_devices() -> bool:
     """Whether it can copy a tensor of a CUDA device, without torch."""
-    return torch.version.hip is None and bool(_tap.find_driver())
+    return _tap is not plain_types and torch.version.hip is None and bool(_tap.find_driver())
+
+
+def fetch() -> Any:
+    """What brings bytes from a device to the host in one call that does not hold Python's lock; None without it."""
+    return _tap.fetch if copies_on_devices() and _tap.can_fetch() else None

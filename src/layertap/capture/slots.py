@@ -28,9 +28,9 @@ class Slot(short_way.SlotBase):
         self.itemsize = dtype.itemsize
         self.nbytes = nbytes = shape.numel() * dtype.itemsize
         """Of the tensor, kept or not."""
-        self.index = device.index if device.type == "cuda" else -1
+        self.on_device = on_device = is_of_devices(device)
+        self.index = device.index or 0 if on_device else -1
         """The number of a CUDA device."""
-        self.on_device = on_device = device.type == "cuda"
         self.gathers = nbytes <= (MIDDLE if on_device and self.kept else SMALL) and (on_device or self.kept)
         """Whether its bytes are gathered, and measured by the writer's thread."""
         self.arena_bytes = -(-nbytes // 64) * 64 if self.gathers else 0
@@ -59,3 +59,8 @@ class Slot(short_way.SlotBase):
         if self._other is None:
             self._other = Slot(without_kept(self.plan), self.shape, self.dtype, self.device, self.numbers)
         return self._other
+
+
+def is_of_devices(device: torch.device) -> bool:
+    """Whether a tensor there is copied in the order of a stream, and brought to the host by the writer's thread."""
+    return device.type == "cuda"

@@ -9,6 +9,7 @@
  */
 #include "tap_take.h"
 #include "tap_calls.h"
+#include "tap_fetch.h"
 
 /* What `connect` is given, by name. */
 static const struct { const char *name; PyObject **place; } CONNECTED[] = {
@@ -37,6 +38,7 @@ static const struct { const char *name; PyObject **place; } CONNECTED[] = {
     {"module_call", &module_call},
     {"global_pre_hooks", &global_pre_hooks},
     {"function_type", &function_type},
+    {"fx_tracing", &fx_tracing},
 };
 
 static PyObject *module_take(PyObject *Py_UNUSED(module), PyObject *const *a, Py_ssize_t n) {
@@ -238,10 +240,16 @@ static PyObject *find_driver(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(no
     void *driver = copy_on_device ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_GLOBAL);
     void *copy = driver ? dlsym(driver, "cuMemcpyDtoDAsync_v2") : NULL, *launch = driver ? dlsym(driver, "cuLaunchKernel") : NULL;
     if (copy && launch) memcpy(&copy_on_device, &copy, sizeof copy), memcpy(&launch_kernel, &launch, sizeof launch);
+    if (driver) find_fetch(driver);
     return PyBool_FromLong(copy_on_device != NULL);
 }
 
-static PyMethodDef methods[] = {FAST("take", module_take), FAST("connect", connect), PLAIN("find_driver", find_driver), {0}};
+/* Whether there is a `fetch`; `find_driver` looks. */
+static PyObject *can_fetch(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    return PyBool_FromLong(copy_to_host != NULL);
+}
+
+static PyMethodDef methods[] = {FAST("take", module_take), FAST("fetch", module_fetch), PLAIN("can_fetch", can_fetch), FAST("connect", connect), PLAIN("find_driver", find_driver), {0}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_tap", "The short way of a tensor into a row.", -1, methods,
                                         NULL, NULL, NULL, NULL};
 
@@ -255,6 +263,8 @@ PyMODINIT_FUNC PyInit__tap(void) {
     s_phase[0] = PyUnicode_InternFromString("eval"), s_phase[1] = PyUnicode_InternFromString("train");
     s_calls = PyUnicode_InternFromString("calls"), s_call = PyUnicode_InternFromString("__call__");
     s_call_impl = PyUnicode_InternFromString("_call_impl"), s_forward = PyUnicode_InternFromString("forward");
+    s_mro = PyUnicode_InternFromString("__mro__");
+    s_is_tracing = PyUnicode_InternFromString("_is_fx_tracing_flag");
     s_compiled = PyUnicode_InternFromString("_compiled_call_impl");
     s_pre_hooks = PyUnicode_InternFromString("_forward_pre_hooks"), s_dict = PyUnicode_InternFromString("__dict__");
     PyType_Slot none = {0, NULL}, getset = {Py_tp_getset, Recording_getset}, called = {Py_tp_call, method_call};

@@ -105,8 +105,8 @@ typedef struct { PyObject_HEAD PyObject *modules, *waiting; char unseen; } Under
 typedef struct { PyObject_HEAD PyObject *cls, *general; char simple; } Method;
 
 static PyObject *tap_class, *tracing_state, *is_compiling, *all_taps, *this_thread, *module_call, *global_pre_hooks,
-    *function_type;
-static PyObject *s_calls, *s_call, *s_call_impl, *s_compiled, *s_pre_hooks, *s_forward, *s_dict;
+    *function_type, *fx_tracing;
+static PyObject *s_calls, *s_call, *s_call_impl, *s_is_tracing, *s_compiled, *s_pre_hooks, *s_forward, *s_dict, *s_mro;
 
 /* What is under way in this thread; NULL with an error. */
 static UnderWay *under_way(void) { return (UnderWay *)PyObject_GetAttr(this_thread, s_calls); }
@@ -117,30 +117,29 @@ static int is_false(PyObject *found) {
     return no;
 }
 
-/* Whether `cls.name` is this object. */
-static int is_still(PyObject *cls, PyObject *name, PyObject *expected) {
-    PyObject *found = PyObject_GetAttr(cls, name);
-    if (!found) PyErr_Clear();
-    Py_XDECREF(found);
-    return found == expected;
-}
-
-/* Whether nothing comes between the call of a module and its `_call_impl`: no hook before it, nothing compiled. */
-static int plainly_called(PyObject *module, PyObject *cls) {
-    if (!is_still(cls, s_call, module_call) || PyObject_Length(global_pre_hooks)) return 0;
+/* What is to be called of a module's class: its `__call__`, or what torch's own one calls where nothing comes before it
+ * (no hook, nothing compiled). NULL where Python must look. */
+static PyObject *callee(PyObject *module, PyObject *cls) {
+    PyObject *call = PyObject_GetAttr(cls, s_call);
+    if (call != module_call) { /* a class with its own, which calls torch's one by itself */
+        if (call && is_false(PyObject_GetAttr(fx_tracing, s_is_tracing))) return call;
+        Py_XDECREF(call);
+        return NULL;
+    }
+    Py_DECREF(call);
+    if (PyObject_Length(global_pre_hooks)) return NULL;
     PyObject *compiled = PyObject_GetAttr(module, s_compiled), *hooks = PyObject_GetAttr(module, s_pre_hooks);
-    int yes = compiled == Py_None && hooks && PyObject_Length(hooks) == 0;
-    PyErr_Clear();
+    int plain = compiled == Py_None && hooks && PyObject_Length(hooks) == 0;
     Py_XDECREF(compiled), Py_XDECREF(hooks);
-    return yes;
+    return plain ? PyObject_GetAttr(cls, s_call_impl) : NULL;
 }
 
 /* The one tap of a module that is called in the simplest way, borrowed; NULL where Python must look. */
-static PyObject *only_tap(PyObject *key, PyObject *module, const Method *method, const UnderWay *thread) {
+static PyObject *only_tap(PyObject *key, const UnderWay *thread) {
     PyObject *taps = PyDict_GetItem(all_taps, key); /* borrowed */
     if (!taps || thread->unseen || PyDict_Size(thread->waiting) || PyTuple_Size(taps) != 1) return NULL;
     PyObject *tap = PyTuple_GetItem(taps, 0);
-    if (Py_TYPE(tap) != (PyTypeObject *)tap_class || !plainly_called(module, method->cls)) return NULL;
+    if (Py_TYPE(tap) != (PyTypeObject *)tap_class) return NULL;
     return is_false(CALL(tracing_state)) && is_false(CALL(is_compiling)) ? tap : NULL;
 }
 
@@ -155,10 +154,10 @@ static void tell_stopped(PyObject *tap, PyObject *token) {
     PyErr_Restore(type, error, trace);
 }
 
-/* The call of a module with one tap, which sees it. */
-static PyObject *call_tapped(const Method *method, PyObject *tap, UnderWay *thread, PyObject *key, PyObject *args,
+/* The call of a module with one tap, which sees it; `called` is its `callee`. */
+static PyObject *call_tapped(PyObject *called, PyObject *tap, UnderWay *thread, PyObject *key, PyObject *args,
                              PyObject *kwargs) {
-    PyObject *token = begin((Tap *)tap), *output = NULL, *impl = NULL;
+    PyObject *token = begin((Tap *)tap), *output = NULL;
     if (!token && PyErr_Occurred()) return NULL;
     Py_INCREF(args), Py_XINCREF(kwargs);
     if (!token) {
@@ -175,8 +174,7 @@ static PyObject *call_tapped(const Method *method, PyObject *tap, UnderWay *thre
     }
     int nested = token && args ? PySet_Contains(thread->modules, key) : -1;
     if (nested >= 0 && !PySet_Add(thread->modules, key)) {
-        impl = PyObject_GetAttr(method->cls, s_call_impl);
-        output = impl ? PyObject_Call(impl, args, kwargs) : NULL;
+        output = PyObject_Call(called, args, kwargs);
         if (!output) tell_stopped(tap, token);
         if (!nested) {
             PyObject *type, *error, *trace;
@@ -185,7 +183,7 @@ static PyObject *call_tapped(const Method *method, PyObject *tap, UnderWay *thre
             PyErr_Restore(type, error, trace);
         }
     }
-    Py_XDECREF(impl), Py_XDECREF(args), Py_XDECREF(kwargs);
+    Py_XDECREF(args), Py_XDECREF(kwargs);
     if (output) {
         PyObject *seen = end(tap, token, output);
         Py_DECREF(output);
@@ -197,20 +195,34 @@ static PyObject *call_tapped(const Method *method, PyObject *tap, UnderWay *thre
 
 static PyObject *method_call(PyObject *self, PyObject *args, PyObject *kwargs) {
     Method *method = (Method *)self;
-    PyObject *module = PyTuple_GetItem(args, 0), *key = NULL, *tap = NULL, *output;
+    PyObject *module = PyTuple_GetItem(args, 0), *key = NULL, *tap = NULL, *called = NULL, *output;
     UnderWay *thread = module && method->simple ? under_way() : NULL;
     if (thread) key = PyLong_FromVoidPtr(module);
-    if (key) tap = only_tap(key, module, method, thread);
-    if (tap && !PyErr_Occurred()) {
+    if (key) tap = only_tap(key, thread);
+    if (tap && !PyErr_Occurred()) called = callee(module, method->cls);
+    if (called && !PyErr_Occurred()) {
         Py_INCREF(tap);
-        output = call_tapped(method, tap, thread, key, args, kwargs);
+        output = call_tapped(called, tap, thread, key, args, kwargs);
         Py_DECREF(tap);
     } else {
         PyErr_Clear();
         output = PyObject_Call(method->general, args, kwargs);
     }
-    Py_XDECREF(key), Py_XDECREF((PyObject *)thread);
+    Py_XDECREF(key), Py_XDECREF(called), Py_XDECREF((PyObject *)thread);
     return output;
+}
+
+/* `forward` as the first class of the module's that has one holds it: an attribute of a class may be a static method. */
+static PyObject *forward_of(PyObject *cls) {
+    PyObject *classes = PyObject_GetAttr(cls, s_mro), *found = NULL;
+    for (Py_ssize_t i = 0; classes && !found && i < PyTuple_Size(classes); i++) {
+        PyObject *names = PyObject_GetAttr(PyTuple_GetItem(classes, i), s_dict);
+        found = names ? PyObject_GetItem(names, s_forward) : NULL;
+        if (!found) PyErr_Clear();
+        Py_XDECREF(names);
+    }
+    Py_XDECREF(classes);
+    return found;
 }
 
 /* `module.forward` within the module's own call, which is no call of its own; else as Python finds it. */
@@ -219,11 +231,8 @@ static PyObject *forward_get(PyObject *self, PyObject *module, PyObject *owner) 
     PyObject *found = NULL, *bound = NULL, *key = NULL;
     UnderWay *thread = module && module != Py_None && method->simple ? under_way() : NULL;
     if (thread && !PyDict_Size(thread->waiting) && (key = PyLong_FromVoidPtr(module)) &&
-        PySet_Contains(thread->modules, key) == 1) {
-        PyObject *names = PyObject_GetAttr(method->cls, s_dict); /* an attribute of the class may be a static method */
-        found = names ? PyObject_GetItem(names, s_forward) : NULL;
-        Py_XDECREF(names);
-    }
+        PySet_Contains(thread->modules, key) == 1)
+        found = forward_of(method->cls);
     if (found && (PyObject *)Py_TYPE(found) == function_type)
         bound = ((descrgetfunc)PyType_GetSlot((PyTypeObject *)function_type, Py_tp_descr_get))(found, module, method->cls);
     Py_XDECREF(found), Py_XDECREF(key), Py_XDECREF((PyObject *)thread);

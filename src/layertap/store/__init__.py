@@ -2,7 +2,8 @@
 
 schema        the columns of a record, to and from arrow tables      <- read after FORMAT.md
 writer        RunWriter: records and tensors in, committed shard by shard
-open_shard    the shard that is being written: parquetfile, tensorfile; columns, plans, batch_append: rows of a batch
+open_shard    the shard that is being written: parquetfile, tensorfile; batch_append: rows of a batch
+columns       rows as taps fill them; row_columns: as the columns of a table; plans: what many have in common
 given         the bytes to keep, checked; session: one process that writes, and how it ended
 folder        what to do with a run that exists; folder_lock, locked_file: one writer; recorded: what a folder holds
 compaction    many small shards made one; thinning: steps taken out

@@ -1,4 +1,4 @@
-"""The rows of a batch on their way into a run's shards: small kept tensors with one write for many."""
+"""The rows of a batch on their way into a run's shards: the kept tensors of its arena with one write for all."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from layertap.messages import tr
 from layertap.store.columns import RecordBatch
 from layertap.store.dtype import Bytes
 from layertap.store.open_shard import OpenShard
-
-TOGETHER = 1 << 20
-"""Bytes of neighbouring tensors that are written at once."""
 
 
 class Shards(Protocol):
@@ -44,28 +41,14 @@ class BatchAppender:
         """The first row for which the open shard's parquet file has no room reserved yet."""
 
     def run(self) -> None:
-        batch, rows = self._batch, list(self._batch.waiting())
-        together: list[int] = []
-        for row in rows:
-            if together and not self._joins(together, row):
-                self._flush(together)
-            if row in batch.late:
-                self._late(row)
-            else:
-                together.append(row)
-        self._flush(together)
-        self._take(len(batch))
+        rows, start = self._batch.waiting(), 0
+        for place in [place for place, row in enumerate(rows) if row in self._batch.late] if self._batch.late else ():
+            self._append(rows[start:place])
+            self._late(rows[place])
+            start = place + 1
+        self._append(rows[start:])
+        self._take(len(self._batch))
         self._commit_if_due()
-
-    def _joins(self, together: Sequence[int], row: int) -> bool:
-        """Whether a row's bytes lie behind those of the rows before it."""
-        places, batch = self._batch.rows["place"], self._batch
-        last = together[-1]
-        return bool(
-            row not in batch.late
-            and places[row] == places[last] + batch.plan(last).nbytes
-            and places[row] - places[together[0]] < TOGETHER
-        )
 
     def _late(self, row: int) -> None:
         try:
@@ -81,27 +64,14 @@ class BatchAppender:
         finally:
             self._batch.written(row)
 
-    def _flush(self, rows: list[int]) -> None:
-        if not rows:
-            return
+    def _append(self, rows: Sequence[int], data: Bytes | None = None) -> None:
+        """Writes the tensors of rows: from the arena, or the bytes that are given of one."""
         batch = self._batch
-        begin, last = int(batch.rows["place"][rows[0]]), rows[-1]
-        end = int(batch.rows["place"][last]) + batch.plan(last).nbytes
-        assert batch.arena is not None
-        self._append(rows, batch.arena[begin:end])
-        rows.clear()
-
-    def _append(self, rows: Sequence[int], data: Bytes) -> None:
-        """Writes the tensors of rows that lie behind each other."""
-        batch, done = self._batch, 0
-        plans = [batch.plan(row) for row in rows]
-        sizes = [plan.nbytes for plan in plans]
-        while done < len(rows):
-            left = slice(done, None)
+        while rows:
             # A row must not be left without room when its tensor is in the file already.
             if self._reserve(rows[-1] + 1) <= rows[-1]:
-                if len(rows) - done > 1:
-                    self._each(rows[left], sizes[left], data)
+                if len(rows) > 1:
+                    self._each(rows)
                     return
                 self._take(rows[-1])
                 if self._start > rows[-1]:
@@ -109,35 +79,34 @@ class BatchAppender:
                 continue
             try:
                 keys = self._writer.open_shard.append(
-                    [batch.name(row) for row in rows[left]],
-                    [plan.kept_dtype for plan in plans[left]],
-                    [plan.kept_shape for plan in plans[left]],
-                    sizes[left],
-                    data,
+                    batch.names(rows), batch.forms(rows), batch.sizes(rows), self._reader(rows, data)
                 )
             except OSError as error:
-                if len(rows) - done > 1:  # perhaps the disk has room for some of them
-                    self._each(rows[left], sizes[left], data)
-                else:
-                    self._take(rows[done])
-                    self._lose(rows[done], tr("store.tensor_of", value=batch.name(rows[done]).partition("/")[2]), error)
+                if len(rows) > 1:  # perhaps the disk has room for some of them
+                    self._each(rows)
+                    return
+                self._take(rows[0])
+                if self._writer.open_shard.records:  # committed, they take less room than was reserved for them
+                    self._switch(self._writer.commit)
+                    continue
+                self._lose(rows[0], tr("store.tensor_of", value=batch.name(rows[0]).partition("/")[2]), error)
                 return
-            for row, key in zip(rows[left], keys, strict=False):
+            for row, key in zip(rows, keys, strict=False):
                 self._keys[row] = key
-            data = data[sum(sizes[done : done + len(keys)]) :]
-            done += len(keys)
-            if done < len(rows):  # the header is full
-                self._take(rows[done])
+            last, rows = rows[-1], rows[len(keys) :]
+            if rows:  # the header is full
+                self._take(rows[0])
                 self._switch(self._writer.make_room)
             elif self._writer.due:
-                self._take(rows[-1] + 1)
+                self._take(last + 1)
                 self._switch(self._writer.commit)
 
-    def _each(self, rows: Sequence[int], sizes: Sequence[int], data: Bytes) -> None:
-        begin = 0
-        for row, size in zip(rows, sizes, strict=True):
-            self._append([row], data[begin : begin + size])
-            begin += size
+    def _reader(self, rows: Sequence[int], data: Bytes | None) -> Callable[[int], list[memoryview]]:
+        return lambda count: self._batch.pieces(rows[:count]) if data is None else [data.data]
+
+    def _each(self, rows: Sequence[int]) -> None:
+        for row in rows:
+            self._append([row])
 
     def _take(self, stop: int) -> None:
         """Puts the rows up to there into the shard that has their tensors."""

@@ -7,8 +7,6 @@ ends the process. The footer is a struct in Thrift's compact protocol; fields ar
 from __future__ import annotations
 
 import os
-import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +46,8 @@ def read_chunks(path: Path) -> list[list[Chunk]]:
         if end[4:] != _MAGIC or not 0 < length <= size - 12:
             raise ValueError(tr("store.no_footer"))
         file.seek(size - 8 - length)
-        footer = _FooterReader(file.read(length)).fields(0)
-    groups = footer.get(4, [])
-    return [[_chunk(column) for column in group.get(1, [])] for group in groups]
+        footer = _parsed(file.read(length))
+    return [[_chunk(column) for column in group.get(1, [])] for group in footer.get(4, [])]
 
 
 def _chunk(column: dict[int, Any]) -> Chunk:
@@ -67,74 +64,114 @@ def _chunk(column: dict[int, Any]) -> Chunk:
     )
 
 
-class _FooterReader:
-    """Thrift's compact protocol: structs as {field number: value}."""
+def _parsed(data: bytes) -> dict[int, Any]:
+    """The fields that are asked for here, by their numbers; a ValueError where the bytes are no Thrift struct.
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._at = data, 0
+    One function, as a run of a million records has a hundred thousand structs: the place is its local variable.
+    """
+    try:
+        return _fields_of(data)
+    except IndexError:
+        raise ValueError(tr("store.footer_end")) from None
 
-    def fields(self, depth: int) -> dict[int, Any]:
+
+def _fields_of(data: bytes) -> dict[int, Any]:
+    at, end = 0, len(data)
+
+    def varint() -> int:
+        nonlocal at
+        byte = data[at]
+        at += 1
+        if byte < 128:
+            return byte
+        found, shift = byte & 127, 7
+        while shift <= 63:
+            byte = data[at]
+            at += 1
+            found |= (byte & 127) << shift
+            if byte < 128:
+                return found
+            shift += 7
+        raise ValueError(tr("store.footer_number"))
+
+    def fields(wanted: dict[int, Any], depth: int) -> dict[int, Any]:
+        nonlocal at
         if depth > _DEPTH:
             raise ValueError(tr("store.nested"))
         found: dict[int, Any] = {}
         number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._signed()
+        while head := data[at]:
+            at += 1
+            if head >= 16:
+                number += head >> 4
+            else:
+                coded = varint()
+                number = (coded >> 1) ^ -(coded & 1)
             kind = head & 15
-            found[number] = kind == 1 if kind in (1, 2) else self._value(kind, depth)
+            if 4 <= kind <= 6:
+                coded = data[at]
+                if coded < 128:
+                    at += 1
+                else:
+                    coded = varint()
+                if number in wanted:
+                    found[number] = (coded >> 1) ^ -(coded & 1)
+            elif kind == 8:
+                size = data[at]
+                if size < 128:
+                    at += 1
+                else:
+                    size = varint()
+                at += size
+                if at > end:
+                    raise ValueError(tr("store.footer_text"))
+                if number in wanted:
+                    found[number] = data[at - size : at]
+            elif kind == 1 or kind == 2:
+                found[number] = kind == 1
+            elif kind == 12:
+                known = fields(wanted.get(number, _NOTHING), depth + 1)
+                if number in wanted:
+                    found[number] = known
+            else:
+                known = value(kind, wanted.get(number, _NOTHING), depth)
+                if number in wanted:
+                    found[number] = known
+        at += 1
         return found
 
-    def _value(self, kind: int, depth: int) -> Any:
-        plain: dict[int, Callable[[], Any]] = {
-            1: self._byte,
-            2: self._byte,
-            3: self._byte,
-            4: self._signed,
-            5: self._signed,
-            6: self._signed,
-            7: self._double,
-            8: self._binary,
-        }
-        if kind in plain:
-            return plain[kind]()
-        if kind in (9, 10):
-            head = self._byte()
-            count = self._varint() if head >> 4 == 15 else head >> 4
-            if count > len(self._data):
-                raise ValueError(tr("store.footer_list"))
-            return [self._value(head & 15, depth + 1) for _ in range(count)]
+    def value(kind: int, wanted: dict[int, Any], depth: int) -> Any:
+        nonlocal at
         if kind == 12:
-            return self.fields(depth + 1)
-        raise ValueError(tr("store.footer_type", kind=kind))
+            return fields(wanted, depth + 1)
+        if 4 <= kind <= 6:
+            coded = varint()
+            return (coded >> 1) ^ -(coded & 1)
+        if kind == 8:
+            size = varint()
+            at += size
+            if at > end:
+                raise ValueError(tr("store.footer_text"))
+            return data[at - size : at]
+        if kind == 9 or kind == 10:
+            head = data[at]
+            at += 1
+            count = varint() if head >> 4 == 15 else head >> 4
+            if count > end:
+                raise ValueError(tr("store.footer_list"))
+            return [value(head & 15, wanted, depth + 1) for _ in range(count)]
+        if kind not in _SIZES:
+            raise ValueError(tr("store.footer_type", kind=kind))
+        at += _SIZES[kind]
+        return data[at - 1]
 
-    def _byte(self) -> int:
-        if self._at >= len(self._data):
-            raise ValueError(tr("store.footer_end"))
-        self._at += 1
-        return self._data[self._at - 1]
+    return fields(_WANTED, 0)
 
-    def _varint(self) -> int:
-        found = shift = 0
-        while True:
-            byte = self._byte()
-            found |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return found
-            if shift > 63:
-                raise ValueError(tr("store.footer_number"))
 
-    def _signed(self) -> int:
-        found = self._varint()
-        return (found >> 1) ^ -(found & 1)
-
-    def _binary(self) -> bytes:
-        size = self._varint()
-        if size > len(self._data) - self._at:
-            raise ValueError(tr("store.footer_text"))
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def _double(self) -> float:
-        self._at += 8
-        return float(struct.unpack("<d", self._data[self._at - 8 : self._at])[0])
+_NOTHING: dict[int, Any] = {}
+_STATISTICS: dict[int, Any] = {5: _NOTHING}
+_CHUNK: dict[int, Any] = {**dict.fromkeys((1, 3, 5, 6, 11), _NOTHING), 12: _STATISTICS}
+_WANTED: dict[int, Any] = {4: {1: {3: _CHUNK}}}
+"""What is kept of a footer: its row groups, their columns, and of each what `Chunk` has."""
+_SIZES = {1: 1, 2: 1, 3: 1, 7: 8}
+"""Bytes of what has no length of its own: a truth value in a list, a byte, a double."""

@@ -144,6 +144,8 @@ class Index:
 _AXES = 6
 """Axes of a shape that are held here; what has more, or longer ones, is compared by its record."""
 _OTHER = -2
+_WEIGHTS = np.array([0x9E3779B97F4A7C15**axis % 2**64 for axis in range(1, _AXES + 1)], np.uint64)
+"""By which the axes of a shape become one number that few others have."""
 _UNKNOWN = np.full(_AXES, _OTHER, np.int32).tobytes()
 
 
@@ -192,10 +194,11 @@ def _joined(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
 
 def _distinct(shapes: npt.NDArray[np.int32]) -> tuple[list[bytes], npt.NDArray[np.int64]]:
     """The distinct ones of some shapes, as their bytes, and for each shape the number of its own."""
-    rows = np.ascontiguousarray(shapes).view(np.dtype((np.void, shapes.itemsize * _AXES)))[:, 0].tolist()
-    known: dict[bytes, int] = {}
-    places = np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
-    return list(known), places
+    keys = (shapes.astype(np.uint64) * _WEIGHTS).sum(axis=1, dtype=np.uint64)
+    _, first, places = np.unique(keys, return_index=True, return_inverse=True)
+    if not np.array_equal(shapes[first[places]], shapes):  # two shapes with one key
+        first, places = np.arange(len(shapes)), np.arange(len(shapes))
+    return [shape.tobytes() for shape in shapes[first]], places.reshape(-1)
 
 
 def _shapes(column: Any) -> npt.NDArray[np.int32]:

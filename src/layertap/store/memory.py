@@ -106,7 +106,7 @@ class MemoryWriter:
                 failure = failure or error
             finally:
                 batch.written(row)
-        table = batch.table(0, len(batch), ["memory" if key else "" for key in keys], keys)
+        table = batch.taken(0, len(batch), keys).table("memory")
         self.tables.append(table)
         self.records += table.num_rows
         if failure is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ import pyarrow as pa
 
 from layertap.site import Record
 from layertap.store.columns import RecordBatch
-from layertap.store.dtype import stored_as
 from layertap.store.folder import temporary_name
 from layertap.store.parquetfile import ParquetFile, room_of
+from layertap.store.row_columns import Rows, joined
 from layertap.store.schema import FORMAT, to_table
 from layertap.store.tensorfile import TensorFileWriter
 
+TOGETHER = 4096
+"""Rows that are made columns at once: each time takes a millisecond, however few they are."""
 _METADATA = {"layertap_format": str(FORMAT)}
 
 
@@ -35,6 +37,8 @@ class OpenShard:
         self.tensors = folder / "tensors" / f"{stem}.safetensors"
         self._header_bytes, self._durable = header_bytes, durable
         self._waiting: list[list[tuple[Record, int]] | Any] = []
+        self._rows_waiting: list[Rows] = []
+        """Those that are no columns yet."""
         self._keys: set[str] = set()
         self._tensor_file: TensorFileWriter | None = None
         self._rows: ParquetFile | None = None
@@ -47,6 +51,7 @@ class OpenShard:
     def add(self, record: Record, size: int) -> None:
         """Takes a record; an OSError where the disk has no room for it."""
         self._reserve(room_of(record), 1)
+        self._make_columns()
         if not self._waiting or not isinstance(self._waiting[-1], list):
             self._waiting.append([])
         self._waiting[-1].append((record, size))
@@ -58,33 +63,28 @@ class OpenShard:
         self._reserve(int(rooms.sum()), stop - start)
 
     def add_rows(self, batch: RecordBatch, start: int, stop: int, keys: Sequence[str]) -> None:
-        """Takes rows of a batch as columns, for which room was reserved."""
-        files = [self.tensors.name if key else "" for key in keys[start:stop]]
-        table = batch.table(start, stop, files, keys[start:stop])
-        if table.num_rows:
-            self._waiting.append(table)
-            self._count(table.num_rows)
+        """Takes a copy of rows of a batch, for which room was reserved; they become columns with others."""
+        rows = batch.taken(start, stop, keys)
+        if len(rows):
+            self._rows_waiting.append(rows)
+            self._count(len(rows))
+            if sum(map(len, self._rows_waiting)) >= TOGETHER:
+                self._make_columns()
 
     def append(
-        self,
-        names: Sequence[str],
-        dtypes: Sequence[str],
-        shapes: Sequence[tuple[int, ...]],
-        sizes: Sequence[int],
-        data: Any,
+        self, names: list[str], forms: Sequence[str], sizes: Sequence[int], data: Callable[[int], list[memoryview]]
     ) -> list[str]:
-        """Writes tensors that follow each other in `data`; returns their keys, fewer where the header is full.
+        """Writes tensors, of which `data` gives the bytes of the first few; returns their keys.
 
-        An OSError if the disk is; the file then is as it was before.
+        They are fewer where the header is full. `forms` are those of `TensorFileWriter.form`. An OSError if the disk is
+        full; the file then is as it was before.
         """
-        entries: list[bytes] = []
-        keys: list[str] = []
-        begin = self.nbytes
-        for name, dtype, shape, size in zip(names, dtypes, shapes, sizes, strict=True):
-            key = name if name not in self._keys and name not in keys else f"{name}#{len(self._keys) + len(keys)}"
-            entries.append(entry_of(key, dtype, shape, begin, size))
-            keys.append(key)
-            begin += size
+        keys = self._unused(names)
+        ends = list(accumulate(sizes, initial=self.nbytes))
+        entries = [
+            f",{encode_basestring_ascii(key)}:{form}{begin},{end}]}}"
+            for key, form, (begin, end) in zip(keys, forms, pairwise(ends), strict=True)
+        ]
         if self._tensor_file is None:
             # An entry longer than the usual room (a very long path) makes its own.
             header_bytes = max(self._header_bytes, 512 + len(entries[0]))
@@ -93,14 +93,28 @@ class OpenShard:
             )
         fitting = self._tensor_file.fitting(entries)
         if fitting:
-            length = sum(sizes[:fitting])
-            self._tensor_file.append(b"".join(entries[:fitting]), memoryview(data)[:length])
-            self._keys.update(keys[:fitting])
+            keys = keys[:fitting]
+            self._tensor_file.append("".join(entries[:fitting]).encode(), *data(fitting))
+            self._keys.update(keys)
         return keys[:fitting]
+
+    def _unused(self, names: list[str]) -> list[str]:
+        """The names as keys; one that the file or a name before it has already is given a number."""
+        given = set(names)
+        if len(given) == len(names) and self._keys.isdisjoint(given):
+            return names
+        keys: list[str] = []
+        met: set[str] = set()
+        for name in names:
+            taken = name in self._keys or name in met
+            keys.append(f"{name}#{len(self._keys) + len(keys)}" if taken else name)
+            met.add(keys[-1])
+        return keys
 
     def write(self) -> None:
         """Gives both files their names: the tensors first, the records last."""
         assert self._rows is not None
+        self._make_columns()
         if self._tensor_file:
             self._tensor_file.finish(self.tensors)
         self._rows.write(pa.concat_tables(list(self._tables())), self.parquet, durable=self._durable)
@@ -110,6 +124,10 @@ class OpenShard:
         for file in (self._tensor_file, self._rows):
             if file is not None:
                 file.abandon()
+
+    def _make_columns(self) -> None:
+        waiting, self._rows_waiting = self._rows_waiting, []
+        self._waiting += [rows.table(self.tensors.name) for rows in joined(waiting)]
 
     def _tables(self) -> Iterator[Any]:
         for waiting in self._waiting:
@@ -124,15 +142,3 @@ class OpenShard:
         if not self.records:
             self.opened = time.monotonic()
         self.records += rows
-
-
-def entry_of(key: str, dtype: str, shape: tuple[int, ...], begin: int, nbytes: int) -> bytes:
-    """A tensor's part of a safetensors header (`TensorFileWriter.entry`), in a fifth of the time."""
-    name, stored = stored_as(dtype, shape, nbytes)
-    return f",{encode_basestring_ascii(key)}:{_form(name, stored)}{begin},{begin + nbytes}]}}".encode()
-
-
-@lru_cache(maxsize=4096)
-def _form(name: str, shape: tuple[int, ...]) -> str:
-    whole = TensorFileWriter.entry("", name, shape, 0, 0).decode()
-    return whole[len(',"":') : -len("0,0]}")]

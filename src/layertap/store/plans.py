@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from layertap.site import Sharding, Site
 from layertap.store.schema import SCHEMA, SHARDING, SKETCH_BYTES, WHOLE
+from layertap.store.tensorfile import TensorFileWriter
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -24,6 +26,9 @@ class Moment(NamedTuple):
     epoch: int | None
     batch: int | None
     phase: str
+
+
+_ORIGIN = "_origin"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +61,22 @@ class RecordPlan:
     def resized(self, shape: tuple[int, ...], count: int, nbytes: int) -> RecordPlan:
         """The same for a tensor of another shape. A cache grows at each step, and `replace` takes longer."""
         made = object.__new__(RecordPlan)
-        vars(made).update(vars(self), shape=shape, count=count)
+        vars(made).update(vars(self), shape=shape, count=count, **{_ORIGIN: self.origin})
         if self.nbytes:
             vars(made).update(kept_shape=shape, nbytes=nbytes)
+        return made
+
+    @property
+    def origin(self) -> RecordPlan:
+        """The plan that it was resized from in the first place, or itself: they differ in their shape alone."""
+        found: RecordPlan = vars(self).get(_ORIGIN, self)
+        return found
+
+    def changed(self, **values: Any) -> RecordPlan:
+        """What `replace` makes, in a third of the time: it is done for each record of which something is kept."""
+        made = object.__new__(RecordPlan)
+        vars(made).update(vars(self), **values)
+        vars(made).pop(_ORIGIN, None)
         return made
 
     @property
@@ -77,10 +95,16 @@ class Plans:
         self.all: list[RecordPlan] = []
         self._numbers: dict[RecordPlan, int] = {}
         self._table: Any = None
+        self._common: Any = None
+        self._origins: dict[int, tuple[int, RecordPlan]] = {}
+        """By identity: their rows in that table, and themselves, so that they live."""
         self._counts = np.empty(0, np.int64)
         self._wholes = np.empty(0, np.bool_)
         self._rooms = np.empty(0, np.int64)
+        self._sizes = np.empty(0, np.int64)
         self._kinds, self._tables = np.empty(0, np.int64), np.empty(0, np.uint64)
+        self._sites: list[str] = []
+        self._forms: list[str] = []
 
     def number(self, plan: RecordPlan) -> int:
         """The plan's number; equal plans have one."""
@@ -100,17 +124,29 @@ class Plans:
         known = 0 if self._table is None else self._table.num_rows
         new = self.all[known:]
         if new:
-            part = pa.Table.from_arrays(
-                [pa.array([_OF_PLAN[name](plan) for plan in new], SCHEMA.field(name).type) for name in _OF_PLAN],
-                names=list(_OF_PLAN),
-            )
+            part = self._of_origins([plan.origin for plan in new])
+            for name in _OF_SHAPE:
+                part = part.append_column(name, pa.array(map(attrgetter(name), new), SCHEMA.field(name).type))
             self._table = part if self._table is None else pa.concat_tables([self._table, part]).combine_chunks()
         return self._table
+
+    def _of_origins(self, origins: Sequence[RecordPlan]) -> Any:
+        """What plans have that differ in their shape: made once for all of them. A cache grows at each step."""
+        fresh = list({id(plan): plan for plan in origins if id(plan) not in self._origins}.values())
+        if fresh:
+            part = pa.Table.from_arrays(
+                [pa.array([value(plan) for plan in fresh], SCHEMA.field(name).type) for name, value in _COMMON.items()],
+                names=list(_COMMON),
+            )
+            self._common = part if self._common is None else pa.concat_tables([self._common, part])
+            for plan in fresh:
+                self._origins[id(plan)] = len(self._origins), plan
+        return self._common.take(pa.array([self._origins[id(plan)][0] for plan in origins], pa.int64()))
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
         """How many values the tensors of each plan have."""
-        self._counts = self._extended(self._counts, lambda plan: plan.count)
+        self._counts = self._extended(self._counts, attrgetter("count"))
         return self._counts
 
     def reading(
@@ -125,9 +161,30 @@ class Plans:
         return self.counts, self._kinds, self._tables
 
     @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes kept of the tensors of each plan."""
+        self._sizes = self._extended(self._sizes, attrgetter("nbytes"))
+        return self._sizes
+
+    @property
+    def sites(self) -> list[str]:
+        """The sites as text, without the numbers of calls."""
+        self._sites += [plan.site for plan in self.all[len(self._sites) :]]
+        return self._sites
+
+    @property
+    def forms(self) -> list[str]:
+        """What the tensors of each plan have in common in a tensor file's header (`TensorFileWriter.form`)."""
+        self._forms += [
+            TensorFileWriter.form(plan.kept_dtype, plan.kept_shape, plan.nbytes)
+            for plan in self.all[len(self._forms) :]
+        ]
+        return self._forms
+
+    @property
     def rooms(self) -> npt.NDArray[np.int64]:
         """The room of each plan (`RecordPlan.room`)."""
-        self._rooms = self._extended(self._rooms, lambda plan: plan.room)
+        self._rooms = self._extended(self._rooms, attrgetter("room"))
         return self._rooms
 
     @property
@@ -146,17 +203,11 @@ def _of_sharding(name: str) -> Callable[[RecordPlan], Any]:
     return lambda plan: getattr(plan.sharding or WHOLE, name)
 
 
-def _plainly(name: str) -> Callable[[RecordPlan], Any]:
-    return lambda plan: getattr(plan, name)
-
-
-_OF_PLAN: dict[str, Callable[[RecordPlan], Any]] = {
+_OF_SHAPE = ("shape", "kept_shape", "nbytes")
+_COMMON: dict[str, Callable[[RecordPlan], Any]] = {
     **{
-        name: _plainly(name)
-        for name in (
-            *("site", "path", "role", "leaf", "kind", "rank", "shape", "dtype", "device", "asked"),
-            *("kept", "kept_shape", "kept_dtype", "nbytes"),
-        )
+        name: attrgetter(name)
+        for name in ("site", "path", "role", "leaf", "kind", "rank", "dtype", "device", "asked", "kept", "kept_dtype")
     },
     **{name: _of_sharding(name) for name in SHARDING},
 }

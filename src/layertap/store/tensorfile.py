@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from layertap.durable import sync, sync_folder
 from layertap.errors import CorruptRun
 from layertap.files import open_regular, parse_json, reason
 from layertap.messages import tr
-from layertap.store.dtype import SAFETENSORS, SIZES, Bytes
+from layertap.store.dtype import SAFETENSORS, SIZES, Bytes, stored_as
 from layertap.store.locked_file import LockedFile
 from layertap.store.mapped import map_bytes
 
 MAX_HEADER = 100_000_000
 """The longest header that safetensors allows."""
+AT_ONCE = 1024
+"""Pieces that the system takes in one call."""
 
 _ITEM_SIZES = {name: SIZES[dtype] for dtype, name in SAFETENSORS.items()}
 
@@ -71,21 +74,33 @@ class TensorFileWriter(LockedFile):
         value = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, begin + nbytes]}
         return f",{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}".encode()
 
-    def fitting(self, entries: Sequence[bytes]) -> int:
-        """For how many of these entries, from the first, the header has room."""
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def form(dtype: str, shape: tuple[int, ...], nbytes: int) -> str:
+        """What the entries of tensors of this type and shape have between their key and where their bytes lie."""
+        name, stored = stored_as(dtype, shape, nbytes)
+        return TensorFileWriter.entry("", name, stored, 0, 0).decode()[len(',"":') : -len("0,0]}")]
+
+    def fitting(self, entries: Sequence[str] | Sequence[bytes]) -> int:
+        """For how many of these entries, from the first, the header has room. They are ASCII."""
         used = 8 + self._used
+        if used + sum(map(len, entries)) <= self._start:
+            return len(entries)
         for count, entry in enumerate(entries):
             used += len(entry)
             if used > self._start:
                 return count
         return len(entries)
 
-    def append(self, entry: bytes, data: memoryview) -> bool:
-        """Writes one tensor, or several with all their entries; False, and nothing written, if the header is full."""
+    def append(self, entry: bytes, *data: memoryview) -> bool:
+        """Writes one tensor, or several with all their entries; False, and nothing written, if the header is full.
+
+        Tensors that do not lie behind each other are given one by one: they are written together all the same.
+        """
         if not self.fitting([entry]):
             return False
         try:
-            _write_all(self._fd, data)
+            _write_all(self._fd, *data)
         except OSError:
             self._broken = True  # until the part of the tensor that did get written is taken back
             os.ftruncate(self._fd, self._start + self.nbytes)
@@ -94,7 +109,7 @@ class TensorFileWriter(LockedFile):
             raise
         self._entries.append(entry)
         self._used += len(entry)
-        self.nbytes += len(data)
+        self.nbytes += sum(map(len, data))
         return True
 
     def finish(self, path: Path) -> None:
@@ -186,10 +201,16 @@ def read_bytes(path: Path, name: str, begin: int, end: int, *, mapped: bool = Fa
     return raw
 
 
-def _write_all(fd: int, data: memoryview) -> None:
+def _write_all(fd: int, *data: memoryview) -> None:
     # One write may take less than it is given (Linux stops at 2 GiB).
-    while len(data):
-        data = data[os.write(fd, data) :]
+    for start in range(0, len(data), AT_ONCE):
+        pieces = list(data[start : start + AT_ONCE])
+        while pieces:
+            written = os.writev(fd, pieces) if len(pieces) > 1 else os.write(fd, pieces[0])
+            while pieces and written >= len(pieces[0]):
+                written -= len(pieces.pop(0))
+            if written:
+                pieces[0] = pieces[0][written:]
 
 
 def _aligned(size: int) -> int:

@@ -26,6 +26,7 @@ from layertap.store.open_shard import OpenShard
 from layertap.store.runfile import run_file, write_session
 from layertap.store.schema import FORMAT, kept_nothing
 from layertap.store.session import closed_as, iso_time, session_name
+from layertap.store.tensorfile import TensorFileWriter
 
 SHARD_BYTES = 256 << 20
 SHARD_RECORDS = 20_000
@@ -299,8 +300,8 @@ class RunWriter:
     def _append(self, record: Record, data: memoryview) -> Record:
         for _ in range(2):
             shard = self._open
-            name, form = f"{record.step}/{record.site}", (record.kept_dtype, record.kept_shape)
-            keys = shard.append([name], [form[0]], [form[1]], [len(data)], data)
+            name, form = f"{record.step}/{record.site}", (record.kept_dtype, record.kept_shape, len(data))
+            keys = shard.append([name], [TensorFileWriter.form(*form)], [len(data)], lambda _: [data])
             if keys:
                 return replace(record, file=shard.tensors.name, key=keys[0])
             self.make_room()
