@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from layertap.fault import find_fault, tensor_cache
+from layertap.fault import find_fault, search, tensor_cache
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.prefetch import Prefetch
 from layertap.fault.tensor_cache import TensorCache
@@ -37,10 +37,9 @@ def brought(monkeypatch):
     seen, most = [], [0]
     bring = Prefetch._bring
 
-    def counted(self, number, *keep, **named):
-        if number not in self._back:
-            seen.append(number)
-        bring(self, number, *keep, **named)
+    def counted(self, numbers, *keep):
+        seen.extend(numbers)
+        bring(self, numbers, *keep)
         most[0] = max(most[0], self.held)
 
     monkeypatch.setattr(Prefetch, "_bring", counted)
@@ -109,6 +108,68 @@ def test_what_a_device_has_no_room_for_waits_in_memory_and_not_on_disk(device, m
     assert (poor.on_device, poor.in_memory, poor.on_disk) == (6 * SIZE, 3 * SIZE, 11 * SIZE)
     assert all(slot.get(one.device).equal(one) for one, slot in zip(given, slots, strict=True))
     poor.close()
+
+
+def _away(slots):
+    return [number for number, slot in enumerate(slots) if isinstance(slot._where, Prefetch)]
+
+
+@pytest.mark.parametrize("count", [20, 50, 64])
+def test_what_has_to_go_is_spread_over_the_run(device, count):
+    device(1 << 40)
+    cache = TensorCache(24 * SIZE)
+    slots = [cache.put(one) for one in tensors(count)]
+    away = _away(slots)
+    assert len(away) == count - 18
+    share = len(away) / count
+    for number in range(0, count, 8):
+        here = [one for one in away if number <= one < number + 8]
+        assert abs(len(here) - share * min(8, count - number)) <= 2, away
+
+
+def test_small_tensors_stay_while_large_ones_can_go(device):
+    device(1 << 40)
+    cache = TensorCache(8 * SIZE)
+    slots = [cache.put(torch.zeros(SIZE // 4 if number % 2 else 1)) for number in range(40)]
+    assert all(slots[number]._where is None for number in range(0, 40, 2))
+    assert cache.on_device <= 6 * SIZE
+
+
+def test_what_is_held_anyway_is_not_brought_back(device):
+    device(1 << 40)
+    cache = TensorCache(8 * SIZE)
+    given = tensors(30)
+    slots = [cache.put(one) for one in given]
+    held = [cache.kept(given[number]) for number in (_away(slots)[0], _away(slots)[-1])]
+    for one in held:
+        slot = cache.slot_of(given[int(one[0])])
+        assert slot.get(one.device).data_ptr() == one.data_ptr()
+    assert cache.on_device <= 6 * SIZE
+    assert cache.on_device + cache.in_memory == 30 * SIZE
+
+
+def test_only_what_a_run_looks_at_is_brought_back(pair, device, brought, monkeypatch):
+    device(1 << 40)
+    seen, runs = brought[0], []
+    play = search.play
+
+    def counted(side, modules, trace, names, options, within=None):
+        before = len(seen)
+        found = play(side, modules, trace, names, options, within)
+        runs.append((options.judge, options.force, len(modules), len(seen) - before))
+        return found
+
+    monkeypatch.setattr(search, "play", counted)
+    find_fault(pair[0], pair[1], pair[2], budget="48KiB")
+    judged = [count for judge, _, _, count in runs if judge]
+    closer = [count for judge, force, _, count in runs if force and not judge]
+    assert min(judged) >= 10, runs
+    assert len(closer) == 2, runs
+    # The children of the model and of the culprit's caller, of 25 modules: 6 + 3, and what they are given.
+    assert max(closer) <= min(judged) / 2, runs
+    runs.clear()
+    find_fault(pair[0], copy.deepcopy(pair[0]), pair[2], budget="48KiB")
+    assert [count for judge, _, _, count in runs if not judge] == [0], runs
 
 
 class Block(nn.Module):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -111,11 +112,22 @@ class Replay(ReplayOptions):
             return False
         return self.force or (key.path, key.role) in self.put_back
 
+    def looks_at(self, key: Site) -> bool:
+        """Whether the trace's value is needed there: to measure what is found, or to exchange it."""
+        return self.judge or self.parts is not None or self.forces(key) or key in self.keep
+
+    def asked_for(self, modules: Mapping[str, nn.Module]) -> Iterator[CachedTensor]:
+        """The values of the trace that a run with taps on these modules asks for."""
+        asked = (slot for key, slot in self.trace.slots.items() if key.path in modules and self.looks_at(key))
+        return chain(asked, () if self.lowered is None else self.lowered.slots.values())
+
     def measure(self, key: Site, caller: ModuleCall | None, found: torch.Tensor) -> torch.Tensor | None:
         """Measures one value; returns the right one, in the form that it has here, if it has a right one."""
         slot = self.trace.slots.get(key)
         if slot is None:
             self.replayed.unforced.append(key)
+            return None
+        if not self.looks_at(key):
             return None
         if self.force and self.trace.cache.slot_of(found) is slot:
             equal = alike(found.numel())  # it was put there by us
