@@ -111,7 +111,7 @@ def test_what_a_device_has_no_room_for_waits_in_memory_and_not_on_disk(device, m
 
 
 def _away(slots):
-    return [number for number, slot in enumerate(slots) if isinstance(slot._where, Prefetch)]
+    return {number for number, slot in enumerate(slots) if isinstance(slot._where, Prefetch)}
 
 
 @pytest.mark.parametrize("count", [20, 50, 64])
@@ -130,8 +130,8 @@ def test_what_has_to_go_is_spread_over_the_run(device, count):
 def test_small_tensors_stay_while_large_ones_can_go(device):
     device(1 << 40)
     cache = TensorCache(8 * SIZE)
-    slots = [cache.put(torch.zeros(SIZE // 4 if number % 2 else 1)) for number in range(40)]
-    assert all(slots[number]._where is None for number in range(0, 40, 2))
+    slots = [cache.put(torch.zeros(1 if number % 2 else SIZE // 4)) for number in range(40)]
+    assert all(slots[number]._where is None for number in range(1, 40, 2))
     assert cache.on_device <= 6 * SIZE
 
 
@@ -140,12 +140,15 @@ def test_what_is_held_anyway_is_not_brought_back(device):
     cache = TensorCache(8 * SIZE)
     given = tensors(30)
     slots = [cache.put(one) for one in given]
-    held = [cache.kept(given[number]) for number in (_away(slots)[0], _away(slots)[-1])]
+    away = _away(slots)
+    held = [cache.kept(given[number]) for number in (min(away), max(away), *sorted(set(range(30)) - away)[:2])]
     for one in held:
         slot = cache.slot_of(given[int(one[0])])
         assert slot.get(one.device).data_ptr() == one.data_ptr()
     assert cache.on_device <= 6 * SIZE
-    assert cache.on_device + cache.in_memory == 30 * SIZE
+    more = [cache.put(one + 30) for one in tensors(60)]
+    assert _away(slots).isdisjoint(int(one[0]) for one in held)
+    assert cache.on_device + cache.in_memory == (30 + len(more)) * SIZE
 
 
 def test_only_what_a_run_looks_at_is_brought_back(pair, device, brought, monkeypatch):
