@@ -141,7 +141,7 @@ def test_what_is_held_anyway_is_not_brought_back(device):
     given = tensors(30)
     slots = [cache.put(one) for one in given]
     away = _away(slots)
-    held = [cache.kept(given[number]) for number in (min(away), max(away), *sorted(set(range(30)) - away)[-2:])]
+    held = [cache.kept(given[number]) for number in (*sorted(set(range(30)) - away)[-2:], min(away), max(away))]
     for one in held:
         slot = cache.slot_of(given[int(one[0])])
         assert slot.get(one.device).data_ptr() == one.data_ptr()
