@@ -11,6 +11,7 @@ record_tap         what is at each module of the reference meanwhile; force_tap:
 replay_measure     what all taps of a run share; call_stack: who is inside whom; tensor_swap: one tensor for another
 reference_trace    the nouns of a replay; tensor_cache: where tensors wait, within a budget
 prefetch           tensors that wait in pinned memory, brought back before they are asked for
+collector          Python's garbage collector meanwhile
 value_layouts      one value in two layouts
 world              the ranks that run a candidate together; places: which part of a whole each holds
 stated_parts       the same where a mapping says it; agreement: what ranks wait for; stage: what cannot be judged
