@@ -8,8 +8,12 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layertap.fault import find_fault, replay_measure, search
+from layertap.fault import find_fault, replay_measure, rounding, search
+from layertap.fault.call_stack import CallStack
 from layertap.fault.model_runner import ModelRunner
+from layertap.fault.reference_trace import ReferenceTrace
+from layertap.fault.replay_measure import Replay, ReplayOptions
+from layertap.fault.tensor_cache import TensorCache
 
 
 class Block(nn.Module):
@@ -146,17 +150,47 @@ def test_few_operators_are_added_to_those_of_the_model_and_none_waits_while_it_r
     assert not {"_local_scalar_dense", "equal", "is_nonzero", "nonzero"} & set(inside), inside
 
 
+class Fan(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ways = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+
+    def forward(self, x):
+        x = torch.tanh(x)
+        return sum(way(x) for way in self.ways)
+
+
+def test_what_is_handed_to_several_modules_is_moved_once(monkeypatch):
+    moved = []
+
+    def counted(value, seed=0, dtype=None):
+        moved.append(id(value))
+        return rounding.one_ulp(value, seed, dtype)
+
+    monkeypatch.setattr(search, "one_ulp", counted)
+    torch.manual_seed(0)
+    reference = Fan().eval()
+    find_fault(reference, copy.deepcopy(reference), X)
+    assert len(moved) == 2 * 2, "the model's input and the tanh, in the forced run and in the free one"
+
+
+def test_a_moved_value_is_not_handed_on_once_somebody_has_written():
+    trace = ReferenceTrace(TensorCache(None))
+    task = Replay.of(ReplayOptions(force=True), CallStack(False), trace)
+    given = torch.randn(4, 8)
+    first = task.moved(given, rounding.one_ulp, once=True, own=True)
+    assert task.moved(given, rounding.one_ulp, once=True, own=True) is first
+    assert task.moved(given, rounding.one_ulp, once=False, own=True) is not first, "its gradient goes another way"
+    first = task.moved(given, rounding.one_ulp, once=True, own=True)
+    first.add_(1)
+    again = task.moved(given, rounding.one_ulp, once=True, own=True)
+    assert torch.equal(again, rounding.one_ulp(given))
+    given.add_(1)
+    assert torch.equal(task.moved(given, rounding.one_ulp, once=True, own=True), rounding.one_ulp(given))
+
+
 @pytest.mark.parametrize("judged", [True, False])
 def test_what_is_handed_to_several_modules_is_measured_once(monkeypatch, judged):
-    class Fan(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.ways = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
-
-        def forward(self, x):
-            x = torch.tanh(x)
-            return sum(way(x) for way in self.ways)
-
     measured = []
     begin = replay_measure.begin
 

@@ -54,6 +54,14 @@ class MeasuredTensor(NamedTuple):
     found: PendingPair | Difference
 
 
+class MovedTensor(NamedTuple):
+    """A tensor and what was entered in its place, in which versions."""
+
+    given: torch.Tensor
+    moved: torch.Tensor
+    versions: tuple[int, int]
+
+
 @dataclass(slots=True, kw_only=True)
 class ReplayOptions:
     """How a model is run against the trace."""
@@ -97,6 +105,8 @@ class Replay(ReplayOptions):
     """Values through which a gradient can go back."""
     measured: dict[tuple[int, int], MeasuredTensor] = field(default_factory=dict)
     """By the identities of a slot and a tensor, what is measured between them: several modules are given one tensor."""
+    last_moved: MovedTensor | None = None
+    """The last alone: each takes as much memory as what it was made of."""
     callers: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict)
     without_grad: set[ModuleCall] = field(default_factory=set)
     """Calls that were made where gradients are off."""
@@ -192,6 +202,21 @@ class Replay(ReplayOptions):
     def nudges(self, key: Site) -> bool:
         """Whether what is handed on there is not the reference's own value, but a copy that is moved a little."""
         return self.nudge is not None and key.role == "input"
+
+    def moved(self, given: torch.Tensor, nudge: Nudge, once: bool, own: bool) -> torch.Tensor:
+        """What is entered in the place of a value, moved a little; several modules that are given one value, one after
+        the other, are given one moved value, if that is to be so (`once`) and nobody has written into it since."""
+        last = self.last_moved
+        if once and last is not None and last.given is given and last.versions == (version(given), version(last.moved)):
+            return last.moved
+        plain = given.detach()
+        moved = nudge(plain)
+        if moved is plain and own:
+            moved = moved.clone()  # the trace's own stays as it is
+        self.last_moved = None
+        if once and not given.is_inference() and not moved.is_inference():
+            self.last_moved = MovedTensor(given, moved, (version(given), version(moved)))
+        return moved
 
     def as_given(self, right: torch.Tensor, found: torch.Tensor, copied: bool = True) -> torch.Tensor | None:
         """The reference's value in the place of another."""
