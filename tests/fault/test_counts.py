@@ -212,6 +212,64 @@ def test_what_is_handed_to_several_modules_is_measured_once(monkeypatch, judged)
     assert len(measured) <= (4 if judged else 2) * 9 + 9 + 6 + 6, len(measured)
 
 
+@pytest.fixture
+def probed(monkeypatch):
+    """Of each run with values put back: how many pairs were measured in it, and its events."""
+    seen, count = [], []
+    play, begin = search.play, replay_measure.begin
+
+    def counted(right, found):
+        count.append(found.shape)
+        return begin(right, found)
+
+    def noted(side, modules, trace, names, options, within=None):
+        before = len(count)
+        replayed = play(side, modules, trace, names, options, within)
+        if options.put_back:
+            seen.append((len(count) - before, replayed.events))
+        return replayed
+
+    monkeypatch.setattr(replay_measure, "begin", counted)
+    monkeypatch.setattr(search, "play", noted)
+    return seen
+
+
+def test_up_to_the_value_that_is_put_back_a_run_is_the_free_one_and_is_not_measured(probed, monkeypatch):
+    reference = _net(12)
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        candidate[9].up.weight[2:5] *= -1
+    found = find_fault(reference, candidate, X)
+    assert (found.site, found.cause) == ("9.up", "weights")
+    (measured, events) = probed.pop()
+    # From the module on whose result is put back: of a block five values, what `up` returns being the second.
+    assert measured == 3 * 5 - 1
+    monkeypatch.setattr(Replay, "_as_before", lambda self, key, caller: False)
+    again = find_fault(reference, candidate, X)
+    assert str(again) == str(found)
+    (measured, everything) = probed.pop()
+    assert measured > 12 * 5
+    assert events == everything
+
+
+def test_of_a_candidate_that_does_not_repeat_itself_every_run_is_measured_whole(probed):
+    class Noisy(Block):
+        turn = 0
+
+        def forward(self, x):
+            self.turn += 1
+            return super().forward(x) * (1 + 1e-6 * self.turn)
+
+    torch.manual_seed(0)
+    reference = nn.Sequential(*(Noisy() for _ in range(4))).eval()
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        candidate[2].up.weight *= -1
+    found = find_fault(reference, candidate, X)
+    assert found.verdict == "fault", str(found)
+    assert min(measured for measured, _ in probed) >= 4 * 5
+
+
 def test_only_what_is_near_the_culprit_is_forced_in_a_closer_look(monkeypatch):
     looked = []
     play = search.play

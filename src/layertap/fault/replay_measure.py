@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain
+from itertools import chain, dropwhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -75,6 +75,9 @@ class ReplayOptions:
     """Whether values are measured; if not, they are only exchanged."""
     put_back: frozenset[tuple[str, str]] = frozenset()
     """In a free run, the paths and ends whose values are exchanged for the reference's all the same."""
+    like: Sequence[Event] = ()
+    """What a free run of the same model showed, if it repeats itself: up to the first value that is put back this run is
+    that one over again, and is not measured."""
     lowered: Lowered | None = None
     """The trace of the reference in the candidate's dtype: it is filled, or measured against as well."""
     seeded: bool = False
@@ -128,7 +131,13 @@ class Replay(ReplayOptions):
 
     def asked_for(self, modules: Mapping[str, nn.Module]) -> Iterator[CachedTensor]:
         """The values of the trace that a run with taps on these modules asks for."""
-        asked = (slot for key, slot in self.trace.slots.items() if key.path in modules and self.looks_at(key))
+        later = dropwhile(lambda event: not self.forces(event.site), self.like)
+        again = {event.site for event in self.like} - {event.site for event in later}
+        asked = (
+            slot
+            for key, slot in self.trace.slots.items()
+            if key.path in modules and key not in again and self.looks_at(key)
+        )
         return chain(asked, () if self.lowered is None else self.lowered.slots.values())
 
     def measure(self, key: Site, caller: ModuleCall | None, found: torch.Tensor) -> torch.Tensor | None:
@@ -137,7 +146,7 @@ class Replay(ReplayOptions):
         if slot is None:
             self.replayed.unforced.append(key)
             return None
-        if not self.looks_at(key):
+        if not self.looks_at(key) or self._as_before(key, caller):
             return None
         if self.force and self.trace.cache.slot_of(found) is slot:
             equal = alike(found.numel())  # it was put there by us
@@ -158,6 +167,20 @@ class Replay(ReplayOptions):
         if self.force and given is not None and not self.nudges(key) and self.forces(key):
             self.trace.cache.remember(given, slot)
         return given
+
+    def _as_before(self, key: Site, caller: ModuleCall | None) -> bool:
+        """Whether it is known from a run that was the same up to here; then its measurement is taken over."""
+        place = len(self.begun)
+        if place >= len(self.like):
+            return False
+        if self.forces(key):
+            self.like = ()  # from here on they part
+            return False
+        event = self.like[place]
+        if event.site != key or event.caller != caller or event.found.shape:
+            return False
+        self.begun.append(Begun(key, caller, event.found, 0))
+        return True
 
     def against(
         self,

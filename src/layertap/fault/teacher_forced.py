@@ -200,7 +200,7 @@ class TeacherForcedSearch(FaultSearch):
         total, floor = output[0], max(output[1], least_of(self.dtype))
 
         def probe(ends: frozenset[tuple[str, str]]) -> Probe:
-            replayed = self.play(self.theirs, self.pairing.candidate, trace, force=False, put_back=ends)
+            replayed = self.with_put_back(trace, ends)
             return Probe(ends, replayed, self.total(trace, replayed, skip=next(iter(ends))[0]))
 
         def hollow(row: ModuleRow) -> bool:
