@@ -76,8 +76,8 @@ class ReplayOptions:
     put_back: frozenset[tuple[str, str]] = frozenset()
     """In a free run, the paths and ends whose values are exchanged for the reference's all the same."""
     like: Sequence[Event] = ()
-    """What a free run of the same model showed, if it repeats itself: up to the first value that is put back this run is
-    that one over again, and is not measured."""
+    """What a free run of the same model showed, if it repeats itself: up to the first value that is put back, this run
+    is that one over again, and is not measured."""
     lowered: Lowered | None = None
     """The trace of the reference in the candidate's dtype: it is filled, or measured against as well."""
     seeded: bool = False
