@@ -213,8 +213,8 @@ def test_what_is_handed_to_several_modules_is_measured_once(monkeypatch, judged)
 
 
 @pytest.fixture
-def probed(monkeypatch):
-    """Of each run with values put back: how many pairs were measured in it, and its events."""
+def judged(monkeypatch):
+    """Of each judged run: whether it is forced, what is put back, how many pairs were measured in it, its events."""
     seen, count = [], []
     play, begin = search.play, replay_measure.begin
 
@@ -225,8 +225,8 @@ def probed(monkeypatch):
     def noted(side, modules, trace, names, options, within=None):
         before = len(count)
         replayed = play(side, modules, trace, names, options, within)
-        if options.put_back:
-            seen.append((len(count) - before, replayed.events))
+        if options.judge:
+            seen.append((options.force, bool(options.put_back), len(count) - before, replayed.events))
         return replayed
 
     monkeypatch.setattr(replay_measure, "begin", counted)
@@ -234,25 +234,44 @@ def probed(monkeypatch):
     return seen
 
 
-def test_up_to_the_value_that_is_put_back_a_run_is_the_free_one_and_is_not_measured(probed, monkeypatch):
-    reference = _net(12)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_up_to_the_first_value_that_is_exchanged_a_run_is_the_free_one_and_is_not_measured(
+    judged, monkeypatch, inplace
+):
+    class Writing(Block):
+        def forward(self, x):
+            return self.down(self.up(self.norm(x)).tanh_()).add_(x)
+
+    torch.manual_seed(0)
+    reference = nn.Sequential(*((Writing if inplace else Block)() for _ in range(12))).eval()
     candidate = copy.deepcopy(reference)
     with torch.no_grad():
         candidate[9].up.weight[2:5] *= -1
     found = find_fault(reference, candidate, X)
     assert (found.site, found.cause) == ("9.up", "weights")
-    (measured, events) = probed.pop()
-    # From the module on whose result is put back: of a block five values, what `up` returns being the second.
-    assert measured == 3 * 5 - 1
+    few = judged.copy()
+    free, moved, forced, moved_free, put_back = (run[:2] for run in few)
+    assert (free, moved, forced) == ((False, False), (True, False), (True, False))
+    assert (moved_free, put_back) == ((False, False), (False, True))
+    # Of a block five values are measured, the second is what `up` returns.
+    assert [measured for _, _, measured, _ in few][2::2] == [3 * 5 - 1] * 2
+    judged.clear()
     monkeypatch.setattr(Replay, "_as_before", lambda self, key, caller: False)
     again = find_fault(reference, candidate, X)
     assert str(again) == str(found)
-    (measured, everything) = probed.pop()
-    assert measured > 12 * 5
-    assert events == everything
+    assert [measured for _, _, measured, _ in judged][2::2] == [12 * 5 + 1] * 2
+    assert [events for *_, events in few] == [events for *_, events in judged]
 
 
-def test_of_a_candidate_that_does_not_repeat_itself_every_run_is_measured_whole(probed):
+def test_a_clean_candidate_is_not_measured_a_second_time(judged, monkeypatch):
+    reference = _net(6)
+    found = find_fault(reference, copy.deepcopy(reference), X)
+    assert [measured for _, _, measured, _ in judged][::2] == [6 * 5 + 1, 0]
+    monkeypatch.setattr(Replay, "_as_before", lambda self, key, caller: False)
+    assert find_fault(reference, copy.deepcopy(reference), X) == found
+
+
+def test_of_a_candidate_that_does_not_repeat_itself_every_run_is_measured_whole(judged):
     class Noisy(Block):
         turn = 0
 
@@ -267,7 +286,7 @@ def test_of_a_candidate_that_does_not_repeat_itself_every_run_is_measured_whole(
         candidate[2].up.weight *= -1
     found = find_fault(reference, candidate, X)
     assert found.verdict == "fault", str(found)
-    assert min(measured for measured, _ in probed) >= 4 * 5
+    assert min(measured for _, _, measured, _ in judged) >= 4 * 5
 
 
 def test_only_what_is_near_the_culprit_is_forced_in_a_closer_look(monkeypatch):

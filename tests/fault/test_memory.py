@@ -153,23 +153,29 @@ def test_what_is_held_anyway_is_not_brought_back(device):
 
 def test_only_what_a_run_looks_at_is_brought_back(pair, device, brought, monkeypatch):
     device(1 << 40)
-    seen, runs = brought[0], []
+    seen, runs, numbers = brought[0], [], []
     play = search.play
 
     def counted(side, modules, trace, names, options, within=None):
         before = len(seen)
         found = play(side, modules, trace, names, options, within)
         runs.append((options.judge, options.force, len(modules), len(seen) - before))
+        numbers.append(seen[before:])
         return found
 
     monkeypatch.setattr(search, "play", counted)
     find_fault(pair[0], pair[1], pair[2], budget="48KiB")
     judged = [count for judge, _, _, count in runs if judge]
     closer = [count for judge, force, _, count in runs if force and not judge]
-    assert min(judged) >= 10, runs
+    whole, rest = judged[0], judged[2]
+    # Those of the free run, on moved inputs, forced, moved and free, put back; what is right in the free run is not
+    # looked at in the forced one.
+    assert judged == [whole, whole, rest, whole, rest], runs
+    assert rest <= whole / 2, runs
+    assert min(numbers[2]) >= 15, "five values of a block, and the fault is in the fourth"
     assert len(closer) == 2, runs
     # The children of the model and of the culprit's caller, of 25 modules: 6 + 3, and what they are given.
-    assert max(closer) <= min(judged) / 2, runs
+    assert max(closer) <= whole / 3, runs
     runs.clear()
     find_fault(pair[0], copy.deepcopy(pair[0]), pair[2], budget="48KiB")
     assert [count for judge, _, _, count in runs if not judge] == [0], runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain, dropwhile
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -76,8 +76,8 @@ class ReplayOptions:
     put_back: frozenset[tuple[str, str]] = frozenset()
     """In a free run, the paths and ends whose values are exchanged for the reference's all the same."""
     like: Sequence[Event] = ()
-    """What a free run of the same model showed, if it repeats itself: up to the first value that is put back, this run
-    is that one over again, and is not measured."""
+    """What a free run of the same model showed, if it repeats itself: up to the first value that is exchanged for
+    another one, this run is that one over again, and nothing is measured or exchanged."""
     lowered: Lowered | None = None
     """The trace of the reference in the candidate's dtype: it is filled, or measured against as well."""
     seeded: bool = False
@@ -131,8 +131,7 @@ class Replay(ReplayOptions):
 
     def asked_for(self, modules: Mapping[str, nn.Module]) -> Iterator[CachedTensor]:
         """The values of the trace that a run with taps on these modules asks for."""
-        later = dropwhile(lambda event: not self.forces(event.site), self.like)
-        again = {event.site for event in self.like} - {event.site for event in later}
+        again = {event.site for event in takewhile(lambda event: not self._parts_at(event), self.like)}
         asked = (
             slot
             for key, slot in self.trace.slots.items()
@@ -146,12 +145,16 @@ class Replay(ReplayOptions):
         if slot is None:
             self.replayed.unforced.append(key)
             return None
-        if not self.looks_at(key) or self._as_before(key, caller):
+        if not self.looks_at(key):
             return None
         if self.force and self.trace.cache.slot_of(found) is slot:
             equal = alike(found.numel())  # it was put there by us
             self.begun += [Begun(key, caller, equal, rank) for rank in self.ranks]
             return found
+        if self.like and self._as_before(key, caller):
+            if self.forces(key):
+                self.trace.cache.remember(found, slot)  # it is as right as a copy of what is there
+            return None
         if self.misgiven and key.role == "output" and call_of(key) in self.misgiven:
             self.replayed.unforced.append(key)  # what it makes of other values is neither right nor wrong
             return None
@@ -168,16 +171,16 @@ class Replay(ReplayOptions):
             self.trace.cache.remember(given, slot)
         return given
 
+    def _parts_at(self, event: Event) -> bool:
+        """Whether another value is put there than the one that was found in the free run."""
+        return event.found.shape or (self.forces(event.site) and not event.found.equal)
+
     def _as_before(self, key: Site, caller: ModuleCall | None) -> bool:
         """Whether it is known from a run that was the same up to here; then its measurement is taken over."""
         place = len(self.begun)
-        if place >= len(self.like):
-            return False
-        if self.forces(key):
+        event = self.like[place] if place < len(self.like) else None
+        if event is None or event.site != key or event.caller != caller or self._parts_at(event):
             self.like = ()  # from here on they part
-            return False
-        event = self.like[place]
-        if event.site != key or event.caller != caller or event.found.shape:
             return False
         self.begun.append(Begun(key, caller, event.found, 0))
         return True

@@ -65,7 +65,7 @@ class FaultSearch:
         self._watching: dict[str, float] = {}
         """How far watching moves a side's output."""
         self.seeded = False
-        self._as_free: list[Event] = []
+        self.as_free: list[Event] = []
         """What the candidate's free run showed, if the candidate repeats itself."""
         self.more = 0
         """Forward passes of further copies of the reference."""
@@ -123,13 +123,13 @@ class FaultSearch:
             else:
                 self.notes.append(Note("fault.candidate_not_repeatable"))
         elif bare is not None and self.parts is None and self.theirs.returns_output:
-            self._as_free = free.events
+            self.as_free = free.events
         return free
 
     def with_put_back(self, trace: ReferenceTrace, ends: frozenset[tuple[str, str]]) -> ReplayResult:
         """A free run of the candidate with the reference's values put back at some places."""
         modules = self.pairing.candidate
-        return self.play(self.theirs, modules, trace, force=False, put_back=ends, like=self._as_free)
+        return self.play(self.theirs, modules, trace, force=False, put_back=ends, like=self.as_free)
 
     def _same(self, one: Any, other: Any) -> bool:
         """Whether two outputs of one side are equal, on every rank."""

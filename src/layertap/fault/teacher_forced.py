@@ -60,7 +60,8 @@ class TeacherForcedSearch(FaultSearch):
         self.progress(Note("fault.judging_candidate"))
         if self.parts is not None:
             self.stir(trace)
-        forced = self.play(self.theirs, self.pairing.candidate, trace, force=True, lowered=lowered)
+        like = self.as_free if lowered is None else ()
+        forced = self.play(self.theirs, self.pairing.candidate, trace, force=True, lowered=lowered, like=like)
         floors = floors_of(clean)
         judged = judge_events(forced, floors, self.dtype)
         table = by_module(judged, free, self.pairing)
