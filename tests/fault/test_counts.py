@@ -255,6 +255,12 @@ def test_up_to_the_first_value_that_is_exchanged_a_run_is_the_free_one_and_is_no
     assert (moved_free, put_back) == ((False, False), (False, True))
     # Of a block five values are measured, the second is what `up` returns.
     assert [measured for _, _, measured, _ in few][2::2] == [3 * 5 - 1] * 2
+    assert few[3][2] == 3 * 5 - 1 + 2, "and what arrives at two blocks' `norm`, moved a second time"
+    judged.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(search.FaultSearch, "right_before", frozenset())
+        assert str(find_fault(reference, candidate, X)) == str(found)
+    assert judged[3][2] > 12 * 5
     judged.clear()
     monkeypatch.setattr(Replay, "_as_before", lambda self, key, caller: False)
     again = find_fault(reference, candidate, X)

@@ -78,6 +78,8 @@ class ReplayOptions:
     like: Sequence[Event] = ()
     """What a free run of the same model showed, if it repeats itself: up to the first value that is exchanged for
     another one, this run is that one over again, and nothing is measured or exchanged."""
+    skip: frozenset[Site] = frozenset()
+    """Places that nobody asks about: they are not measured."""
     lowered: Lowered | None = None
     """The trace of the reference in the candidate's dtype: it is filled, or measured against as well."""
     seeded: bool = False
@@ -127,7 +129,8 @@ class Replay(ReplayOptions):
 
     def looks_at(self, key: Site) -> bool:
         """Whether the trace's value is needed there: to measure what is found, or to exchange it."""
-        return self.judge or self.parts is not None or self.forces(key) or key in self.keep
+        judges = self.judge and key not in self.skip
+        return judges or self.parts is not None or self.forces(key) or key in self.keep
 
     def asked_for(self, modules: Mapping[str, nn.Module]) -> Iterator[CachedTensor]:
         """The values of the trace that a run with taps on these modules asks for."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -125,6 +126,14 @@ class FaultSearch:
         elif bare is not None and self.parts is None and self.theirs.returns_output:
             self.as_free = free.events
         return free
+
+    @property
+    def right_before(self) -> frozenset[Site]:
+        """Where the candidate's free run has the very values of the reference, up to the first other one.
+
+        All its runs have them there, whatever is put back at them: no floor is needed to see that they are right.
+        """
+        return frozenset(event.site for event in takewhile(lambda event: event.found.equal, self.as_free))
 
     def with_put_back(self, trace: ReferenceTrace, ends: frozenset[tuple[str, str]]) -> ReplayResult:
         """A free run of the candidate with the reference's values put back at some places."""

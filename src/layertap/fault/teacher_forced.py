@@ -81,7 +81,8 @@ class TeacherForcedSearch(FaultSearch):
         alone = low is not self.ours and self.spent + 1 + CLOSER < MOST_FORWARDS
         inside = self.parts is not None or any(key.role == "param_grad" for key in trace.slots)
         judge = inside or (bool(above) and not alone)
-        drift = self.play(low, modules, trace, force=False, nudge=self.nudge, judge=judge)
+        skip = frozenset() if inside else self.right_before
+        drift = self.play(low, modules, trace, force=False, nudge=self.nudge, judge=judge, skip=skip)
         total, rounding = self.total(trace, free), self.total(trace, drift)
         self.doubt_watching(rounding)
         self._doubt_inputs(forced, floors)
@@ -90,7 +91,7 @@ class TeacherForcedSearch(FaultSearch):
         faulty, masks = self._makers(above, forced)
         faulty = self._consequential(faulty, judged)
         if faulty and alone:
-            drift = self.play(low, modules, trace, force=False)
+            drift = self.play(low, modules, trace, force=False, skip=skip)
         seen = Free(trace, free, floors_of([drift]), least_of(self.dtype))
         told = self._sorted(faulty, table, trace, seen, floors, (total, self.total(trace, drift)))
         faulty = told.faults

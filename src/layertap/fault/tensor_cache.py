@@ -17,7 +17,7 @@ from layertap.fault.model_runner import version
 from layertap.fault.prefetch import Prefetch
 from layertap.messages import tr
 
-WINDOW = 512 << 20
+WINDOW = 256 << 20
 """Bytes on the device for what is brought back from the machine's memory; of a small budget a quarter."""
 ASKED_AGAIN = 256 << 20
 """After so many bytes, or a sixteenth of what there is room for, the device is asked again what is free: it takes as
