@@ -127,6 +127,32 @@ def test_what_has_to_go_is_spread_over_the_run(device, count):
         assert abs(len(here) - share * min(8, count - number)) <= 2, away
 
 
+def test_what_is_likely_to_go_is_copied_before_there_is_no_more_room(device, monkeypatch):
+    copied, late = [], []
+    copy_out = Prefetch._copied_out
+
+    def counted(self, tensor):
+        copied.append(int(tensor[0]))
+        late.append(cache.on_device >= 17 * SIZE)
+        return copy_out(self, tensor)
+
+    monkeypatch.setattr(Prefetch, "_copied_out", counted)
+    device(1 << 40)
+    given = tensors(40)
+    cache = TensorCache(24 * SIZE)
+    slots = [cache.put(one) for one in given]
+    assert sorted(copied) == sorted(_away(slots)), "each is copied once, and no other"
+    assert late.count(False) >= 5
+    assert all(slot.get(one.device).equal(one) for one, slot in zip(given, slots, strict=True))
+    copied.clear()
+    device(80 * SIZE)
+    monkeypatch.setattr(tensor_cache, "WINDOW", 0)
+    cache = TensorCache(None)
+    for one in given:
+        cache.put(one)
+    assert not copied, "without a budget there is room"
+
+
 def test_small_tensors_stay_while_large_ones_can_go(device):
     device(1 << 40)
     cache = TensorCache(8 * SIZE)

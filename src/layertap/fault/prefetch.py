@@ -38,6 +38,8 @@ class Prefetch:
         self._side = torch.cuda.Stream(device) if cuda else None
         self._out = torch.cuda.Stream(device) if cuda else None
         self._waiting: dict[int, torch.Tensor] = {}
+        self._early: dict[int, torch.Tensor] = {}
+        """Copies of tensors that are still on the device."""
         self._leaving: deque[_Back] = deque()
         """Tensors whose copies into pinned memory are under way."""
         self._order: list[int] | None = None
@@ -54,19 +56,27 @@ class Prefetch:
     def put(self, tensor: torch.Tensor, number: int | None = None) -> int:
         """Copies a tensor away that nobody writes into; returns its number."""
         number = len(self._waiting) if number is None else number
-        waiting = torch.empty_like(tensor, device="cpu", pin_memory=self._out is not None)
-        self._waiting[number] = waiting
+        early = self._early.pop(number, None)
+        self._waiting[number] = self._copied_out(tensor) if early is None else early
         self._order = None
+        self._let_go(self._window)
+        return number
+
+    def put_early(self, tensor: torch.Tensor, number: int) -> None:
+        """Copies a tensor that stays for now and is likely to be put, if nothing waits for that."""
+        if self.leaving + tensor.nbytes <= self._window:
+            self._early[number] = self._copied_out(tensor)
+
+    def _copied_out(self, tensor: torch.Tensor) -> torch.Tensor:
+        waiting = torch.empty_like(tensor, device="cpu", pin_memory=self._out is not None)
         if self._out is None:
-            waiting.copy_(tensor)
-            return number
+            return waiting.copy_(tensor)
         self._out.wait_stream(torch.cuda.current_stream(self.device))  # it may not be computed yet
         with torch.cuda.stream(self._out):
             waiting.copy_(tensor, non_blocking=True)
             self._leaving.append(_Back(tensor, self._out.record_event()))
         self.leaving += tensor.nbytes
-        self._let_go(self._window)
-        return number
+        return waiting
 
     def here(self, number: int) -> torch.Tensor:
         """A tensor on the device again. It may be let go when others are asked for."""
