@@ -145,7 +145,7 @@ def test_what_is_likely_to_go_is_copied_before_there_is_no_more_room(device, mon
     assert late.count(False) >= 5
     assert all(slot.get(one.device).equal(one) for one, slot in zip(given, slots, strict=True))
     copied.clear()
-    device(80 * SIZE)
+    device(120 * SIZE)
     monkeypatch.setattr(tensor_cache, "WINDOW", SIZE)
     cache = TensorCache(None)
     for one in given:
