@@ -160,7 +160,33 @@ class Fan(nn.Module):
         return sum(way(x) for way in self.ways)
 
 
-def test_what_is_handed_to_several_modules_is_moved_once(monkeypatch):
+class Turned(nn.Module):
+    """A fan that is given a second value."""
+
+    def __init__(self):
+        super().__init__()
+        self.fan = Fan()
+
+    def forward(self, x, angle):
+        return self.fan(x) * angle
+
+
+class Turning(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Turned() for _ in range(3))
+
+    def forward(self, x):
+        angle = torch.cos(x)
+        for layer in self.layers:
+            x = layer(x, angle)
+        return x
+
+
+@pytest.mark.parametrize(("model", "forced", "free"), [(Fan, 2, 2), (Turning, 7, 11)])
+def test_what_is_handed_to_several_modules_is_moved_once(monkeypatch, model, forced, free):
+    """The model's input, an angle, what layers hand on, tanhs; in a free run what a layer and its fan are given is
+    moved twice."""
     moved = []
 
     def counted(value, seed=0, dtype=None):
@@ -169,24 +195,32 @@ def test_what_is_handed_to_several_modules_is_moved_once(monkeypatch):
 
     monkeypatch.setattr(search, "one_ulp", counted)
     torch.manual_seed(0)
-    reference = Fan().eval()
+    reference = model().eval()
     find_fault(reference, copy.deepcopy(reference), X)
-    assert len(moved) == 2 * 2, "the model's input and the tanh, in the forced run and in the free one"
+    assert len(moved) == forced + free
+    monkeypatch.setattr(replay_measure, "MOVED", 0)
+    moved.clear()
+    find_fault(reference, copy.deepcopy(reference), X)
+    assert len(moved) > 1.5 * (forced + free)
 
 
 def test_a_moved_value_is_not_handed_on_once_somebody_has_written():
-    trace = ReferenceTrace(TensorCache(None))
-    task = Replay.of(ReplayOptions(force=True), CallStack(False), trace)
+    cache = TensorCache(None)
+    task = Replay.of(ReplayOptions(force=True), CallStack(False), ReferenceTrace(cache))
     given = torch.randn(4, 8)
-    first = task.moved(given, rounding.one_ulp, once=True, own=True)
-    assert task.moved(given, rounding.one_ulp, once=True, own=True) is first
-    assert task.moved(given, rounding.one_ulp, once=False, own=True) is not first, "its gradient goes another way"
-    first = task.moved(given, rounding.one_ulp, once=True, own=True)
-    first.add_(1)
-    again = task.moved(given, rounding.one_ulp, once=True, own=True)
-    assert torch.equal(again, rounding.one_ulp(given))
+    slot = cache.put(given)
+    for of in (slot, None):
+        first = task.moved(given, rounding.one_ulp, once=True, slot=of)
+        assert task.moved(given, rounding.one_ulp, once=True, slot=of) is first
+        assert task.moved(given, rounding.one_ulp, once=False, slot=of) is not first, "its gradient goes another way"
+        first = task.moved(given, rounding.one_ulp, once=True, slot=of)
+        first.add_(1)
+        again = task.moved(given, rounding.one_ulp, once=True, slot=of)
+        assert torch.equal(again, rounding.one_ulp(given))
     given.add_(1)
-    assert torch.equal(task.moved(given, rounding.one_ulp, once=True, own=True), rounding.one_ulp(given))
+    assert torch.equal(task.moved(given, rounding.one_ulp, once=True), rounding.one_ulp(given))
+    whole = torch.arange(4)
+    assert task.moved(whole, rounding.one_ulp, once=True, slot=cache.put(whole)).data_ptr() != whole.data_ptr()
 
 
 @pytest.mark.parametrize("judged", [True, False])

@@ -91,7 +91,8 @@ class ForceTap:
             value = self._again(key, tensor) if again else task.measure(key, maker, tensor)
             given = value if value is not None and task.forces(key) else tensor
             if nudge is not None:
-                given = task.moved(given, nudge, once=not flows(tensor), own=given is value)
+                slot = task.trace.slots.get(key) if given is value else None
+                given = task.moved(given, nudge, once=not flows(tensor), slot=slot)
             if flows(tensor) and end in BACK:
                 site = replace(key, role=BACK[end])
                 task.flowing.add(site)

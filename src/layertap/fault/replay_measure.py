@@ -27,6 +27,9 @@ from layertap.site import Site
 if TYPE_CHECKING:
     from layertap.fault.sharded_replay import RankParts
 
+MOVED = 64 << 20
+"""Bytes of moved values that are held for the next module that is given the same."""
+
 
 @dataclass(slots=True)
 class Lowered:
@@ -55,9 +58,9 @@ class MeasuredTensor(NamedTuple):
 
 
 class MovedTensor(NamedTuple):
-    """A tensor and what was entered in its place, in which versions."""
+    """A tensor or a slot and what was entered in its place, in which versions."""
 
-    given: torch.Tensor
+    of: torch.Tensor | CachedTensor
     moved: torch.Tensor
     versions: tuple[int, int]
 
@@ -110,8 +113,8 @@ class Replay(ReplayOptions):
     """Values through which a gradient can go back."""
     measured: dict[tuple[int, int], MeasuredTensor] = field(default_factory=dict)
     """By the identities of a slot and a tensor, what is measured between them: several modules are given one tensor."""
-    last_moved: MovedTensor | None = None
-    """The last alone: each takes as much memory as what it was made of."""
+    lately_moved: dict[int, MovedTensor] = field(default_factory=dict)
+    """By the identity of what they were made of, up to MOVED bytes."""
     callers: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict)
     without_grad: set[ModuleCall] = field(default_factory=set)
     """Calls that were made where gradients are off."""
@@ -232,19 +235,24 @@ class Replay(ReplayOptions):
         """Whether what is handed on there is not the reference's own value, but a copy that is moved a little."""
         return self.nudge is not None and key.role == "input"
 
-    def moved(self, given: torch.Tensor, nudge: Nudge, once: bool, own: bool) -> torch.Tensor:
-        """What is entered in the place of a value, moved a little; several modules that are given one value, one after
-        the other, are given one moved value, if that is to be so (`once`) and nobody has written into it since."""
-        last = self.last_moved
-        if once and last is not None and last.given is given and last.versions == (version(given), version(last.moved)):
-            return last.moved
+    def moved(self, given: torch.Tensor, nudge: Nudge, once: bool, slot: CachedTensor | None = None) -> torch.Tensor:
+        """What is entered in the place of a value, which is that of a slot if there is one, moved a little. Several
+        modules that are given one value, in and beside each other, are given one moved value, if that is to be so
+        (`once`) and nobody has written into it."""
+        of = given if slot is None else slot
+        when = version(given) if slot is None else 0
+        known = self.lately_moved.get(id(of)) if once else None
+        if known is not None and known.of is of and known.versions == (when, version(known.moved)):
+            return known.moved
         plain = given.detach()
         moved = nudge(plain)
-        if moved is plain and own:
+        if moved is plain and slot is not None:
             moved = moved.clone()  # the trace's own stays as it is
-        self.last_moved = None
-        if once and not given.is_inference() and not moved.is_inference():
-            self.last_moved = MovedTensor(given, moved, (version(given), version(moved)))
+        if once and moved.nbytes <= MOVED and not given.is_inference() and not moved.is_inference():
+            self.lately_moved.pop(id(of), None)
+            while self.lately_moved and moved.nbytes + sum(o.moved.nbytes for o in self.lately_moved.values()) > MOVED:
+                del self.lately_moved[next(iter(self.lately_moved))]
+            self.lately_moved[id(of)] = MovedTensor(of, moved, (when, version(moved)))
         return moved
 
     def as_given(self, right: torch.Tensor, found: torch.Tensor, copied: bool = True) -> torch.Tensor | None:
