@@ -8,11 +8,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layertap.fault import find_fault, replay_measure, rounding, search
-from layertap.fault.call_stack import CallStack
+from layertap.fault import find_fault, moved_values, replay_measure, rounding, search
 from layertap.fault.model_runner import ModelRunner
-from layertap.fault.reference_trace import ReferenceTrace
-from layertap.fault.replay_measure import Replay, ReplayOptions
+from layertap.fault.moved_values import MovedValues
+from layertap.fault.replay_measure import Replay
 from layertap.fault.tensor_cache import TensorCache
 
 
@@ -198,7 +197,7 @@ def test_what_is_handed_to_several_modules_is_moved_once(monkeypatch, model, for
     reference = model().eval()
     find_fault(reference, copy.deepcopy(reference), X)
     assert len(moved) == forced + free
-    monkeypatch.setattr(replay_measure, "MOVED", 0)
+    monkeypatch.setattr(moved_values, "MOVED", 0)
     moved.clear()
     find_fault(reference, copy.deepcopy(reference), X)
     assert len(moved) > 1.5 * (forced + free)
@@ -206,21 +205,23 @@ def test_what_is_handed_to_several_modules_is_moved_once(monkeypatch, model, for
 
 def test_a_moved_value_is_not_handed_on_once_somebody_has_written():
     cache = TensorCache(None)
-    task = Replay.of(ReplayOptions(force=True), CallStack(False), ReferenceTrace(cache))
+    moved = MovedValues()
     given = torch.randn(4, 8)
     slot = cache.put(given)
     for of in (slot, None):
-        first = task.moved(given, rounding.one_ulp, once=True, slot=of)
-        assert task.moved(given, rounding.one_ulp, once=True, slot=of) is first
-        assert task.moved(given, rounding.one_ulp, once=False, slot=of) is not first, "its gradient goes another way"
-        first = task.moved(given, rounding.one_ulp, once=True, slot=of)
+        first = moved.of(given, rounding.one_ulp, once=True, slot=of)
+        assert moved.of(given, rounding.one_ulp, once=True, slot=of) is first
+        assert moved.of(given, rounding.one_ulp, once=False, slot=of) is not first, "its gradient goes another way"
+        first = moved.of(given, rounding.one_ulp, once=True, slot=of)
         first.add_(1)
-        again = task.moved(given, rounding.one_ulp, once=True, slot=of)
+        again = moved.of(given, rounding.one_ulp, once=True, slot=of)
         assert torch.equal(again, rounding.one_ulp(given))
     given.add_(1)
-    assert torch.equal(task.moved(given, rounding.one_ulp, once=True), rounding.one_ulp(given))
+    assert torch.equal(moved.of(given, rounding.one_ulp, once=True), rounding.one_ulp(given))
+    for other in (given.bfloat16(), given.flatten(), given.T):  # two modules may take one value in two forms
+        assert torch.equal(moved.of(other, rounding.one_ulp, once=True, slot=slot), rounding.one_ulp(other))
     whole = torch.arange(4)
-    assert task.moved(whole, rounding.one_ulp, once=True, slot=cache.put(whole)).data_ptr() != whole.data_ptr()
+    assert moved.of(whole, rounding.one_ulp, once=True, slot=cache.put(whole)).data_ptr() != whole.data_ptr()
 
 
 @pytest.mark.parametrize("judged", [True, False])

@@ -20,7 +20,7 @@ outputs            what two models return
 local              this rank's part of distributed values
 masks              masks that differ in form: what they say, and which module made them
 inplace_writes     which call wrote into a tensor that was only given to it
-rounding           what honest arithmetic does
+rounding           what honest arithmetic does; moved_values: what is entered for that
 module_rows        which modules are above their floor
 exchange           weights and settings that differ within the floor, tried by putting the reference's in place
 quantised_kinds    what is quantised everywhere, and no fault of one module

@@ -92,7 +92,7 @@ class ForceTap:
             given = value if value is not None and task.forces(key) else tensor
             if nudge is not None:
                 slot = task.trace.slots.get(key) if given is value else None
-                given = task.moved(given, nudge, once=not flows(tensor), slot=slot)
+                given = task.moved.of(given, nudge, once=not flows(tensor), slot=slot)
             if flows(tensor) and end in BACK:
                 site = replace(key, role=BACK[end])
                 task.flowing.add(site)

@@ -15,6 +15,7 @@ from layertap.fault.call_stack import CallStack
 from layertap.fault.inplace_writes import InplaceWrites
 from layertap.fault.masks import Masks
 from layertap.fault.model_runner import version
+from layertap.fault.moved_values import MovedValues
 from layertap.fault.reference_trace import Event, ModuleCall, ReferenceTrace, ReplayResult, call_of
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.tensor_swap import Nudge, as_given
@@ -26,9 +27,6 @@ from layertap.site import Site
 
 if TYPE_CHECKING:
     from layertap.fault.sharded_replay import RankParts
-
-MOVED = 64 << 20
-"""Bytes of moved values that are held for the next module that is given the same."""
 
 
 @dataclass(slots=True)
@@ -55,14 +53,6 @@ class MeasuredTensor(NamedTuple):
     tensor: weakref.ref[torch.Tensor]
     version: int
     found: PendingPair | Difference
-
-
-class MovedTensor(NamedTuple):
-    """A tensor or a slot and what was entered in its place, in which versions."""
-
-    of: torch.Tensor | CachedTensor
-    moved: torch.Tensor
-    versions: tuple[int, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,8 +103,7 @@ class Replay(ReplayOptions):
     """Values through which a gradient can go back."""
     measured: dict[tuple[int, int], MeasuredTensor] = field(default_factory=dict)
     """By the identities of a slot and a tensor, what is measured between them: several modules are given one tensor."""
-    lately_moved: dict[int, MovedTensor] = field(default_factory=dict)
-    """By the identity of what they were made of, up to MOVED bytes."""
+    moved: MovedValues = field(default_factory=MovedValues)
     callers: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict)
     without_grad: set[ModuleCall] = field(default_factory=set)
     """Calls that were made where gradients are off."""
@@ -234,26 +223,6 @@ class Replay(ReplayOptions):
     def nudges(self, key: Site) -> bool:
         """Whether what is handed on there is not the reference's own value, but a copy that is moved a little."""
         return self.nudge is not None and key.role == "input"
-
-    def moved(self, given: torch.Tensor, nudge: Nudge, once: bool, slot: CachedTensor | None = None) -> torch.Tensor:
-        """What is entered in the place of a value, which is that of a slot if there is one, moved a little. Several
-        modules that are given one value, in and beside each other, are given one moved value, if that is to be so
-        (`once`) and nobody has written into it."""
-        of = given if slot is None else slot
-        when = version(given) if slot is None else 0
-        known = self.lately_moved.get(id(of)) if once else None
-        if known is not None and known.of is of and known.versions == (when, version(known.moved)):
-            return known.moved
-        plain = given.detach()
-        moved = nudge(plain)
-        if moved is plain and slot is not None:
-            moved = moved.clone()  # the trace's own stays as it is
-        if once and moved.nbytes <= MOVED and not given.is_inference() and not moved.is_inference():
-            self.lately_moved.pop(id(of), None)
-            while self.lately_moved and moved.nbytes + sum(o.moved.nbytes for o in self.lately_moved.values()) > MOVED:
-                del self.lately_moved[next(iter(self.lately_moved))]
-            self.lately_moved[id(of)] = MovedTensor(of, moved, (when, version(moved)))
-        return moved
 
     def as_given(self, right: torch.Tensor, found: torch.Tensor, copied: bool = True) -> torch.Tensor | None:
         """The reference's value in the place of another."""
