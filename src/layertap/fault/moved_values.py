@@ -35,6 +35,8 @@ class MovedValues:
     ) -> torch.Tensor:
         """A value, which is that of a slot if there is one, moved; if that is to be so (`once`), the same tensor as
         before, unless somebody has written into it."""
+        if given.is_nested or given.layout != torch.strided:  # a nested one has no shape; `one_ulp` leaves both alone
+            return self._anew(given, nudge, slot)
         of: torch.Tensor | CachedTensor = given if slot is None else slot
         form = given.dtype, given.device, given.shape
         once &= slot is None or tuple(given.shape) == slot.shape  # in another shape it may lie in another order
@@ -43,14 +45,17 @@ class MovedValues:
         same = known is not None and known.of is of and known.form == form and known.when == when
         if known is not None and same and known.version == version(known.tensor):
             return known.tensor
-        plain = given.detach()
-        moved = nudge(plain)
-        if moved is plain and slot is not None:
-            moved = moved.clone()  # the trace's own stays as it is
+        moved = self._anew(given, nudge, slot)
         if once and moved.nbytes <= MOVED and not given.is_inference() and not moved.is_inference():
             self._make_room(moved.nbytes, id(of))
             self._lately[id(of)] = _Moved(of, form, when, moved, version(moved))
         return moved
+
+    @staticmethod
+    def _anew(given: torch.Tensor, nudge: Nudge, slot: CachedTensor | None) -> torch.Tensor:
+        plain = given.detach()
+        moved = nudge(plain)
+        return moved.clone() if moved is plain and slot is not None else moved  # the trace's own stays as it is
 
     def _make_room(self, size: int, instead: int) -> None:
         self._lately.pop(instead, None)
