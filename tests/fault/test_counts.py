@@ -218,7 +218,7 @@ def test_a_moved_value_is_not_handed_on_once_somebody_has_written():
         assert torch.equal(again, rounding.one_ulp(given))
     given.add_(1)
     assert torch.equal(moved.of(given, rounding.one_ulp, once=True), rounding.one_ulp(given))
-    for other in (given.bfloat16(), given.flatten(), given.T, given.reshape(8, 4)):  # two modules may take one value in two forms
+    for other in (given.bfloat16(), given.flatten(), given.T, given.reshape(8, 4)):  # one value in other forms
         assert torch.equal(moved.of(other, rounding.one_ulp, once=True, slot=slot), rounding.one_ulp(other))
     whole = torch.arange(4)
     assert moved.of(whole, rounding.one_ulp, once=True, slot=cache.put(whole)).data_ptr() != whole.data_ptr()
