@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from layertap.fault import find_fault, tensor_cache
+from layertap.fault import find_fault, search, tensor_cache
 from layertap.fault.model_runner import ModelRunner
 from layertap.fault.prefetch import Prefetch
 from layertap.fault.tensor_cache import TensorCache
@@ -37,10 +37,9 @@ def brought(monkeypatch):
     seen, most = [], [0]
     bring = Prefetch._bring
 
-    def counted(self, number, *keep, **named):
-        if number not in self._back:
-            seen.append(number)
-        bring(self, number, *keep, **named)
+    def counted(self, numbers, *keep):
+        seen.extend(numbers)
+        bring(self, numbers, *keep)
         most[0] = max(most[0], self.held)
 
     monkeypatch.setattr(Prefetch, "_bring", counted)
@@ -109,6 +108,103 @@ def test_what_a_device_has_no_room_for_waits_in_memory_and_not_on_disk(device, m
     assert (poor.on_device, poor.in_memory, poor.on_disk) == (6 * SIZE, 3 * SIZE, 11 * SIZE)
     assert all(slot.get(one.device).equal(one) for one, slot in zip(given, slots, strict=True))
     poor.close()
+
+
+def _away(slots):
+    return {number for number, slot in enumerate(slots) if isinstance(slot._where, Prefetch)}
+
+
+@pytest.mark.parametrize("count", [20, 50, 64])
+def test_what_has_to_go_is_spread_over_the_run(device, count):
+    device(1 << 40)
+    cache = TensorCache(24 * SIZE)
+    slots = [cache.put(one) for one in tensors(count)]
+    away = _away(slots)
+    assert len(away) == count - 18
+    share = len(away) / count
+    for number in range(0, count, 8):
+        here = [one for one in away if number <= one < number + 8]
+        assert abs(len(here) - share * min(8, count - number)) <= 2, away
+
+
+def test_what_is_likely_to_go_is_copied_before_there_is_no_more_room(device, monkeypatch):
+    copied, late = [], []
+    copy_out = Prefetch._copied_out
+
+    def counted(self, tensor):
+        copied.append(int(tensor[0]))
+        late.append(cache.on_device >= 17 * SIZE)
+        return copy_out(self, tensor)
+
+    monkeypatch.setattr(Prefetch, "_copied_out", counted)
+    device(1 << 40)
+    given = tensors(40)
+    cache = TensorCache(24 * SIZE)
+    slots = [cache.put(one) for one in given]
+    assert sorted(copied) == sorted(_away(slots)), "each is copied once, and no other"
+    assert late.count(False) >= 5
+    assert all(slot.get(one.device).equal(one) for one, slot in zip(given, slots, strict=True))
+    copied.clear()
+    device(120 * SIZE)
+    monkeypatch.setattr(tensor_cache, "WINDOW", SIZE)
+    cache = TensorCache(None)
+    for one in given:
+        cache.put(one)
+    assert not copied, "without a budget there is room"
+
+
+def test_small_tensors_stay_while_large_ones_can_go(device):
+    device(1 << 40)
+    cache = TensorCache(8 * SIZE)
+    slots = [cache.put(torch.zeros(1 if number % 2 else SIZE // 4)) for number in range(40)]
+    assert all(slots[number]._where is None for number in range(1, 40, 2))
+    assert cache.on_device <= 6 * SIZE
+
+
+def test_what_is_held_anyway_is_not_brought_back(device):
+    device(1 << 40)
+    cache = TensorCache(8 * SIZE)
+    given = tensors(30)
+    slots = [cache.put(one) for one in given]
+    away = _away(slots)
+    held = [cache.kept(given[number]) for number in (*sorted(set(range(30)) - away)[-2:], min(away), max(away))]
+    for one in held:
+        slot = cache.slot_of(given[int(one[0])])
+        assert slot.get(one.device).data_ptr() == one.data_ptr()
+    assert cache.on_device <= 6 * SIZE
+    more = [cache.put(one + 30) for one in tensors(60)]
+    assert _away(slots).isdisjoint(int(one[0]) for one in held)
+    assert cache.on_device + cache.in_memory == (30 + len(more)) * SIZE
+
+
+def test_only_what_a_run_looks_at_is_brought_back(pair, device, brought, monkeypatch):
+    device(1 << 40)
+    seen, runs, numbers = brought[0], [], []
+    play = search.play
+
+    def counted(side, modules, trace, names, options, within=None):
+        before = len(seen)
+        found = play(side, modules, trace, names, options, within)
+        runs.append((options.judge, options.force, len(modules), len(seen) - before))
+        numbers.append(seen[before:])
+        return found
+
+    monkeypatch.setattr(search, "play", counted)
+    find_fault(pair[0], pair[1], pair[2], budget="128KiB")
+    judged = [count for judge, _, _, count in runs if judge]
+    closer = [count for judge, force, _, count in runs if force and not judge]
+    whole, rest = judged[0], judged[2]
+    # Those of the free run, on moved inputs, forced, moved and free, put back; what is right in the free run is not
+    # looked at after the second.
+    assert judged == [whole, whole, rest, rest, rest], runs
+    assert rest <= whole / 2, runs
+    assert min(map(min, numbers[2:5])) >= 15, "five values of a block, and the fault is in the fourth"
+    assert len(closer) == 2, runs
+    # The children of the model and of the culprit's caller, of 25 modules: 6 + 3, and what they are given.
+    assert max(closer) <= whole / 2, runs
+    runs.clear()
+    find_fault(pair[0], copy.deepcopy(pair[0]), pair[2], budget="128KiB")
+    assert [count for judge, _, _, count in runs if not judge] == [0], runs
 
 
 class Block(nn.Module):

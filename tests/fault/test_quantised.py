@@ -1,5 +1,6 @@
 """Quantised weights are known by their pattern, whatever the scheme, and other weights are not taken for them."""
 
+import copy
 import sys
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from layertap.fault import quantised_kinds
+from layertap.fault.pairing import Pairing
 from layertap.fault.quantised import quantisation_error, weights_in_effect
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -59,3 +62,23 @@ def test_weights_are_seen_through_their_packing():
     found = weights_in_effect(Packed4(linear), linear)
     assert quantisation_error(linear.weight.detach(), found) == pytest.approx(0.1, rel=0.5)
     assert weights_in_effect(nn.MultiheadAttention(32, 4), linear) is None
+
+
+def test_modules_with_equal_weights_are_not_looked_into(monkeypatch):
+    looked = []
+    quantised = quantised_kinds.quantised
+
+    def counted(reference, candidate):
+        looked.append(candidate)
+        return quantised(reference, candidate)
+
+    monkeypatch.setattr(quantised_kinds, "quantised", counted)
+    torch.manual_seed(0)
+    reference = nn.Sequential(*(nn.Linear(16, 16, bias=number % 2 == 0) for number in range(8)))
+    candidate = copy.deepcopy(reference)
+    with torch.no_grad():
+        candidate[3].weight[2] = 0
+        candidate[4].bias[1] += 1
+    candidate[5].weight = nn.Parameter(candidate[5].weight.detach().bfloat16())
+    assert quantised_kinds.quantised_modules(Pairing(reference, candidate, None)) == {}
+    assert looked == [candidate[3], candidate[4], candidate[5]]

@@ -11,6 +11,7 @@ record_tap         what is at each module of the reference meanwhile; force_tap:
 replay_measure     what all taps of a run share; call_stack: who is inside whom; tensor_swap: one tensor for another
 reference_trace    the nouns of a replay; tensor_cache: where tensors wait, within a budget
 prefetch           tensors that wait in pinned memory, brought back before they are asked for
+collector          Python's garbage collector meanwhile
 value_layouts      one value in two layouts
 world              the ranks that run a candidate together; places: which part of a whole each holds
 stated_parts       the same where a mapping says it; agreement: what ranks wait for; stage: what cannot be judged
@@ -19,7 +20,7 @@ outputs            what two models return
 local              this rank's part of distributed values
 masks              masks that differ in form: what they say, and which module made them
 inplace_writes     which call wrote into a tensor that was only given to it
-rounding           what honest arithmetic does
+rounding           what honest arithmetic does; moved_values: what is entered for that
 module_rows        which modules are above their floor
 exchange           weights and settings that differ within the floor, tried by putting the reference's in place
 quantised_kinds    what is quantised everywhere, and no fault of one module

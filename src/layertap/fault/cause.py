@@ -210,9 +210,9 @@ def _around(row: ModuleRow, trace: ReferenceTrace, device: torch.device) -> dict
     found: dict[str, torch.Tensor] = {}
     for site, slot in trace.slots.items():
         if site.role == "input" and call_of(site) == (row.reference_path, row.call):
-            found[Note("cause.its_input", leaf=site.leaf).strip()] = slot.get(device)
+            found[Note("cause.its_input", leaf=site.leaf).strip()] = slot.get().to(device)
         elif (
             site.role == "output" and not site.call and site.path and site.path.rpartition(".")[0] == row.reference_path
         ):
-            found[Note("cause.output_of", page=site.path, leaf=site.leaf).strip()] = slot.get(device)
+            found[Note("cause.output_of", page=site.path, leaf=site.leaf).strip()] = slot.get().to(device)
     return {name: values for name, value in found.items() if (values := _numbers(value)) is not None}

@@ -108,7 +108,7 @@ def _after(first: ModuleRow, scene: Scene) -> float:
     ends = frozenset({(path, "output"), (path, "grad_input")})
     if scene.probe is not None and scene.probe.ends == ends:
         return scene.probe.total
-    patched = search.play(search.theirs, search.pairing.candidate, scene.trace, force=False, put_back=ends)
+    patched = search.with_put_back(scene.trace, ends)
     return search.total(scene.trace, patched, skip=path)
 
 

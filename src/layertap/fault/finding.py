@@ -11,6 +11,7 @@ from torch import nn
 
 from layertap.artefact import artefact_of
 from layertap.errors import BadArgument
+from layertap.fault.collector import only_new_objects
 from layertap.fault.free_run import FreeRunSearch, can_be_forced, eagerly
 from layertap.fault.model_runner import Inputs, ModelRunner
 from layertap.fault.pairing import Mapped, Pairing
@@ -64,6 +65,7 @@ def find_fault(
 
     def search(kind: type[FaultSearch]) -> Finding:
         with (
+            only_new_objects(),
             nullcontext() if world is None else world.reporting_errors(),
             _left_alone(
                 ModelRunner(reference, inputs), ModelRunner(candidate, _given(inputs, candidate, cut))

@@ -91,9 +91,8 @@ class ForceTap:
             value = self._again(key, tensor) if again else task.measure(key, maker, tensor)
             given = value if value is not None and task.forces(key) else tensor
             if nudge is not None:
-                plain = given.detach()
-                moved = nudge(plain)
-                given = moved.clone() if moved is plain and given is value else moved  # the trace's own stays as it is
+                slot = task.trace.slots.get(key) if given is value else None
+                given = task.moved.of(given, nudge, once=not flows(tensor), slot=slot)
             if flows(tensor) and end in BACK:
                 site = replace(key, role=BACK[end])
                 task.flowing.add(site)

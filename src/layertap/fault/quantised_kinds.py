@@ -19,6 +19,7 @@ from layertap.fault.quantised import moved_on_grid, quantisation_error, weights_
 from layertap.fault.result import ModuleRow
 from layertap.judge.calibration import FINER
 from layertap.judge.roundoff import ROUNDOFF
+from layertap.measure.dense import equal_pairs
 from layertap.measure.pair.deferred import compare_tensors, on_one_device
 from layertap.result import Note
 
@@ -108,18 +109,44 @@ def quantised_modules(pairing: Pairing) -> dict[str, Coarse]:
     """The modules that are the reference's, quantised, by path: where many are, that is how this model computes."""
     found: dict[str, Coarse] = {}
     kinds: Counter[str] = Counter()
+    both: dict[str, tuple[nn.Module, nn.Module]] = {}
     for path, candidate in pairing.candidate.items():
         reference = pairing.reference.get(path)
         own = reference.parameters(recurse=False) if reference is not None and path else ()
-        if reference is None or not any(parameter.ndim > 1 for parameter in own):
-            continue
-        kinds[type(candidate).__name__] += 1
-        coarse = quantised(reference, candidate)
+        if reference is not None and any(parameter.ndim > 1 for parameter in own):
+            kinds[type(candidate).__name__] += 1
+            both[path] = reference, candidate
+    apart = _with_other_weights(both)
+    for path, (reference, candidate) in both.items():
+        coarse = quantised(reference, candidate) if path in apart else None
         if coarse is not None:
             found[path] = coarse
     if len(found) < MANY:
         found = {path: one for path, one in found.items() if kinds[type(pairing.candidate[path]).__name__] < MANY}
     return found
+
+
+def _with_other_weights(both: Mapping[str, tuple[nn.Module, nn.Module]]) -> set[str]:
+    """The modules that do not have equal plain weights: of most models there are few."""
+    pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
+    paths: list[str] = []
+    apart = set()
+    for path, (reference, candidate) in both.items():
+        own = candidate._parameters
+        for name, right in reference._parameters.items():
+            here = own.get(name)
+            if right is None:
+                continue
+            if here is None or not (_is_plain(right) and _is_plain(here)):
+                apart.add(path)
+            else:
+                pairs.append((right.detach(), here.detach()))
+                paths.append(path)
+    return apart | {path for path, equal in zip(paths, equal_pairs(pairs), strict=True) if not equal}
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) is nn.Parameter and tensor.layout == torch.strided and not tensor.is_meta
 
 
 def quantised(reference: nn.Module, candidate: nn.Module) -> Coarse | None:

@@ -55,9 +55,9 @@ def play(
     within: Callable[[CallStack], Any] | None = None,
 ) -> ReplayResult:
     """Runs a model against the trace; `within` makes a context to run it in. `names` are the reference's."""
-    trace.cache.rewind()
     stack = CallStack(options.seeded)
     task = Replay.of(options, stack, trace)
+    trace.cache.rewind(task.asked_for(modules))
     replayed, judge, parts = task.replayed, options.judge, options.parts
     watchers = {module: ForceTap(task, path, names.get(path, ()), module) for path, module in modules.items()}
     replayed.output = side.run(watchers, within(stack) if within is not None else None)

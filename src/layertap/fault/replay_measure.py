@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from layertap.fault.call_stack import CallStack
 from layertap.fault.inplace_writes import InplaceWrites
 from layertap.fault.masks import Masks
 from layertap.fault.model_runner import version
+from layertap.fault.moved_values import MovedValues
 from layertap.fault.reference_trace import Event, ModuleCall, ReferenceTrace, ReplayResult, call_of
 from layertap.fault.tensor_cache import CachedTensor, TensorCache
 from layertap.fault.tensor_swap import Nudge, as_given
@@ -66,6 +68,11 @@ class ReplayOptions:
     """Whether values are measured; if not, they are only exchanged."""
     put_back: frozenset[tuple[str, str]] = frozenset()
     """In a free run, the paths and ends whose values are exchanged for the reference's all the same."""
+    like: Sequence[Event] = ()
+    """What a free run of the same model showed, if it repeats itself: up to the first value that is exchanged for
+    another one, this run is that one over again, and nothing is measured or exchanged."""
+    skip: frozenset[Site] = frozenset()
+    """Places that nobody asks about: they are not measured."""
     lowered: Lowered | None = None
     """The trace of the reference in the candidate's dtype: it is filled, or measured against as well."""
     seeded: bool = False
@@ -96,6 +103,7 @@ class Replay(ReplayOptions):
     """Values through which a gradient can go back."""
     measured: dict[tuple[int, int], MeasuredTensor] = field(default_factory=dict)
     """By the identities of a slot and a tensor, what is measured between them: several modules are given one tensor."""
+    moved: MovedValues = field(default_factory=MovedValues)
     callers: dict[ModuleCall, ModuleCall | None] = field(default_factory=dict)
     without_grad: set[ModuleCall] = field(default_factory=set)
     """Calls that were made where gradients are off."""
@@ -111,16 +119,37 @@ class Replay(ReplayOptions):
             return False
         return self.force or (key.path, key.role) in self.put_back
 
+    def looks_at(self, key: Site) -> bool:
+        """Whether the trace's value is needed there: to measure what is found, or to exchange it."""
+        judges = self.judge and key not in self.skip
+        return judges or self.parts is not None or self.forces(key) or key in self.keep
+
+    def asked_for(self, modules: Mapping[str, nn.Module]) -> Iterator[CachedTensor]:
+        """The values of the trace that a run with taps on these modules asks for."""
+        again = {event.site for event in takewhile(lambda event: not self._parts_at(event), self.like)}
+        asked = (
+            slot
+            for key, slot in self.trace.slots.items()
+            if key.path in modules and key not in again and self.looks_at(key)
+        )
+        return chain(asked, () if self.lowered is None else self.lowered.slots.values())
+
     def measure(self, key: Site, caller: ModuleCall | None, found: torch.Tensor) -> torch.Tensor | None:
         """Measures one value; returns the right one, in the form that it has here, if it has a right one."""
         slot = self.trace.slots.get(key)
         if slot is None:
             self.replayed.unforced.append(key)
             return None
+        if not self.looks_at(key):
+            return None
         if self.force and self.trace.cache.slot_of(found) is slot:
             equal = alike(found.numel())  # it was put there by us
             self.begun += [Begun(key, caller, equal, rank) for rank in self.ranks]
             return found
+        if self.like and self._as_before(key, caller):
+            if self.forces(key):
+                self.trace.cache.remember(found, slot)  # it is as right as a copy of what is there
+            return None
         if self.misgiven and key.role == "output" and call_of(key) in self.misgiven:
             self.replayed.unforced.append(key)  # what it makes of other values is neither right nor wrong
             return None
@@ -136,6 +165,20 @@ class Replay(ReplayOptions):
         if self.force and given is not None and not self.nudges(key) and self.forces(key):
             self.trace.cache.remember(given, slot)
         return given
+
+    def _parts_at(self, event: Event) -> bool:
+        """Whether another value is put there than the one that was found in the free run."""
+        return event.found.shape or (self.forces(event.site) and not event.found.equal)
+
+    def _as_before(self, key: Site, caller: ModuleCall | None) -> bool:
+        """Whether it is known from a run that was the same up to here; then its measurement is taken over."""
+        place = len(self.begun)
+        event = self.like[place] if place < len(self.like) else None
+        if event is None or event.site != key or event.caller != caller or self._parts_at(event):
+            self.like = ()  # from here on they part
+            return False
+        self.begun.append(Begun(key, caller, event.found, 0))
+        return True
 
     def against(
         self,

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from layertap.fault.model_runner import ModelRunner
 from layertap.fault.outputs import free_error, output_error, results_of, same, size_of
 from layertap.fault.pairing import Pairing
 from layertap.fault.reduction import STIRRED
-from layertap.fault.reference_trace import ReferenceTrace, ReplayResult
+from layertap.fault.reference_trace import Event, ReferenceTrace, ReplayResult
 from layertap.fault.replay import all_parameter_names, play, write_down
 from layertap.fault.replay_measure import ReplayOptions
 from layertap.fault.result import Finding
@@ -65,6 +66,8 @@ class FaultSearch:
         self._watching: dict[str, float] = {}
         """How far watching moves a side's output."""
         self.seeded = False
+        self.as_free: list[Event] = []
+        """What the candidate's free run showed, if the candidate repeats itself."""
         self.more = 0
         """Forward passes of further copies of the reference."""
 
@@ -120,7 +123,22 @@ class FaultSearch:
                 self._watching["candidate"] = self._output_error(bare, output)
             else:
                 self.notes.append(Note("fault.candidate_not_repeatable"))
+        elif bare is not None and self.parts is None and self.theirs.returns_output:
+            self.as_free = free.events
         return free
+
+    @property
+    def right_before(self) -> frozenset[Site]:
+        """Where the candidate's free run has the very values of the reference, up to the first other one.
+
+        All its runs have them there, whatever is put back at them: no floor is needed to see that they are right.
+        """
+        return frozenset(event.site for event in takewhile(lambda event: event.found.equal, self.as_free))
+
+    def with_put_back(self, trace: ReferenceTrace, ends: frozenset[tuple[str, str]]) -> ReplayResult:
+        """A free run of the candidate with the reference's values put back at some places."""
+        modules = self.pairing.candidate
+        return self.play(self.theirs, modules, trace, force=False, put_back=ends, like=self.as_free)
 
     def _same(self, one: Any, other: Any) -> bool:
         """Whether two outputs of one side are equal, on every rank."""

@@ -60,7 +60,8 @@ class TeacherForcedSearch(FaultSearch):
         self.progress(Note("fault.judging_candidate"))
         if self.parts is not None:
             self.stir(trace)
-        forced = self.play(self.theirs, self.pairing.candidate, trace, force=True, lowered=lowered)
+        like = self.as_free if lowered is None else ()
+        forced = self.play(self.theirs, self.pairing.candidate, trace, force=True, lowered=lowered, like=like)
         floors = floors_of(clean)
         judged = judge_events(forced, floors, self.dtype)
         table = by_module(judged, free, self.pairing)
@@ -80,7 +81,8 @@ class TeacherForcedSearch(FaultSearch):
         alone = low is not self.ours and self.spent + 1 + CLOSER < MOST_FORWARDS
         inside = self.parts is not None or any(key.role == "param_grad" for key in trace.slots)
         judge = inside or (bool(above) and not alone)
-        drift = self.play(low, modules, trace, force=False, nudge=self.nudge, judge=judge)
+        skip = frozenset() if inside else self.right_before
+        drift = self.play(low, modules, trace, force=False, nudge=self.nudge, judge=judge, skip=skip)
         total, rounding = self.total(trace, free), self.total(trace, drift)
         self.doubt_watching(rounding)
         self._doubt_inputs(forced, floors)
@@ -89,7 +91,7 @@ class TeacherForcedSearch(FaultSearch):
         faulty, masks = self._makers(above, forced)
         faulty = self._consequential(faulty, judged)
         if faulty and alone:
-            drift = self.play(low, modules, trace, force=False)
+            drift = self.play(low, modules, trace, force=False, skip=skip)
         seen = Free(trace, free, floors_of([drift]), least_of(self.dtype))
         told = self._sorted(faulty, table, trace, seen, floors, (total, self.total(trace, drift)))
         faulty = told.faults
@@ -200,7 +202,7 @@ class TeacherForcedSearch(FaultSearch):
         total, floor = output[0], max(output[1], least_of(self.dtype))
 
         def probe(ends: frozenset[tuple[str, str]]) -> Probe:
-            replayed = self.play(self.theirs, self.pairing.candidate, trace, force=False, put_back=ends)
+            replayed = self.with_put_back(trace, ends)
             return Probe(ends, replayed, self.total(trace, replayed, skip=next(iter(ends))[0]))
 
         def hollow(row: ModuleRow) -> bool:
