@@ -54,14 +54,11 @@ class _Run:
         instances = shape[1] // pack if len(shape) > 1 else 1
         registers = {}
         number = len(types) * pack
-        kinds = constraints.split(",")[number:]
         for at, value in enumerate(values):
             data = np.ascontiguousarray(np.broadcast_to(value.data, shape)).reshape(shape[0], instances, pack)
             for part in range(pack):
                 bits = data[:, :, part].view(f"u{data.itemsize}").reshape(-1, 32, instances)
                 registers[f"${number + at * pack + part}"] = bits
-                if kinds[at * pack + part].isdigit():  # the register of a result
-                    registers[f"${kinds[at * pack + part]}"] = bits
         _execute(text, registers)
         self.results = []
         for at, kind in enumerate(types):
@@ -87,26 +84,19 @@ def _execute(text, registers):
         text = text[1 : text.rindex("}")]
     for line in filter(None, map(str.strip, text.split(";"))):
         if not line.startswith(".reg"):
-            where = None
-            if line.startswith("@"):
-                where, line = line[1:].split(" ", 1)
             opcode, rest = line.split(" ", 1)
             if opcode.startswith("ld."):
                 targets, address = re.fullmatch(r"\{(.*)\}, \[(.*)\]", rest).groups()
-                _load(targets.split(", "), registers[address], registers[where], registers)
+                _load(targets.split(", "), registers[address], registers)
                 continue
-            assert where is None, line
             _step(opcode, [_operand(word) for word in re.findall(r"\{[^}]*\}|[^,\s]+", rest)], registers)
 
 
-def _load(targets, addresses, there, registers):
-    """Reads as many neighbouring words of four bytes as there are targets, where they are there."""
+def _load(targets, addresses, registers):
+    """Reads as many neighbouring words of four bytes as there are targets."""
     for at, target in enumerate(targets):
-        found = registers[target].copy()
-        for place in np.argwhere(there):
-            address = int(addresses[tuple(place)]) + 4 * at
-            found[tuple(place)] = ctypes.c_uint32.from_address(address).value
-        registers[target] = found
+        words = [ctypes.c_uint32.from_address(int(address) + 4 * at).value for address in addresses.flat]
+        registers[target] = np.array(words, np.uint32).reshape(addresses.shape)
 
 
 def _operand(word):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from layertap.measure.bits import FOUND, hash_of, jit, value_of, word_of
 from layertap.measure.definition import BUCKETS, FIRST, LANE_SEED, LANES, ROW_SEED
-from layertap.measure.packed import by_lane, byte_chunk, fetch_tile, float_chunk
+from layertap.measure.packed import by_lane, byte_chunk, fetch_half, float_chunk
 from layertap.measure.slab import COUNTS, HEAD, PRINT, SKETCH, SUMS
 from layertap.measure.wide import wide_chunk
 
@@ -172,7 +172,7 @@ def _measure(  # type: ignore[no-untyped-def]
 
     centred = PACKED and KIND != "float64"
     if PACKED and KIND != "float64":
-        ahead = fetch_tile(x, worker, full, ROWS, GROUPS)
+        ahead = fetch_half(x, tl.minimum(worker, tl.maximum(full - 1, 0)), 0, ROWS, GROUPS)
     if PACKED and BYTE:
         shift = tl.cast(0.0, tl.float32)  # the sums are exact, or nearly
     else:

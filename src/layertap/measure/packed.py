@@ -15,9 +15,8 @@ if FOUND:
 
     _L, _ROW_SEED = tl.constexpr(LANES), tl.constexpr(ROW_SEED)
     _FETCH = tl.constexpr("shfl.sync.idx.b32 $0, $1, $2, 31, -1;")
-    # What is not there stays what it was.
-    _LOAD_16 = tl.constexpr("{ .reg .pred p; setp.ne.u32 p, $5, 0; @p ld.global.v4.u32 {$0, $1, $2, $3}, [$4]; }")
-    _LOAD_8 = tl.constexpr("{ .reg .pred p; setp.ne.u32 p, $3, 0; @p ld.global.v2.u32 {$0, $1}, [$2]; }")
+    _LOAD_16 = tl.constexpr("ld.global.v4.u32 {$0, $1, $2, $3}, [$4];")
+    _LOAD_8 = tl.constexpr("ld.global.v2.u32 {$0, $1}, [$2];")
     _MAD = tl.constexpr(
         "{ .reg .b32 l, h; mov.b64 {l, h}, $3; "
         "mad.lo.cc.u32 l, $1, $2, l; madc.hi.u32 h, $1, $2, h; mov.b64 $0, {l, h}; }"
@@ -81,45 +80,30 @@ def fetch(hashes, at):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _fetch_row(address, there, row):  # type: ignore[no-untyped-def]
-    """A thread's eight numbers of a row in four registers, or in two."""
-    if len(row) == 4:
-        a, b, c, d = tl.inline_asm_elementwise(
-            _LOAD_16,
-            "=r,=r,=r,=r,l,r,0,1,2,3",
-            [address, there, row[0], row[1], row[2], row[3]],
-            dtype=(tl.uint32, tl.uint32, tl.uint32, tl.uint32),
-            is_pure=False,
-            pack=1,
-        )
-        read = (a, b, c, d)
-    else:
-        a, b = tl.inline_asm_elementwise(
-            _LOAD_8, "=r,=r,l,r,0,1", [address, there, row[0], row[1]], (tl.uint32, tl.uint32), False, 1
-        )
-        read = (a, b)  # type: ignore[assignment]
-    return read
-
-
-@jit
-def fetch_tile(x, tile, full, ROWS: tl.constexpr, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The first tile of a program: the registers of each row, one row after the other."""
-    address, there = _place_of(x, tile, full, ROWS, GROUPS)
-    nothing = tl.zeros([GROUPS], tl.uint32)
-    row = (nothing, nothing) if x.dtype.element_ty == tl.uint8 else (nothing, nothing, nothing, nothing)
-    ahead = _fetch_row(address, there, row)
-    for at in tl.static_range(1, ROWS):
-        ahead = ahead + _fetch_row(address + at * (_L // 2 * len(row)), there, row)
-    return ahead
-
-
-@jit
-def _place_of(x, tile, full, ROWS: tl.constexpr, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where a thread's numbers of a tile begin, and whether they are there."""
-    SIZE: tl.constexpr = 1 if x.dtype.element_ty == tl.uint8 else 2
+def fetch_half(x, tile, HALF: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A thread's eight numbers of each row of half a tile, in four registers or two; the last threads read the first."""
+    WORDS: tl.constexpr = 2 if x.dtype.element_ty == tl.uint8 else 4
     group = tl.arange(0, GROUPS)
-    start = x.to(tl.int64, bitcast=True) + tl.cast(tile, tl.int64) * (ROWS * _L * SIZE)
-    return start + group * (8 * SIZE), ((group < _L // 8) & (tile < full)).to(tl.uint32)
+    row = x.to(tl.int64, bitcast=True) + tl.cast(tile, tl.int64) * (ROWS * _L // 2 * WORDS)
+    address = row + tl.where(group < _L // 8, group, 0) * (4 * WORDS)
+    rows = ()
+    for at in tl.static_range(HALF * ROWS // 2, (HALF + 1) * ROWS // 2):
+        if WORDS == 4:
+            a, b, c, d = tl.inline_asm_elementwise(
+                _LOAD_16,
+                "=r,=r,=r,=r,l",
+                [address + at * (_L // 2 * WORDS)],
+                dtype=(tl.uint32, tl.uint32, tl.uint32, tl.uint32),
+                is_pure=False,
+                pack=1,
+            )
+            rows = rows + (a, b, c, d)  # type: ignore[assignment]  # noqa: RUF005  triton knows no unpacking
+        else:
+            a, b = tl.inline_asm_elementwise(
+                _LOAD_8, "=r,=r,l", [address + at * (_L // 2 * WORDS)], (tl.uint32, tl.uint32), False, 1
+            )
+            rows = rows + (a, b)  # type: ignore[assignment]  # noqa: RUF005
+    return rows
 
 
 @jit
@@ -202,11 +186,14 @@ def float_chunk(  # type: ignore[no-untyped-def]
     for tile in range(first, stop, step):
         if done == 32:
             hashes, done = _row_hashes(tile, step, ROWS, GROUPS), 0
-        address, there = _place_of(x, tile + step, full, ROWS, GROUPS)
-        t_sums, t_squares, t_sizes = nothing, nothing, nothing  # long sums of like numbers are all rounded one way
+        following = tl.where(tile + step < full, tile + step, tile)
+        t_squares = nothing  # they have twice the digits, and a long sum of like squares is rounded one way
         for at in tl.static_range(ROWS):
+            if at % (ROWS // 2) == 0:  # what is read next is on its way while this half is added up
+                behind = ahead
+                ahead = fetch_half(x, tile if at == 0 else following, 1 if at == 0 else 0, ROWS, GROUPS)
             row_hash = fetch(hashes, done + at)
-            row = ahead[:WORDS]
+            row = behind[at % (ROWS // 2) * WORDS : (at % (ROWS // 2) + 1) * WORDS]
             if not SHORT:
                 for word in tl.static_range(2):
                     lower, upper, _, _ = _weigh_bytes(
@@ -227,8 +214,8 @@ def float_chunk(  # type: ignore[no-untyped-def]
                 even, odd = _floats(pair, BF16)
                 added = (lanes[0] + _signed(even, even_weight), lanes[1] + _signed(odd, odd_weight))
                 lanes = lanes[2:] + added
-                t_sums = t_sums + even + odd
-                t_sizes = t_sizes + tl.abs(even) + tl.abs(odd)
+                sums = sums + even + odd
+                sizes = sizes + tl.abs(even) + tl.abs(odd)
                 if SHIFTED:
                     even, odd = even - shift, odd - shift
                 t_squares = t_squares + even * even + odd * odd
@@ -238,9 +225,8 @@ def float_chunk(  # type: ignore[no-untyped-def]
             high = two(MAX, two(MAX, high, pairs[0]), pairs[1])
             low = two(MIN, two(MIN, low, pairs[2]), pairs[3])
             high = two(MAX, two(MAX, high, pairs[2]), pairs[3])
-            ahead = ahead[WORDS:] + _fetch_row(address + at * (_L // 2 * WORDS), there, row)
         done += ROWS
-        sums, squares, sizes = sums + t_sums, squares + t_squares, sizes + t_sizes
+        squares += t_squares
         if not SHORT:
             prints += lower.to(tl.uint64) + (upper.to(tl.uint64) << 16)
             lower, upper = none, none
@@ -249,13 +235,13 @@ def float_chunk(  # type: ignore[no-untyped-def]
     high0, high1 = _floats(high, BF16)
     return (
         ahead,
-        sums,
-        squares,
-        sizes,
+        tl.where(live, sums, 0.0),
+        tl.where(live, squares, 0.0),
+        tl.where(live, sizes, 0.0),
         tl.minimum(low0, low1),
         tl.maximum(high0, high1),
         tl.where(live, _ones_in_halves(zeros), 0),
-        prints,
+        tl.where(live, prints, 0),
         by_lane(lanes, GROUPS),
     )
 
@@ -299,10 +285,13 @@ def byte_chunk(  # type: ignore[no-untyped-def]
         if done == 32:
             hashes, done = _row_hashes(tile, step, ROWS, GROUPS), 0
         rows += ROWS
-        address, there = _place_of(x, tile + step, full, ROWS, GROUPS)
+        following = tl.where(tile + step < full, tile + step, tile)
         for at in tl.static_range(ROWS):
+            if at % (ROWS // 2) == 0:
+                behind = ahead
+                ahead = fetch_half(x, tile if at == 0 else following, 1 if at == 0 else 0, ROWS, GROUPS)
             row_hash = fetch(hashes, done + at)
-            row = ahead[:2]
+            row = behind[at % (ROWS // 2) * 2 : (at % (ROWS // 2) + 1) * 2]
             for place in tl.static_range(2):
                 word = row[place]
                 lower, upper, sign0, sign1 = _weigh_bytes(
@@ -327,21 +316,20 @@ def byte_chunk(  # type: ignore[no-untyped-def]
                 lanes = lanes[3:] + added
                 # The upper byte of two decides; the lower one of each is shifted there.
                 low, high = two(MIN, two(MIN, low, word), word << 8), two(MAX, two(MAX, high, word), word << 8)
-            ahead = ahead[2:] + _fetch_row(address + at * _L, there, row)
         done += ROWS
         prints += lower.to(tl.uint64) + (upper.to(tl.uint64) << 16)
         lower, upper = none, none
-    total = sums.to(tl.int32, bitcast=True)
     live = tl.arange(0, GROUPS) < _L // 8
+    total = tl.where(live, sums.to(tl.int32, bitcast=True), 0)
     return (
         ahead,
         total,
-        squares.to(tl.int32, bitcast=True),
-        sizes.to(tl.int32, bitcast=True) if INT8 else total,
+        tl.where(live, squares.to(tl.int32, bitcast=True), 0),
+        tl.where(live, sizes.to(tl.int32, bitcast=True), 0) if INT8 else total,
         tl.minimum(_upper(low, False, INT8), _upper(low, True, INT8)),
         tl.maximum(_upper(high, False, INT8), _upper(high, True, INT8)),
-        tl.where(live, 8 * rows, 0) - (filled >> 7).to(tl.int32),
-        prints,
+        tl.where(live, 8 * rows - (filled >> 7).to(tl.int32), 0),
+        tl.where(live, prints, 0),
         by_lane(_four_lanes(lanes[:3], rows, INT8) + _four_lanes(lanes[3:], rows, INT8), GROUPS),
     )
 
