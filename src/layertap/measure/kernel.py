@@ -55,7 +55,8 @@ GEOMETRY = {
     "float64": Geometry(packed=True, slices=4, rows=16, chunk=4),
     "int64": Geometry(slices=4, rows=8, chunk=8),
     **dict.fromkeys(("bfloat16", "float16"), Geometry(packed=True, chunk=64)),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"), Geometry(packed=True, rows=8)),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), Geometry(packed=True, rows=8, chunk=32)),
+    **dict.fromkeys(("int8", "uint8", "bool"), Geometry(packed=True, rows=16, chunk=8)),
 }
 OLDER = Geometry()
 """In the place of the packed ones, on a chip before Hopper or where the address does not allow it."""
