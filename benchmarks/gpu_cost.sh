@@ -28,7 +28,7 @@ step() {
 step 60 check python3 benchmarks/gpu_decode.py check
 step 150 decode python3 benchmarks/gpu_decode.py decode --rounds 2
 step 60 prefill python3 benchmarks/gpu_decode.py prefill
-step 120 fault python3 benchmarks/gpu_fault.py
+step 150 fault python3 benchmarks/gpu_fault.py --rounds 3
 step 60 forward python3 benchmarks/gpu.py --forward
 step 90 kernel python3 benchmarks/gpu_kernel.py --table
 step 90 training python3 benchmarks/gpu_training.py

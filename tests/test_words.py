@@ -141,7 +141,6 @@ NOT_READ = {
         "  torchao: quantize_(",
         "{x}(Tensor tensor) -> Tensor",
         "pip install ",
-        "{ .reg .b32 a, b, s, o, r<4>; .reg .pred p; ",
     ),
     "names of styles, headers and types": (
         "bold red",

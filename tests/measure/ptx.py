@@ -92,8 +92,16 @@ def _execute(text, registers):
             _step(opcode, [_operand(word) for word in re.findall(r"\{[^}]*\}|[^,\s]+", rest)], registers)
 
 
+readable = range(0)
+"""The addresses that inline assembly may read: of the tensor that is measured."""
+
+
 def _load(targets, addresses, registers):
-    """Reads as many neighbouring words of four bytes as there are targets."""
+    """Reads as many neighbouring words of four bytes as there are targets, at once, as a chip does."""
+    size = 4 * len(targets)
+    assert not (addresses % np.uint64(size)).any(), "misaligned"
+    assert int(addresses.min()) in readable, "read before the tensor"
+    assert int(addresses.max()) + size - 1 in readable, "read behind the tensor"
     for at, target in enumerate(targets):
         words = [ctypes.c_uint32.from_address(int(address) + 4 * at).value for address in addresses.flat]
         registers[target] = np.array(words, np.uint32).reshape(addresses.shape)

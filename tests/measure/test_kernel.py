@@ -154,29 +154,40 @@ def main() -> None:
 
 def packed(kernel: Any) -> dict[str, list[str]]:
     """What is done by instructions of Hopper chips, which numpy does here."""
-    from ptx import teach
+    import ptx
     from triton import language
     from triton.runtime import interpreter
 
     from layertap.measure import fused
 
-    done = teach(interpreter)
+    done = ptx.teach(interpreter)
     kernel._hopper = lambda device: True
-    kernel.SHORT = 0  # short 16-bit tensors take the other way
-    found = {}
+    found: dict[str, list[str]] = {}
+
+    def launch(name: str, x: torch.Tensor, *, expected: bool = True) -> None:
+        before, slab = len(done), torch.full((SLAB_BYTES,), 0xAA, dtype=torch.uint8)
+        ptx.readable = range(x.data_ptr(), x.data_ptr() + x.nbytes)
+        kernel.launch(x, slab)
+        found[f"{name}, packed"] = differences(x, slab)
+        if (len(done) > before) != expected:
+            found[f"{name}, packed"] = ["not packed" if expected else "packed"]
+
+    for kind in ("bfloat16", "float16", "float8_e4m3fn", "int8"):  # too short to have a whole tile
+        launch(f"{kind}, short", tensor(kind, LANES + 1, "plain"), expected=False)
+    kernel.SHORT = 0
+    kernel._ready.clear()
     for kind, geometry in kernel.GEOMETRY.items():
         if geometry.packed:
             for flavour in FLAVOURS if kind in ("bfloat16", "float16") else FLAVOURS[1:3]:
-                before, count = len(done), 9 * TILE + LANES + 9
-                x, slab = tensor(kind, count, flavour), torch.full((SLAB_BYTES,), 0xAA, dtype=torch.uint8)
-                kernel.launch(x, slab)
-                wrong = differences(x, slab)
-                found[f"{kind}[{count}] {flavour}, packed"] = wrong if len(done) > before else ["not packed"]
+                count = 9 * TILE + LANES + 9
+                launch(f"{kind}[{count}] {flavour}", tensor(kind, count, flavour))
+    # Loads are of 16 bytes, or of 8: what begins elsewhere goes another way.
+    for kind, offset in (("bfloat16", 4), ("int8", 4)):
+        launch(f"{kind}, from {offset} on", tensor(kind, 2 * TILE + 8, "plain")[offset:], expected=False)
     # As if each program's first row had a small mean: the chunks that have a large one are read again.
     fused._NEAR = language.constexpr(math.inf)
-    x = (torch.randn(count, generator=torch.Generator().manual_seed(0)) * 2 + 2000).to(torch.float16)
-    kernel.launch(x, slab)
-    found["a first row unlike the others, packed"] = differences(x, slab)
+    numbers = torch.randn(count, generator=torch.Generator().manual_seed(0)) * 2 + 2000
+    launch("a first row unlike the others", numbers.to(torch.float16))
     return found
 
 
@@ -187,8 +198,15 @@ def test_the_kernel_computes_the_definition_for_all_dtypes_and_sizes() -> None:
 
     found = interpreted(__file__)
     assert len(found) > len(CASES)
-    assert sum("packed" in case for case in found) == 29
+    assert sum("packed" in case for case in found) == 35
     assert {case: wrong for case, wrong in found.items() if wrong} == {}
+
+
+def test_what_is_packed_has_a_whole_tile() -> None:
+    from layertap.measure import kernel
+
+    packed = {kind: one.rows * LANES for kind, one in kernel.GEOMETRY.items() if one.packed}
+    assert all(getattr(torch, kind).itemsize * rows <= kernel.SHORT for kind, rows in packed.items())
 
 
 def test_a_slab_decodes_to_what_was_written_into_it() -> None:

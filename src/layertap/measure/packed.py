@@ -81,7 +81,10 @@ def fetch(hashes, at):  # type: ignore[no-untyped-def]
 
 @jit
 def fetch_half(x, tile, HALF: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A thread's eight numbers of each row of half a tile, in four registers or two; the last threads read the first."""
+    """A thread's eight numbers of each row of half a tile, in four registers or two.
+
+    The last threads have no lanes: they read what the first one does, and their results are thrown away.
+    """
     WORDS: tl.constexpr = 2 if x.dtype.element_ty == tl.uint8 else 4
     group = tl.arange(0, GROUPS)
     row = x.to(tl.int64, bitcast=True) + tl.cast(tile, tl.int64) * (ROWS * _L // 2 * WORDS)
