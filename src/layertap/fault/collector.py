@@ -16,7 +16,7 @@ from contextlib import contextmanager
 def only_new_objects() -> Iterator[None]:
     """Collections inside look at what was made inside alone, so garbage of a search is collected all the same.
 
-    Where the program has set objects aside itself, they stay as they are: nobody can give back only some of them.
+    Where the program has set objects aside itself, they stay as they are: Python can only give back all of them.
     """
     if gc.get_freeze_count():
         yield

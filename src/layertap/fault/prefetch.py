@@ -54,7 +54,7 @@ class Prefetch:
         """Bytes of what is brought back, and of what is on its way out."""
 
     def put(self, tensor: torch.Tensor, number: int | None = None) -> int:
-        """Copies a tensor away that nobody writes into; returns its number."""
+        """Copies a tensor away, which must not be written to until then; returns its number."""
         number = len(self._waiting) if number is None else number
         early = self._early.pop(number, None)
         self._waiting[number] = self._copied_out(tensor) if early is None else early

@@ -72,7 +72,7 @@ class ReplayOptions:
     """What a free run of the same model showed, if it repeats itself: up to the first value that is exchanged for
     another one, this run is that one over again, and nothing is measured or exchanged."""
     skip: frozenset[Site] = frozenset()
-    """Places that nobody asks about: they are not measured."""
+    """Places of which no result is used: they are not measured."""
     lowered: Lowered | None = None
     """The trace of the reference in the candidate's dtype: it is filled, or measured against as well."""
     seeded: bool = False
