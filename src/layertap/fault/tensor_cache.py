@@ -61,7 +61,7 @@ class CachedTensor:
         """Of a nested tensor none is known."""
 
     def get(self, device: torch.device | None = None) -> torch.Tensor:
-        """The tensor for a run on a device, or else where it was. It belongs to the cache: it must not be written to."""
+        """The tensor for a run on a device, or else where it was. It is the cache's: do not write to it."""
         tensor, where = self._tensor, self._where
         if tensor is None:
             if isinstance(where, Prefetch):
