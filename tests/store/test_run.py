@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ import layertap.store
 import layertap.store.run
 from layertap.errors import BadArgument, NotARun, NoTensor, RunError, SiteNotFound
 from layertap.site import Site
-from layertap.store import MemoryWriter, Run, RunWriter
+from layertap.store import MemoryWriter, Run, RunWriter, shards
 from layertap.store.shards import Shard
 from store.making import kept, receipt, record
 
@@ -227,3 +230,20 @@ def test_records_that_are_gone_are_missed(tmp_path: Path) -> None:
 
 def test_a_record_is_printed_without_its_sketch(run: Run) -> None:
     assert "sketch" not in repr(next(run.records()))
+
+
+class _Watched(io.FileIO):
+    """A file that notes which threads read it."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def read(self, size: int = -1) -> bytes:
+        self.threads.add(threading.get_ident())
+        return super().read(size)
+
+
+def test_a_shard_is_read_in_the_calling_thread_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of arrow's that still holds a Python object when the interpreter ends aborts the program."""
+    monkeypatch.setattr(shards, "open_regular", _Watched)
+    assert len(run.table()) == run.count
+    assert _Watched.threads == {threading.get_ident()}

@@ -139,8 +139,11 @@ class Shard:
                 metadata=self._metadata,
                 read_dictionary=list({*encoded, *(self._repeats[name] for name in repeated)}),
                 page_checksum_verification=True,
+                pre_buffer=False,
             )
-            table = file.read(here) if group is None else file.read_row_group(group, here)
+            # In this thread alone: a thread of arrow's holds on to Python's objects for a moment after the call, and
+            # where the program ends in that moment it aborts.
+            table = file.read(here, False) if group is None else file.read_row_group(group, here, False)
         expected = self.rows if group is None else self.groups[group]
         if table.num_rows != expected:
             raise ValueError(tr("store.rows_expected", num_rows=table.num_rows, expected=expected))
