@@ -124,9 +124,7 @@ def _step(opcode, operands, registers):
     target, *sources = operands
     name, *kinds = opcode.split(".")
     given = [get(word) for word in sources]
-    if name == "mma":
-        made = _mma(kinds, *given)
-    elif name == "mov" and isinstance(target, list):
+    if name == "mov" and isinstance(target, list):
         size = 16 if kinds == ["b32"] else 32
         made = [(given[0] >> given[0].dtype.type(size * i)).astype(f"u{size // 8}") for i in range(2)]
     elif name == "mov" and kinds == ["b64"]:
@@ -287,40 +285,3 @@ _PLAIN = {
         else _float8(kinds, given, registers)
     ),
 }
-
-
-def _mma(kinds, a, b, c):
-    """D = A B + C for 16 rows and 8 columns, by the tables of fragments in the PTX manual."""
-    shape, integer = kinds[2], kinds[5] == "s32"
-    inner = int(shape.split("k")[1])
-    each = 4 if integer else 2
-    shape = np.broadcast_shapes(*(np.shape(one) for one in [*a, *b, *c]))
-    a, b, c = ([np.ascontiguousarray(np.broadcast_to(one, shape)) for one in part] for part in (a, b, c))
-    left, right = np.zeros((shape[0], 16, inner, shape[2])), np.zeros((shape[0], inner, 8, shape[2]))
-    whole = np.zeros((shape[0], 16, 8, shape[2]))
-
-    def split(bits, kind):
-        if integer:
-            return np.moveaxis(bits[..., None].view("i1" if kind == "s8" else "u1"), -1, 0).astype(np.float64)
-        return [part.astype(np.float64) for part in _halves(bits, kind)]
-
-    for thread in range(32):
-        g, t = divmod(thread, 4)
-        for at, bits in enumerate(a):
-            for i, part in enumerate(split(bits[:, thread], kinds[6])):
-                left[:, g + 8 * (at % 2), each * t + i + 4 * each * (at // 2)] = part
-        for at, bits in enumerate(b):
-            for i, part in enumerate(split(bits[:, thread], kinds[7])):
-                right[:, each * t + i + 4 * each * at, g] = part
-        for at, bits in enumerate(c):
-            number = bits[:, thread].view(np.int32 if integer else np.float32)
-            whole[:, g + 8 * (at // 2), 2 * t + at % 2] = number
-    with np.errstate(all="ignore"):
-        whole = np.einsum("wmki,wkni->wmni", left, right) + whole
-        whole = whole.astype(np.int32) if integer else whole.astype(np.float32)
-    made = [np.zeros(shape, np.uint32) for _ in range(4)]
-    for thread in range(32):
-        g, t = divmod(thread, 4)
-        for at in range(4):
-            made[at][:, thread] = whole[:, g + 8 * (at // 2), 2 * t + at % 2].view(np.uint32)
-    return made

@@ -209,6 +209,12 @@ def test_what_is_packed_has_a_whole_tile() -> None:
     assert all(getattr(torch, kind).itemsize * rows <= kernel.SHORT for kind, rows in packed.items())
 
 
+def test_what_is_counted_of_bytes_in_a_chunk_fits_in_a_byte() -> None:
+    from layertap.measure import kernel
+
+    assert all(kernel.GEOMETRY[kind].rows * kernel.GEOMETRY[kind].chunk < 256 for kind in ("int8", "uint8", "bool"))
+
+
 def test_a_slab_decodes_to_what_was_written_into_it() -> None:
     slab = np.zeros(SLAB_BYTES, np.uint8)
     slab[:32].view(np.int64)[:] = (1, 2, 3, 4)
